@@ -25,7 +25,7 @@ from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import Stages
 from penstock.server.opening.house import fold
 from penstock.testing.clock import FakeClock
-from penstock.wire.flight.schemas import Bounds
+from penstock.wire.flight.received import Bounds
 from sim.interleave import Chain, simulated_threads
 from sim.judge import T0, compare
 from sim.upkeep_house import House

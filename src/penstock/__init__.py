@@ -29,6 +29,7 @@ from penstock.errors import (
     ProtocolError,
     QueueFull,
     Refused,
+    ResourceExhausted,
     ResourceLocked,
     SettingsError,
     Unavailable,
@@ -45,7 +46,7 @@ _LAZY = {
     "Client": ("penstock.client", "Client"),
     "Message": ("penstock.client", "Message"),
     "connect": ("penstock.client", "connect"),
-    "aio": ("penstock.client.aio", None),
+    "aio": ("penstock.aio", None),
 }
 """Public name -> the module it lives in and its name there; None is the module itself."""
 
@@ -68,6 +69,7 @@ __all__ = [
     "ProtocolError",
     "QueueFull",
     "Refused",
+    "ResourceExhausted",
     "ResourceLocked",
     "SettingsError",
     "Unavailable",

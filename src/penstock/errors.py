@@ -7,6 +7,7 @@
     |  |- ResourceLocked    another connection's exclusive queue, or a held lock
     |  |- PreconditionFailed  the object is there but not as asked
     |  |- InvalidArgument   a value has the wrong type, name or range
+    |  |  |- ResourceExhausted  a statement needs more memory or disk than it may take
     |  |- QueueFull         a limit refused the message
     |  |  |- QueueBlocked   the queue holds its publishers up, and nobody waits here
     |  |- Fenced            a newer holder of a stream or lease is active
@@ -85,6 +86,13 @@ class InvalidArgument(Refused):
     code = "PS105"
     to_do = "Use a value the message allows."
     exit_status = 2
+
+
+class ResourceExhausted(InvalidArgument):
+    """A statement needs more memory, or more disk beside it, than a limit allows.  Others go on."""
+
+    code = "PS110"
+    to_do = "Read less, or raise the limit that the message names."
 
 
 class QueueFull(Refused):

@@ -7,9 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 import penstock
@@ -59,8 +59,7 @@ def test_streams_from_the_command_line(server: ServerProcess) -> None:
         assert "behind                  5 messages" in shown
         assert "/n > 2" in shown
         assert f"begins at LSN           {start}" in shown
-        with urllib.request.urlopen(f"{server.http_url}/metrics") as answer:
-            metrics = answer.read().decode()
+        metrics = httpx.get(f"{server.http_url}/metrics/per-object", auth=("guest", "guest"), timeout=20).text
         assert 'penstock_stream_lag_messages{mode="queue",stream="shared"} 10.0' in metrics
         assert 'penstock_stream_lag_messages{mode="log",stream="eu"} 5.0' in metrics
         assert 'penstock_stream_lag_lsns{mode="log",stream="eu"}' in metrics

@@ -17,6 +17,7 @@ from pika.exceptions import (
 )
 
 from live_server import LiveServer
+from penstock.version import __version__
 from rawlink import RawLink, header, raw_frame
 
 pytestmark = pytest.mark.conformance
@@ -179,6 +180,8 @@ def test_what_the_server_says_of_itself(server: LiveServer) -> None:
             "authentication_failure_close", "per_consumer_qos",
         ):  # fmt: skip
             assert capabilities[name] is True, name
+        assert start.server_properties["product"] == "Penstock"
+        assert start.server_properties["version"] == __version__
         link.log_in()
         tune = link.expect(spec.Connection.Tune)
         assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131_072, 60)

@@ -87,6 +87,12 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
         browser.type("textarea", 'SELECT count(*) AS n FROM "q"')
         browser.press("Run")
         browser.see("1 rows in")
+        browser.type("textarea", "SELECT nonsense")
+        browser.press("Run")
+        failed = "return document.querySelector('pre.failed').textContent"
+        browser.wait(lambda: "nonsense" in browser.run(failed), "why it failed")
+        result = "return document.querySelector('[aria-label=Result]').childElementCount"
+        assert browser.run(result) == 0, "what another statement gave stands below the one that failed"
         browser.size(420, 800)
         for place in ("", "queues", "queue/%2F/q", "sql"):
             browser.run("location.hash = arguments[0]", f"#/{place}")

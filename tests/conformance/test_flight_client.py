@@ -383,12 +383,15 @@ def test_cold_messages_have_their_time_too(tmp_path: Path) -> None:
 
 
 def test_streams_are_limited(tmp_path: Path) -> None:
-    with FlightHouse(tmp_path, FlightLimits(streams=2)) as house, penstock.connect(house.url) as client:
-        client.declare("q")
-        with client.consume("q") as one, client.consume("q") as two:
+    """A user's consumers keep that user out, and nobody else."""
+    with FlightHouse(tmp_path, FlightLimits(streams=4)) as house, penstock.connect(house.url) as guest:
+        guest.declare("q")
+        reading = penstock.connect(house.url.replace("guest:guest", "reader:reader"))
+        with reading as client, client.consume("q") as one, client.consume("q") as two:
             assert one.take(0.05) is None
             assert two.take(0.05) is None
-            with pytest.raises(penstock.Unavailable, match="2 Flight streams are open and 2 allowed"):
+            refused = "2 Flight streams of user 'reader' are open, and 2 are allowed"
+            with pytest.raises(penstock.Unavailable, match=refused):
                 client.publish("q", b"x")
             assert client.health()["streams"] == 2
-        assert client.publish("q", b"x").outcome == "stored"
+            assert guest.publish("q", b"x").outcome == "stored"

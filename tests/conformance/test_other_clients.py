@@ -84,6 +84,53 @@ async def test_aio_pika_sees_channel_errors_and_goes_on(server: LiveServer, name
         assert await (await connection.channel()).declare_queue(name, durable=False)
 
 
+async def test_aio_pika_calls_with_direct_replies(server: LiveServer, name: str) -> None:
+    """A hundred calls at once over one channel, answered by another connection, as RPC layers do it."""
+    async with await aio_pika.connect(url(server)) as asking, await aio_pika.connect(url(server)) as answering:
+        requests = await (await answering.channel()).declare_queue(name)
+
+        async def answer(message: AbstractIncomingMessage) -> None:
+            assert message.reply_to is not None
+            reply = aio_pika.Message(message.body * 2, correlation_id=message.correlation_id)
+            await message.channel.basic_publish(reply.body, routing_key=message.reply_to, properties=reply.properties)
+
+        await requests.consume(answer, no_ack=True)
+        channel = await asking.channel(publisher_confirms=False)
+        waiting: dict[str, asyncio.Future[bytes]] = {
+            str(n): asyncio.get_running_loop().create_future() for n in range(100)
+        }
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            waiting[str(message.correlation_id)].set_result(message.body)
+
+        replies = await channel.declare_queue("amq.rabbitmq.reply-to", passive=True)
+        await replies.consume(take, no_ack=True)
+        for n in waiting:
+            request = aio_pika.Message(n.encode(), correlation_id=n, reply_to="amq.rabbitmq.reply-to")
+            await channel.default_exchange.publish(request, name)
+        got = await asyncio.wait_for(asyncio.gather(*waiting.values()), 10)
+        assert got == [f"{n}{n}".encode() for n in range(100)]
+
+
+def test_pika_calls_with_direct_replies(server: LiveServer, name: str) -> None:
+    asking, answering = server.connect().channel(), server.connect().channel()
+    answering.queue_declare(name, durable=True)
+    for _, _, _ in asking.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=0.01):
+        break
+    lasting = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", correlation_id="1", delivery_mode=2)
+    asking.basic_publish("", name, b"?", lasting)
+    method = None
+    while method is None:
+        method, properties, _ = answering.basic_get(name, auto_ack=True)
+    answering.queue_declare(properties.reply_to, passive=True)  # it still waits
+    answering.basic_publish("", properties.reply_to, b"!", pika.BasicProperties(correlation_id="1"))
+    for _, properties, body in asking.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=10):
+        assert (body, properties.correlation_id) == (b"!", "1")
+        break
+    asking.cancel()
+    server.bury()
+
+
 async def test_a_robust_connection_comes_back_after_a_restart(tmp_path: Any) -> None:
     with LiveServer(tmp_path / "own") as own:
         address = own.ready["amqp"]

@@ -400,8 +400,11 @@ def test_an_unused_queue_goes_and_get_and_passive_declare_are_use(broker: Broker
     broker.advance(9)
     channel.queue_declare("q", passive=True)
     broker.advance(9)
+    assert broker.stats("q")["ready"] == 1
     broker.publish("q", b"a publish is no use")
     broker.advance(2)
+    with pytest.raises(NotFound):
+        broker.stats("q")
     assert not gets(channel, "dead")
     channel.queue_declare("q", auto_delete=True)  # the name is free
     assert gets(channel) == []

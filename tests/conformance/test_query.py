@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +23,15 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.tree import whole
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, PreconditionFailed, Unavailable
+from penstock.errors import (
+    AccessRefused,
+    InvalidArgument,
+    NotFound,
+    PenstockError,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
 from penstock.testing import Broker
 
 pytestmark = pytest.mark.conformance
@@ -100,6 +110,11 @@ def test_every_kind_of_table(client: penstock.Client) -> None:
     assert rows(client, joined) == [{"id": n, "name": name} for n, name in enumerate(["Ann", "Bob", "Cid"])]
     twice = 'SELECT count(*) AS n FROM "to-ship" a JOIN "to-ship" b USING (id)'
     assert rows(client, twice) == [{"n": 36}]
+    again = "WITH o AS (SELECT lsn FROM orders) SELECT count(*) AS n FROM o a JOIN o b USING (lsn)"
+    assert rows(client, again) == [{"n": 40}]
+    turns = """WITH RECURSIVE r(n, c) AS (SELECT 1, 0 UNION ALL SELECT n + 1, (SELECT count(lsn) FROM orders) FROM r
+        WHERE n < 3) SELECT sum(c) AS s FROM r"""
+    assert rows(client, turns) == [{"s": 80}]
     listed = {(row["kind"], row["name"]) for row in rows(client, "SHOW TABLES")}
     assert {("queue", "to-ship"), ("view", "by-region"), ("sow", "customers")} <= listed
 
@@ -145,6 +160,7 @@ def test_types_take_every_value_there_is(broker: Broker, client: penstock.Client
         ("SELECT * FROM '/etc/passwd'", PenstockError, "/etc/passwd"),
         ("SELECT * FROM glob('/*')", InvalidArgument, "disabled by configuration"),
         ("SELECT getenv('HOME')", InvalidArgument, "getenv"),
+        ("SELECT current_setting('temp_directory')", InvalidArgument, "disabled by configuration"),
     ],
 )
 def test_what_is_refused(client: penstock.Client, sql: str, error: type[PenstockError], says: str) -> None:
@@ -241,6 +257,50 @@ def test_a_statement_has_its_memory() -> None:
         rows(client, "SELECT len(list(random())) FROM range(20000000)")
 
 
+def test_what_wants_too_much_ends_alone(broker: Broker, client: penstock.Client) -> None:
+    """It is told which limit it met, on each door; a statement beside it and those after it are answered."""
+    bomb = "SELECT len(repeat('x', 2000000000))"
+    with penstock.connect(broker.flight_url) as other:
+        beside = other.query("SELECT * FROM range(1000000)")
+        with pytest.raises(ResourceExhausted, match=r"more than sql\.memory and sql\.spill allow"):
+            rows(client, bomb)
+        answer = httpx.post(f"{broker.http_url}/api/query", json={"sql": bomb}, auth=("guest", "guest"), timeout=20)
+        assert (answer.status_code, "sql.memory" in answer.json()["reason"]) == (400, True)
+        assert beside.to_arrow().num_rows == 1_000_000
+    assert rows(client, "SELECT count(*) AS n FROM topic.orders") == [{"n": 40}]
+
+
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how: signal.Signals) -> None:
+    before = {pid: seconds_of(pid) for pid in running()}
+    told: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            rows(client, "SELECT count(*) FROM range(100000000000) a, topic.orders")
+        except PenstockError as error:
+            told.append(error)
+
+    def counting() -> list[int]:
+        return [pid for pid in running() if seconds_of(pid) > before.get(pid, 0) + 0.5]
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until(lambda: bool(counting()))
+    os.kill(counting()[0], how)
+    asking.join(20)
+    [error] = told
+    assert isinstance(error, ResourceExhausted)
+    assert "did not come to its end" in str(error)
+    assert rows(client, "SELECT count(*) AS n FROM topic.orders") == [{"n": 40}]
+
+
+def seconds_of(pid: int) -> float:
+    """CPU that a process has taken."""
+    fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_over_http(broker: Broker) -> None:
     url, who = f"{broker.http_url}/api/query", ("guest", "guest")
     sql = 'SELECT region, count(*) AS n FROM "to-ship" GROUP BY 1 ORDER BY 1'
@@ -253,6 +313,10 @@ def test_over_http(broker: Broker) -> None:
     accept = {"accept": "application/vnd.apache.arrow.stream"}
     stream = httpx.post(url, json={"sql": sql}, auth=who, headers=accept, timeout=20)
     assert pa.ipc.open_stream(stream.content).read_all().column("n").to_pylist() == [9, 9, 9, 9]
+    wide = httpx.post(url, json={"sql": "SELECT repeat('x', 1000000) FROM range(100)"}, auth=who, timeout=60)
+    assert (wide.status_code, "more than 67108864 bytes: add a LIMIT" in wide.json()["reason"]) == (400, True)
+    types = httpx.post(url, json={"sql": "SELECT * FROM test_all_types()"}, auth=who, timeout=20)
+    assert (types.status_code, "column 'hugeint' has a value" in types.json()["reason"]) == (400, True)
     many = httpx.post(url, json={"sql": "SELECT * FROM range(200000)"}, auth=who, timeout=20)
     assert "add a LIMIT" in many.json()["reason"]
     assert httpx.post(url, json={"sql": "SELECT 1", "x": 1}, auth=who, timeout=20).status_code == 400

@@ -124,7 +124,7 @@ class LimitedModel(WholeModel):
                 if lsn == -1:
                     self.land()
                 else:
-                    self.give_back(now, self.messages[lsn], failed=lost and lsn == oldest)
+                    self.give_back(now, self.messages[lsn], failed=lost and lsn == oldest, by=w)
         self.dispatch(now)
 
     def restart(self, now: int) -> None:
@@ -172,7 +172,7 @@ class LimitedModel(WholeModel):
             for lsn in list(w.held):
                 if over(self.messages[lsn]):
                     w.held.remove(lsn)
-                    self.give_back(now, self.messages[lsn], failed=True)
+                    self.give_back(now, self.messages[lsn], failed=True, by=w)
             self.land()
 
 

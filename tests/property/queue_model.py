@@ -46,6 +46,7 @@ class Worker:
     closed: bool = False
     held: list[int] = field(default_factory=list[int])  # in order of grant
     slots: list[int] = field(default_factory=list[int])
+    mixed: Callable[[], bool] = field(default=lambda: False)  # it holds what another filter let in
 
 
 def matches(text: str, body: bytes) -> bool:
@@ -150,6 +151,24 @@ class Model:
     def wants(self, w: Worker, m: Message) -> bool:
         return w.filter is None or (w.filter in m.known and matches(w.filter, m.body))
 
+    def looked_at(self, text: str, m: Message) -> bool:
+        """Whether the filter knows whether it wants it."""
+        return text in m.known
+
+    def next_for(self, free: list[Worker]) -> tuple[Message, list[Worker]] | None:
+        """The first message that some of these want, and who does.
+
+        Who has a filter gets nothing that stands behind what it has not looked at.
+        """
+        unseen = set[str]()
+        for message in self.offered():
+            wanting = [w for w in free if w.filter not in unseen and self.wants(w, message)]
+            if wanting:
+                return message, wanting
+            texts = {w.filter for w in free if w.filter is not None}
+            unseen.update(text for text in texts if not self.looked_at(text, message))
+        return None
+
     # -- the rules
 
     def here(self) -> list[Worker]:
@@ -228,13 +247,13 @@ class Model:
         if self.paused_until or self.queue_room() <= 0:
             return False
         free = [w for w in self.here() if not w.paused and self.may_take(w) and self.room(w) > 0]
-        for message in self.offered():
-            wanting = [w for w in free if self.wants(w, message)]
-            if wanting:
-                top = max(w.priority for w in wanting)
-                self.give(now, self.pick([w for w in wanting if w.priority == top]), message)
-                return True
-        return False
+        found = self.next_for(free)
+        if found is None:
+            return False
+        message, wanting = found
+        top = max(w.priority for w in wanting)
+        self.give(now, self.pick([w for w in wanting if w.priority == top]), message)
+        return True
 
     def pick(self, ws: list[Worker]) -> Worker:
         ws = sorted(ws, key=lambda w: w.serial)
@@ -320,7 +339,9 @@ class Model:
         cancelled: bool = False,
         delay: int | None = None,
         unseen: bool = False,
+        by: Worker | None = None,
     ) -> None:
+        """by: who held it, whose filter let it in."""
         s = self.settings
         m.failures += failed
         m.cancels += cancelled
@@ -342,6 +363,12 @@ class Model:
         self.back.append(m)
         if wait:
             m.state, m.due, m.scheduled = "delayed", now + wait, False
+        elif by is not None and by.filter is not None and not by.mixed() and not self.behind_a_barrier(m):
+            m.known = {by.filter for w in self.workers if w.filter == by.filter and not w.closed}
+
+    def behind_a_barrier(self, m: Message) -> bool:
+        fence = self.fence()
+        return fence is not None and m.lsn > fence.place[0]
 
     def limits(self, m: Message) -> list[str]:
         s = self.settings
@@ -365,7 +392,7 @@ class Model:
                 overdue = timeout and self.messages[lsn].granted + timeout <= now
                 if overdue or 0 < self.messages[lsn].lease_end <= now:
                     w.held.remove(lsn)
-                    self.give_back(now, self.messages[lsn], failed=True)
+                    self.give_back(now, self.messages[lsn], failed=True, by=w)
         due = [m for m in self.messages.values() if m.state == "delayed" and m.due <= now]
         for m in sorted(due, key=lambda m: (m.due, m.lsn)):
             if m.scheduled and 0 < m.deadline < m.due:
@@ -422,8 +449,9 @@ class Model:
                 self.drop(m, "forced_expire")
             else:
                 self.give_back(
-                    now, m, failed=verb == "cancel", cancelled=verb == "cancel", unseen=verb == "unseen", delay=delay
-                )
+                    now, m, failed=verb == "cancel", cancelled=verb == "cancel", unseen=verb == "unseen", delay=delay,
+                    by=holder,
+                )  # fmt: skip
         self.dispatch(now)
         return affected
 
@@ -433,16 +461,16 @@ class Model:
             held, w.held, slots, w.slots = w.held, [], w.slots, []
             oldest = held[0] if held and not slots else None
             for lsn in held:
-                self.give_back(now, self.messages[lsn], failed=lost and lsn == oldest)
+                self.give_back(now, self.messages[lsn], failed=lost and lsn == oldest, by=w)
         self.dispatch(now)
 
     def pull(self, now: int, w: Worker, count: int) -> int:
         given = 0
         while not self.paused_until and given < count and self.room(w) > 0 and self.queue_room() > 0:
-            message = next((m for m in self.offered() if self.wants(w, m)), None)
-            if message is None:
+            found = self.next_for([w])
+            if found is None:
                 break
-            self.give(now, w, message)
+            self.give(now, w, found[0])
             given += 1
         self.dispatch(now)
         return given

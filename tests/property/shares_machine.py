@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from penstock.core.effects import Key, Purpose
+from penstock.core.queue.places import places
 from penstock.records.settings import QueueSettings
 from property.queue_model import Message, Worker
 from property.queue_walk import FILTERS, Walk
@@ -209,9 +210,8 @@ class SharesMachine(WholeMachine):
             return queue.strange.union(*staging.chunks(), *runs)
 
         def aside() -> set[int]:
-            shares = queue.shares
-            chunks = [] if shares is None else [*shares.chunks(), *(run.chunk for run in shares.runs())]
-            return {lsn for chunk in (*chunks, *(run.chunk for run in queue.returned.runs())) for lsn in chunk}
+            beside = (place for place in places(queue, "ready") if place.part != "main")
+            return {lsn for place in beside for chunk in place.chunks() for lsn in chunk}
 
         self.model.staged, self.model.aside = staged, aside
 

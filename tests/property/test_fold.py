@@ -14,7 +14,7 @@ from penstock.core.commands import life
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
-from penstock.core.queue.weighing import leased_bytes, weighed
+from penstock.core.queue.weighing import weighed
 from penstock.core.sizes import sizes
 from penstock.core.state import fold as fold_module
 from penstock.core.state.capture import Snapshot
@@ -50,6 +50,7 @@ KINDS: tuple[dict[str, object], ...] = (
     {"recovery_point": "epoch", "underlying_topic": "^[ab]$", "default_publish_target": "a", "message_ttl": 9_000_000},
     {"recovery_point": "epoch", "barrier_expression": "/n > 2", "retry": Retry(initial=2_000_000)},
     {"recovery_point": "20231114T221321Z", "filter": "/n > 1"},
+    {"recovery_point": "creation", "underlying_topic": "^[ab]$", "default_publish_target": "a"},
 )
 POLICY_SAYS: tuple[dict[str, object], ...] = (
     {
@@ -396,7 +397,7 @@ def weighs_what_its_bodies_do(world: World) -> None:
     for queue in world.core.queues():
         ready = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
         assert queue.ready_bytes == weight(ready)
-        assert leased_bytes(queue) == weight(run.chunk for run in queue.leased_runs())
+        assert weighed(queue).leased == weight(run.chunk for run in queue.leased_runs())
         contained = queue.capture()
         assert weighed(queue).total == (0 if contained is None else weight(contained.waiting()))
 

@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.effects import Deliver, DeliverEach, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
+from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.order import main_order, returned, runs
+from penstock.core.queue.places import STATES
 from penstock.core.queue.settling import leases, letters, scattered
 from penstock.core.queue.timed import schedule, timetable
 from penstock.core.queue.view import Queue
@@ -211,6 +212,8 @@ class QueueMachine(RuleBasedStateMachine):
                     self.rate(effect)
                 elif isinstance(effect, Key):
                     self.key(effect)
+                elif isinstance(effect, Dying):  # for views; the record that is written later says it to everybody
+                    assert effect.queue == self.queue.id
                 else:
                     self.other(effect)
         for entry in sink.take_journal():
@@ -370,6 +373,7 @@ class QueueMachine(RuleBasedStateMachine):
             priority=priority, passive=passive,
         )  # fmt: skip
         worker.serial = consumer.serial
+        worker.mixed = lambda: consumer.mixed
         self.workers[tag] = (worker, consumer)
         self.model.dispatch(self.clock)
         self.after()
@@ -615,11 +619,23 @@ class QueueMachine(RuleBasedStateMachine):
         for worker, consumer in self.workers.values():
             held = sorted(lsn for run in consumer.leases.held() for lsn in run.chunk)
             assert held == sorted(worker.held + worker.slots)
-        assert queue.delayed == sum(m.state == "delayed" for m in model.messages.values())
-        assert queue.leased == sum(m.state == "leased" for m in model.messages.values())
+        self.same_places()
         for name, credit in self.shared.items():
             mine = [w for w, _ in self.workers.values() if w.group == name]
             assert credit.used == sum(len(w.held) + len(w.slots) for w in mine)
+
+    def same_places(self) -> None:
+        """Whoever looks over all places sees each message once, in the state in which it is."""
+        queue, model = self.queue, self.model
+        ready = {m.lsn for m in model.ready()}
+        there = {m.lsn: "held" if m.state in ("ready", "found") else m.state for m in model.messages.values()}
+        there.update(dict.fromkeys(ready, "ready"))
+        there.update(dict.fromkeys(model.dying, "dying"))
+        shown = [(lsn, state) for state, run, _ in queue.standing() for lsn in run.chunk]
+        assert sorted(shown) == sorted(there.items())
+        counts = (queue.ready, queue.held, queue.inactive, queue.delayed, queue.leased, queue.dying)
+        states = list(there.values())
+        assert counts == tuple(states.count(state) for state in STATES)
 
     @invariant()
     def the_fold_says_the_same(self) -> None:

@@ -380,10 +380,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         queue.check()
         found = sorted(lsn for chunk in queue.older.chunks for lsn in chunk)
         assert found == sorted(m.lsn for m in model.messages.values() if m.state == "found")
-        asleep = sorted(lsn for chunk in queue.tail.chunks() for lsn in chunk)
-        assert asleep == sorted(m.lsn for m in model.messages.values() if m.state == "inactive")
-        assert queue.leased == sum(m.state == "leased" for m in model.messages.values())
-        assert queue.delayed == sum(m.state == "delayed" for m in model.messages.values())
+        self.same_places()
 
     def same_bytes(self) -> None:
         """What the queue says it holds weighs what the model's messages do; now and then what is gone is forgotten."""
@@ -395,10 +392,11 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         by_state = Counter[str]()
         for m in messages:
             by_state[m.state] += weight(m.lsn)
-        assert queue.ready_bytes == sum(weight(m.lsn) for m in self.model.ready())
-        assert weighing.leased_bytes(queue) == by_state["leased"]
-        assert weighing.delayed_bytes(queue) == by_state["delayed"]
-        assert weighing.weighed(queue).total == by_state.total()
+        ready, leased, held, total = weighing.weighed(queue)
+        assert ready == queue.ready_bytes == sum(weight(m.lsn) for m in self.model.ready())
+        assert leased == by_state["leased"]
+        assert held == by_state["found"] + by_state["ready"] - ready
+        assert total == by_state.total()
         if len(new) % 3 == 1:
             living = sorted(m.lsn for m in messages)
             self.sizes = self.sizes.only(within(packed(np.array(living, dtype=np.int64))) if living else NO_PAIRS)

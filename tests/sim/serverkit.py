@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from penstock.config.settings import GUEST
 from penstock.core.state.durable import DurableState
 from penstock.log import MEMORY, Log, LogSettings, SimDisk
 from penstock.memory import Caches
@@ -22,7 +23,9 @@ from penstock.server.amqp.door import AmqpDoor
 from penstock.server.amqp.session import Session
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
+from penstock.server.logins import Logins
 from penstock.server.opening.house import apply_settings, fold, open_core
+from penstock.server.users import Users
 from penstock.testing.clock import FakeClock
 from penstock.testing.settings import load
 from penstock.wire.amqp import methods as m
@@ -77,6 +80,7 @@ class Client:
     def __init__(self, life: Life, *, login: bool = True, peer: str = "127.0.0.1:5000", heartbeat: int = 0) -> None:
         self.life = life
         self.closed = False  # the server closed the link
+        self.ended = False  # the server has said that nothing follows
         self.reading = True  # the server reads
         self.got: list[m.Method | Content] = []
         self.heartbeats = 0
@@ -100,6 +104,7 @@ class Client:
 
     def write(self, data: bytes) -> None:
         assert not self.closed
+        assert not self.ended
         self.writes += 1
         self._kept += data
         while len(self._kept) >= 7:
@@ -142,6 +147,9 @@ class Client:
 
     def close(self) -> None:
         self.closed = True
+
+    def end_writing(self) -> None:
+        self.ended = True
 
     def pause_reading(self) -> None:
         assert self.reading
@@ -283,8 +291,8 @@ class Life:
         self.engine.on_broken.append(self.health.append)
         self.counters = Counters()
         self.door = AmqpDoor(
-            self.engine, lambda user, password, host: (user, password) == ("guest", "guest"), frozenset(("/", "other")),
-            self.counters, limits,
+            self.engine, Logins(Users([GUEST.model_copy(update={"loopback_only": False})])),
+            frozenset(("/", "other")), self.counters, limits,
         )  # fmt: skip
         apply_settings(self.core, self.settings, self.engine.now)
         self.engine.finish_turn()

@@ -79,6 +79,28 @@ def test_lsns_held_over_a_power_cut_settle_nothing_of_the_new_messages() -> None
     assert len(again.contents("q")) == 8
 
 
+@pytest.mark.parametrize("end", ["stop", "kill", "crash"])
+def test_what_waited_says_redelivered_after_a_kill_alone(end: str) -> None:
+    """A delivery may have gone out whose record was lost; a clean stop loses none."""
+    life = Life(SimDisk(), clock(), log=LOG)
+    life.declare("q")
+    client = life.client(prefetch=1)
+    client.consume("q")
+    client.publish("q", b"delivered", b"waited")
+    life.run()
+    life.log.flush()
+    assert client.got[-1].body == b"delivered"  # type: ignore[union-attr]
+    again = restarted(life, end)
+    taker = again.client()
+    taker.consume("q", **{"x-info": True})
+    again.run()
+    taker.take(m.BasicConsumeOk)
+    told = [(one.body, one.redelivered, one.properties.headers) for one in taker.messages()]
+    counts = [(headers or {}).get("x-delivery-count") for _, _, headers in told]
+    assert [one[:2] for one in told] == [(b"delivered", True), (b"waited", end != "stop")]
+    assert counts == [1, None]
+
+
 def test_a_second_server_on_the_folder_is_refused() -> None:
     life = Life(SimDisk(), clock(), log=LOG)
     with pytest.raises(DataFolderInUse):

@@ -77,7 +77,7 @@ def test_bodies_become_columns(lab: Lab) -> None:
     good = frame.where("parse_error IS NULL")
     assert good.selectExpr("sum(id)", "sum(total)", "count(missing)").first() == (4950, 2475.0, 0)
     bad = frame.where("parse_error IS NOT NULL").orderBy("lsn").collect()
-    assert [row.parse_error.split(":")[0] for row in bad] == ["no JSON", "field 'id' is 'seven', not int64"]
+    assert [row.parse_error.split(":")[0] for row in bad] == ["no JSON", "field 'id' is 'seven', not bigint"]
     assert bad[1].id is None
     inferred = lab.read(topic="typed", parse="json")
     assert dict(inferred.dtypes)["total"] == "double"
@@ -97,7 +97,7 @@ def test_bad_bodies_go_to_a_topic_once_for_each_load(lab: Lab) -> None:
     assert "parse_error" not in good.columns
     assert [good.count() for _ in range(2)] == [50, 50]
     told = [(message.body, message.headers["x-error"].split(":")[0]) for message in lab.client.peek("bad", count=10)]
-    assert told == [(b"no json", "no JSON"), (b'{"id": "seven"}', "field 'id' is 'seven', not int64")]
+    assert told == [(b"no json", "no JSON"), (b'{"id": "seven"}', "field 'id' is 'seven', not bigint")]
 
 
 def test_rows_that_may_be_gone_are_told(lab: Lab) -> None:

@@ -209,7 +209,7 @@ def test_views_and_records(place: Place) -> None:
         ("Bo", None, []),
     ]
     wrong = [row.parse_error for row in typed if row.parse_error]
-    assert wrong == ["field 'tags' is 'none', not list<element: string>"]
+    assert wrong == ["field 'tags' is 'none', not a list"]
     view = place.read(view="by-region", parse="json", filter="/n > 0").orderBy("region")
     assert view.columns == ["sow_key", "topic", "body", "region", "n", "total", "parse_error"]
     expected = {row.json()["region"]: row.json() for row in place.client.sow("by-region")}

@@ -1,4 +1,4 @@
-"""The parts that need no Spark: options, columns, parsing, outgoing rows, checkpoint folders, Java."""
+"""The parts that need no Spark: options, columns, outgoing rows, checkpoint folders, Java."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
 from penstock.spark.checkpoint import Checkpoint, local_folder
@@ -19,7 +32,6 @@ from penstock.spark.pipelines.outputs import forget, point, refuse_folder
 from penstock.spark.reading.batch import _cut, _runs, by_rows, cut_evenly
 from penstock.spark.reading.columns import declared, layout, names_in
 from penstock.spark.reading.options import read_options
-from penstock.spark.reading.parsing import BodyParser, infer
 from penstock.spark.reading.parts import parts_for
 from penstock.spark.remote import Where
 from penstock.spark.writing.options import write_options
@@ -49,44 +61,43 @@ def test_a_column_of_the_body_hides_one_of_the_message() -> None:
     assert layout(options, schema, options.ddl).parsed == ("time",)
 
 
+def own(ddl: str, **options: str) -> list[str]:
+    """Columns of the body as Spark is told of them."""
+    given = read_options({"topic": "a", "schema": ddl, **options})
+    return [piece.strip() for piece in declared(given, given.ddl).split("body binary, ")[1].split(", ")]
+
+
+def test_a_column_may_be_null_unless_bad_bodies_leave_the_rows() -> None:
+    """A body without a value for such a column is bad, and a bad body that stays has null in all of its columns."""
+    ddl = "id bigint NOT NULL COMMENT 'is not null', s struct<b: int NOT NULL>, `not null` int not  null"
+    assert own(ddl) == [
+        "id bigint COMMENT 'is not null'", "s struct<b: int NOT NULL>", "`not null` int", "parse_error string"
+    ]  # fmt: skip
+    assert own(ddl, badRecordsTopic="bad") == ddl.split(", ")
+    options = read_options({"topic": "a", "schema": ddl})
+    nullable = StructType([StructField("id", LongType()), StructField("not null", LongType())])
+    assert layout(options, nullable, options.ddl).needed == {"id", "not null"}
+    certain = StructType([StructField("id", LongType(), False)])
+    with pytest.raises(InvalidArgument, match="column 'id' is NOT NULL, and a bad body has null in all of its columns"):
+        layout(options, certain, options.ddl)
+    options = read_options({"topic": "a", "parse": "json", "badRecordsTopic": "bad"})
+    assert layout(options, certain, None).parsed == ("id",)
+
+
 @pytest.mark.parametrize(
-    ("kind", "body", "value"),
+    ("kind", "told"),
     [
-        (pa.int64(), b'{"a": 5}', 5),
-        (pa.int64(), b'{"a": 5.0}', 5),
-        (pa.int64(), b'{"a": 5.5}', None),
-        (pa.int32(), b'{"a": 5000000000}', None),
-        (pa.int64(), b'{"a": true}', None),
-        (pa.float64(), b'{"a": 5}', 5.0),
-        (pa.float64(), b'{"a": "5"}', None),
-        (pa.bool_(), b'{"a": 1}', None),
-        (pa.string(), b'{"a": {"b": 1}}', '{"b":1}'),
-        (pa.string(), b'{"a": 1, "a": "last"}', "last"),
-        (pa.list_(pa.int64()), b'{"a": [1, 2]}', [1, 2]),
-        (pa.struct([("b", pa.string())]), b'{"a": {"b": "x", "c": 1}}', {"b": "x"}),
-        (pa.map_(pa.string(), pa.int64()), b'{"a": {"x": 1}}', [("x", 1)]),
-        (pa.date32(), b'{"a": "2013-01-02"}', "2013-01-02"),
-        (pa.decimal128(6, 2), b'{"a": "12.345"}', "12.34"),
+        (VariantType(), "gives no variant; there are boolean,"),
+        (ArrayType(VariantType()), "gives no variant"),
+        (StructType([StructField("b", NullType())]), "gives no void"),
+        (DayTimeIntervalType(), "gives no interval day to second"),
+        (MapType(LongType(), StringType()), "the keys of a JSON object are string, not bigint"),
     ],
 )
-def test_values_become_what_is_declared_or_make_the_body_bad(kind: pa.DataType, body: bytes, value: object) -> None:
-    columns, errors = BodyParser(pa.schema([pa.field("a", kind)]), ["a"]).parse(pa.array([body], pa.binary()))
-    found = columns["a"][0].as_py()
-    assert (str(found) if isinstance(value, str) else found) == value
-    assert (errors[0] is None) is (value is not None)
-
-
-def test_a_time_is_one_moment_however_it_is_written() -> None:
-    bodies = [b'{"t": "2013-01-01T05:00:00Z"}', b'{"t": "2013-01-01T06:00:00+01:00"}', b'{"t": "2013-01-01 05:00:00"}']
-    columns, errors = BodyParser(pa.schema([pa.field("t", UTC)]), ["t"]).parse(pa.array(bodies, pa.binary()))
-    assert errors == [None, None, None]
-    assert len(set(columns["t"].to_pylist())) == 1
-
-
-def test_inferred_columns() -> None:
-    bodies = [b'{"a": 1, "b": null, "c": [1], "d": {"x": 1}}', b"bad", b'{"a": 1.5, "b": "t", "c": [2.5], "d": 7}']
-    assert infer(bodies) == "`a` double, `b` string, `c` array<double>, `d` string"
-    assert infer([b"bad", None]) is None
+def test_a_type_that_no_body_gives_is_refused_before_anything_is_read(kind: DataType, told: str) -> None:
+    options = read_options({"topic": "a", "parse": "json"})
+    with pytest.raises(InvalidArgument, match=f"column 'x': .*{told}"):
+        layout(options, StructType([StructField("x", kind)]), None)
 
 
 def test_options_know_their_types() -> None:
@@ -203,3 +214,15 @@ def test_the_sentence_of_a_spark_error() -> None:
     text += "penstock.errors.Fenced: stream 's' is read\n\tat java.x"
     assert short(text) == "stream 's' is read"
     assert short("[PARSE.SYNTAX] wrong. SQLSTATE: 42601; line 1\n  at java") == "wrong; line 1"
+
+
+def test_rules_that_drop_rows_come_last() -> None:
+    """What drops a row must not take it from the rule that would put it aside."""
+    rules = [
+        {"that": "a > 0", "otherwise": "drop"},
+        {"that": "b > 0", "otherwise": "fail"},
+        {"that": "parse_error IS NULL", "otherwise": "dead-letter", "topic": "bad"},
+    ]
+    given = {"name": "p", "from": {"queue": "q"}, "to": [{"topic": "t"}], "expect": rules}
+    [read] = Definition.of(given).inputs
+    assert [check.otherwise for check in read.expect] == ["fail", "dead-letter", "drop"]

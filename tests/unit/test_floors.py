@@ -31,13 +31,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"records", "ports", "expr", "log", "wire", "errors", "units"},
     "server": BELOW_SERVER,
     "client": {"records", "expr", "wire", "errors", "units"},
+    "aio": {"client"},
     "worker": {"client", "records", "errors", "units"},
     "spark": {"client", "core", "history", "log", "wire", "expr", "records", "errors", "units"},
     "testing": BELOW_SERVER | {"server", "client", "spark"},
     "cli": BELOW_SERVER | {"server", "client", "worker", "spark", "testing", "dashboard", "penstock"},
     "dashboard": BELOW_SERVER | {"server", "client", "spark"},
     "__main__": {"cli"},
-    "penstock": {"errors", "client", "worker", "version"},  # the package itself: its public names
+    "penstock": {"errors", "client", "aio", "worker", "version"},  # the package itself: its public names
 }
 """Floor -> the floors it may import; its own is always allowed."""
 

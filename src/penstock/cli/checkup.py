@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.cli.reaching import Door, door_of
 from penstock.errors import SettingsError
+from penstock.log.descriptors import to_be
 from penstock.log.disk import LOCK_NAME
+from penstock.server.guard.opening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:
@@ -181,12 +183,13 @@ def certificate(settings: Settings) -> Finding:
 
 
 def files() -> Finding:
-    """Descriptors: one a connection, and some for the log."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Descriptors: one a connection, and some for the log.  A server raises its own limit to the hard one."""
+    soft, kept = to_be(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    found = f"{soft}, and {kept} more for the log"
     if soft < FEW_FILES:
-        advice = f"about {soft - 100} connections fit: raise it with `ulimit -n 65536` or LimitNOFILE"
-        return Finding("open files", "poor", f"{soft} (hard limit {hard})", advice)
-    return Finding("open files", "good", str(soft))
+        advice = f"about {max(0, soft - OWN)} connections fit: raise the hard limit, with `ulimit -Hn` or LimitNOFILE"
+        return Finding("open files", "poor", found, advice)
+    return Finding("open files", "good", found)
 
 
 def memory(budget: int) -> Finding:

@@ -87,6 +87,12 @@ class Child:
         except BrokenPipeError:
             pass  # it died; the next look finds out
 
+    def hear(self, number: int) -> None:
+        """Pass a signal on, if it is up."""
+        process = self.process
+        if process is not None:
+            process.send_signal(number)
+
     def ended(self) -> int | None:
         """The exit status if it has died since the last look; the pause before the next start begins."""
         if self.process is None:

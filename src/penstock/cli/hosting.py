@@ -22,7 +22,7 @@ def main() -> int:
     threading.Thread(target=_watch, daemon=True).start()
     relax_collector()
     try:
-        from penstock.server.process import serve  # heavy, and what goes wrong in it is told below
+        from penstock.server.launching import serve  # heavy, and what goes wrong in it is told below
 
         serve(settings, ready_file=ready_file, show=line())
     except PenstockError as error:

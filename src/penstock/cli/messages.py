@@ -55,7 +55,8 @@ def publish(
 ) -> None:
     """Publish the lines or rows of a file: a line as it stands, or a row as JSON, is a message.
 
-    Rows that the server refuses make the exit status 1; what no queue and no declared topic takes is not stored.
+    Rows that the server refuses make the exit status 1, and so does what no queue and no declared topic takes, which is
+    not stored; of an exchange (exchange/key) that is told and no failure.
 
     Example: penstock publish orders orders.jsonl
     """
@@ -87,6 +88,8 @@ def publish(
             note(f"{counted(done.unroutable, 'message')} not stored: no queue and no declared topic takes {topic!r}")
     if done.refused:
         raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
+    if done.unroutable and "/" not in topic:
+        raise typer.Exit(1)
 
 
 def progress(rows: int, *, json: bool) -> None:

@@ -70,27 +70,24 @@ def query(
 
 def _write_lines(result: RemoteResult) -> None:
     """One JSON array of objects, each on a line of its own, written as they come."""
-    import orjson
+    from penstock.server.sql.result import to_json, values
 
     before = "["
     for batch in result.batches():
-        for row in batch.to_pylist(maps_as_pydicts="lossy"):
-            write(before + orjson.dumps(row, default=_plain).decode())
+        for row in zip(*values(batch), strict=True):
+            write(before + to_json(dict(zip(batch.schema.names, row, strict=True))).decode())
             before = ","
     write("[]" if before == "[" else "]")
 
 
-def _plain(value: object) -> object:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
 def _write_rows(result: RemoteResult, limit: int) -> None:
+    from penstock.server.sql.result import values
+
     names = list(result.schema.names)
     rows: list[list[object]] = []
     more = False
     for batch in result.batches():
-        columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
-        rows += map(list, zip(*columns, strict=True))
+        rows += map(list, zip(*values(batch), strict=True))
         if limit and len(rows) > limit:
             rows, more = rows[:limit], True
             break
@@ -137,15 +134,14 @@ def write_file(result: RemoteResult, path: Path) -> int:
 
 def plain(batch: Any) -> Any:
     """A batch whose structs and lists are JSON text, and whose decimals are text: CSV has nothing else for them."""
-    import orjson
     import pyarrow as pa
+
+    from penstock.server.sql.result import to_json
 
     for at, name in enumerate(batch.schema.names):
         column = batch.column(at)
         if pa.types.is_nested(column.type) and not pa.types.is_map(column.type):
-            cells = [
-                None if cell is None else orjson.dumps(cell, default=_plain).decode() for cell in column.to_pylist()
-            ]
+            cells = [None if cell is None else to_json(cell).decode() for cell in column.to_pylist()]
             batch = batch.set_column(at, name, pa.array(cells, pa.string()))
         elif pa.types.is_decimal(column.type):
             batch = batch.set_column(at, name, column.cast(pa.string()))

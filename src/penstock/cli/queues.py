@@ -97,10 +97,13 @@ def alter(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in the settings file.")
     ] = None,
     unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to its default.")] = None,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """Change settings of a queue while it works; those that are not named stay.
+
+    With a later recovery_point the messages that came before it leave the queue: that is asked about first.
 
     Example: penstock queue alter to-ship --set lease_period=1m --unset filter
     """
@@ -109,11 +112,16 @@ def alter(
     if not settings:
         raise InvalidArgument("name what to change: --set KEY=VALUE, or --unset KEY")
     with connect(url) as client:
-        client.alter(name, **settings)
+        if settings.get("recovery_point") not in (None, "epoch"):
+            depth = cast("int", client.queue(name)["queue_depth"])
+            question = f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
+            if depth and not confirmed(question, yes):
+                return
+        left = cast("int", client.alter(name, **settings))
     if json:
-        write_json({"altered": name, "settings": sorted(settings)})
+        write_json({"altered": name, "settings": sorted(settings), "left": left})
     else:
-        write(f"queue {name} altered")
+        write(f"queue {name} altered" + (f"; {counted(left, 'message')} left it" if left else ""))
 
 
 @app.command()
@@ -123,7 +131,8 @@ def purge(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = Fal
     Example: penstock queue purge to-ship --yes
     """
     with connect(url) as client:
-        ready = cast("int", client.queue(name)["ready"])
+        counts = client.queue(name)
+        ready = sum(cast("int", counts[state]) for state in ("ready", "held", "inactive"))
         if not confirmed(f"queue {name} has {counted(ready, 'ready message')}: remove what is ready?", yes):
             return
         messages = client.purge(name)

@@ -99,7 +99,7 @@ def serve(
     check_ready_file(ready_file)
     if problems := _bad_expressions(settings, config or "settings"):
         raise SettingsError("\n".join(problems))
-    from penstock.server.process import serve as run
+    from penstock.server.launching import serve as run
 
     run(settings, ready_file=ready_file, show=line())
 
@@ -149,6 +149,8 @@ def check(
 ) -> None:
     """Check a settings file, its filters and patterns included, as a server with an empty folder would take it.
 
+    Bookmarks of recovery points are held against the log of the data folder that the settings name, if it is there.
+
     Example: penstock check penstock.toml
     """
     from penstock.config.pipeline_inputs import ONLY
@@ -156,6 +158,7 @@ def check(
 
     settings = read_settings(config, {}, tell=not json)
     problems: list[str] = []
+    compared = True
     filters = [
         (settings.origin(f"queue.{index}.{key}"), f'[[queue]] "{queue.name}".{key}', getattr(queue.settings, key), key)
         for index, queue in enumerate(settings.queue)
@@ -202,7 +205,7 @@ def check(
     if not problems:
         from penstock.server.opening.house import try_settings
 
-        try_settings(settings)
+        compared = try_settings(settings)
     if problems:
         raise SettingsError("\n".join(problems))
     counts = {name: len(getattr(settings, name)) for name in DECLARED}
@@ -213,6 +216,8 @@ def check(
         f"{count} {name.replace('_', ' ')}{'' if count == 1 else 's'}" for name, count in counts.items() if count
     )
     write(f"{config}: good{f' ({declared})' if declared else ''}")
+    if not compared:
+        note(f"{settings.server.data} holds no log yet, so that bookmarks of recovery points were compared with none")
     if settings.pipeline:
         note(f"Spark has not looked at the pipelines: penstock pipeline check {config}")
     if settings.server.sync != "commit":

@@ -317,6 +317,7 @@ def up(
     supervisor = Supervisor(settings, ready_file=ready_file, say=say, file=file, reload=reload, spark_log=spark_log)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: supervisor.stopping.set())
+    signal.signal(signal.SIGHUP, lambda number, frame: supervisor.server.hear(number))
     try:
         supervisor.run()
     except PenstockError:

@@ -63,9 +63,12 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
             settings=_plain(settings),
         )
 
-    def alter(self, queue: str, **settings: object) -> None:
-        """Change settings of a queue; those that are not named stay."""
-        self.action("alter", queue=queue, settings=_plain(settings))
+    def alter(self, queue: str, **settings: object) -> int:
+        """Change settings of a queue; those that are not named stay.
+
+        How many messages left it, because a `recovery_point` that is given here is later than they are.
+        """
+        return cast("int", self.action("alter", queue=queue, settings=_plain(settings)).get("left", 0))
 
     def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Remove a queue; how many messages were ready in it."""

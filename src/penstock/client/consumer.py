@@ -252,6 +252,14 @@ class Consumer:
             if isinstance(item, End):
                 self._incoming.put(item)
 
+    def catch_up(self) -> bool:
+        """Wait until all that the server has granted so far is here; whether some of it was not taken yet.
+
+        Unavailable when the server does not answer.  In the thread that takes.
+        """
+        self._replace({})  # nothing changes; the answer follows what was granted before
+        return not self._incoming.empty()
+
     def take_ready(self) -> Message | None:
         """The next message if it has come already; never waits."""
         message = next(self._here, None)

@@ -177,8 +177,11 @@ class Values:
 
     @property
     def reason(self) -> str | None:
-        """Why a record is out of focus: deleted, expired, match."""
-        return cast("str | None", self._rows.value("reason", self._row)) or None
+        """Why a record is out of focus: deleted, expired, match.  Of a dead letter why it died: what its consumer said
+        (`reject(reason=)`), else RabbitMQ's word."""
+        told = cast("str | None", self._rows.value("reason", self._row))
+        headers = {} if told else self.headers
+        return told or headers.get("x-last-death-why") or headers.get("x-last-death-reason")
 
     @property
     def sow_key(self) -> str | None:

@@ -62,6 +62,10 @@ class Result:
         polars: Any = import_module("polars")
         return polars.from_arrow(self.to_arrow())
 
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, each as a dict by column."""
+        return list(self)
+
     def scalar(self) -> Any:
         """The value of a result of one row and one column.  PreconditionFailed for any other."""
         table = self.to_arrow()

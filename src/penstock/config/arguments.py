@@ -44,6 +44,10 @@ PREFIX_BYTES = 64
 """A longer `x-name-prefix` is refused, as by RabbitMQ."""
 
 
+GENERATED = "amq.gen-"
+"""What the names begin with that the server makes.  Who brings definitions may bring some that another one has made."""
+
+
 def name_prefix(arguments: Mapping[str, object], queue: str = "", vhost: str = "/") -> str:
     """What the name begins with that the server makes: `x-name-prefix` and a hyphen, `amq.gen-` without one.
 
@@ -51,7 +55,7 @@ def name_prefix(arguments: Mapping[str, object], queue: str = "", vhost: str = "
     """
     given = arguments.get("x-name-prefix")
     if given is None:
-        return "amq.gen-"
+        return GENERATED
     what = f"invalid arg 'x-name-prefix' for queue '{queue}' in vhost '{vhost}'"
     data = given.encode() if isinstance(given, str) else given
     if not isinstance(data, bytes):

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
 
 
-NAMES = ("server", "listen", "tls", "amqp", "log", "spark")
+NAMES = ("server", "listen", "before_login", "tls", "amqp", "log", "sql", "spark")
 
 
 def in_force(settings: Settings) -> list[tuple[str, str, str]]:
     """Name, value as text and origin of every single setting, of users, and of what queues have beside the defaults."""
-    sections = (settings.server, settings.listen, settings.tls, settings.amqp, settings.log, settings.spark)
-    lines = [line for name, table in zip(NAMES, sections, strict=True) for line in _lines(settings, name, table)]
+    lines = [line for name in NAMES for line in _lines(settings, name, getattr(settings, name))]
     for index, user in enumerate(settings.user):
         told_of = _lines(settings, f"user.{index}", user)
         lines += [(f'user "{user.name}" {place.rpartition(".")[2]}', value, origin) for place, value, origin in told_of]

@@ -66,6 +66,8 @@ MIRRORS = frozenset(
 )
 """Keys of mirrored queues, which RabbitMQ itself has given up."""
 
+NO_MIRRORS = "there is one instance, so there are no mirrors"
+
 OPERATOR_KEYS = frozenset(
     {
         "expires",
@@ -165,7 +167,7 @@ def _check_harmless(key: str, value: object) -> None:
 def _why_unknown(key: str) -> str:
     name = key.replace("-", "_")
     if key in MIRRORS:
-        return "there is one instance, so there are no mirrors"
+        return NO_MIRRORS
     if name in _DECLARED:
         return "it belongs to the declare of a queue, and no policy changes it"
     if name in LATER_QUEUE_KEYS:

@@ -76,8 +76,10 @@ class BadValue(Exception):
 
 def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> object:
     """One value as it is kept inside.  Raises BadValue."""
-    if value is None and style == "python":
-        return getattr(QueueSettings(), key.name)
+    if value is None:
+        if style == "python":
+            return getattr(QueueSettings(), key.name)
+        raise BadValue(spelled, "it is null; leave it out where nothing is to be set")
     match key.kind:
         case Kind.TEXT:
             return _text(value, spelled)

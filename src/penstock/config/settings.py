@@ -7,8 +7,6 @@ with a unit in the file.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Literal, Self, TypeAlias
 
 from pydantic import (
@@ -25,6 +23,7 @@ from pydantic import (
 )
 
 from penstock.config.actions import ActionSection
+from penstock.config.before_login import BeforeLogin
 from penstock.config.entitlements import EntitlementSection, PermissionSection, TopicPermissionSection
 from penstock.config.listening import Listeners
 from penstock.config.message_types import NATIVE_TYPE, wrong_type
@@ -33,7 +32,9 @@ from penstock.config.ruling_sections import AddressSection, OperatorPolicySectio
 from penstock.config.sections import MIB, Duration, Name, Section, Size
 from penstock.config.tls import TlsSection
 from penstock.config.views import ConflatedSection, ViewSection
+from penstock.errors import InvalidArgument
 from penstock.records.actions import Action
+from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.settings import QueueSettings
 from penstock.records.sow import wrong
 
@@ -56,6 +57,16 @@ class Server(Section):
         default=512 * MIB, ge=8 * MIB, description="Budget for bodies and buffers; positions and indexes come on top."
     )
     allow_execute: StrictBool = Field(default=False, description="Whether actions may run programs of the machine.")
+    open_metrics: StrictBool = Field(
+        default=False,
+        description="Whether /metrics/per-object, which names queues, streams and pipelines, asks for no login. "
+        'Otherwise it is for users with the tag "monitoring".',
+    )
+    loopback_users: tuple[Name, ...] = Field(
+        default=("guest",),
+        description="Names that log in from this machine alone, wherever such a user is defined; "
+        "a `[[user]]` may say otherwise.",
+    )
 
 
 class Amqp(Section):
@@ -136,17 +147,6 @@ class SqlSection(Section):
     timeout: Duration = Field(default=300_000_000, gt=0, description="A statement that takes longer is ended.")
 
 
-HASHES = {"sha256": 32, "sha512": 64, "md5": 16}
-"""Bytes of a digest."""
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise ValueError("password_hash is not base64") from None
-
-
 class User(Section):
     """`[[user]]`.  Without any there is `guest` with password `guest`, from loopback only."""
 
@@ -154,9 +154,13 @@ class User(Section):
     password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
     password_file: str | None = Field(default=None, description="File whose first line is the password.")
     password_hash: SecretStr | None = Field(
-        default=None, description="Or its hash as RabbitMQ keeps it: base64 of a salt of four bytes and the digest."
+        default=None,
+        description="Or its hash: of Argon2id as text that begins with $argon2id$, or as RabbitMQ keeps it, base64 "
+        "of a salt of four bytes and the digest.",
     )
-    hashing: Literal["sha256", "sha512", "md5"] = Field(default="sha256", description="How password_hash was made.")
+    hashing: Literal["sha256", "sha512", "md5", "argon2id"] = Field(
+        default="sha256", description="How password_hash was made."
+    )
     tags: tuple[Literal["administrator", "policymaker", "monitoring", "management", "impersonator"], ...] = Field(
         default=(),
         description='What else the user may do: "administrator" reads records of all kinds, has the whole log '
@@ -164,7 +168,10 @@ class User(Section):
         'connections of others there, "policymaker" sets policies, and each of them includes "management": '
         "declaring, deleting, publishing and getting over HTTP.",
     )
-    loopback_only: StrictBool = Field(default=False, description="Refuse this user from other machines.")
+    loopback_only: StrictBool | None = Field(
+        default=None,
+        description="Refuse this user from other machines; unset: whether `loopback_users` of `[server]` names it.",
+    )
     max_connections: StrictInt | None = Field(
         default=None, ge=0, description="AMQP connections that the user may have."
     )
@@ -175,9 +182,10 @@ class User(Section):
         if sum(one is not None for one in (self.password, self.password_file, self.password_hash)) != 1:
             raise ValueError("a user has either a password or a password_file, or a password_hash")
         if self.password_hash is not None:
-            size = len(_decoded(self.password_hash.get_secret_value()))
-            if size != 4 + HASHES[self.hashing]:
-                raise ValueError(f"password_hash has {size} bytes; {self.hashing} gives {4 + HASHES[self.hashing]}")
+            try:
+                check_hash(self.password_hash.get_secret_value(), IN_SETTINGS[self.hashing], IN_SETTINGS.values())
+            except InvalidArgument as error:
+                raise ValueError(str(error)) from None
         return self
 
 
@@ -201,7 +209,7 @@ class Vhost(Section):
 class TopicSection(Section):
     """`[[topic]]`: a topic that keeps messages which no queue takes; with a key also the last one of each key."""
 
-    name: Name = Field(description="The key.")
+    name: Name = Field(description="The key; without `key` also a pattern of keys, such as ^orders[.].")
     exchange: str = Field(default="", description="Its exchange; empty is the default one.")
     vhost: Name = Field(default="/", description="Its vhost.")
     key: tuple[str, ...] = Field(
@@ -303,6 +311,9 @@ class Settings(Section):
 
     server: Server = Field(default_factory=Server, description="The instance.")
     listen: Listeners = Field(default_factory=Listeners, description="Its addresses.")
+    before_login: BeforeLogin = Field(
+        default_factory=BeforeLogin, description="What a door allows who has not logged in."
+    )
     tls: TlsSection = Field(default_factory=TlsSection, description="The certificate of the doors with TLS.")
     amqp: Amqp = Field(default_factory=Amqp, description="Limits of the AMQP door.")
     log: LogSection = Field(default_factory=LogSection, description="The log.")
@@ -331,8 +342,12 @@ class Settings(Section):
 
     @property
     def users(self) -> tuple[User, ...]:
-        """Who may log in: the users of the file, or guest."""
-        return self.user or (GUEST,)
+        """Who may log in: the users of the file, or guest; whether from other machines too is settled."""
+        loopback = self.server.loopback_users
+        return tuple(
+            one if one.loopback_only is not None else one.model_copy(update={"loopback_only": one.name in loopback})
+            for one in self.user or (GUEST,)
+        )
 
     @property
     def topics(self) -> tuple[TopicSection, ...]:

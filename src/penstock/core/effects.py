@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.priority.levels import Ranking
     from penstock.core.queue.view import Queue
     from penstock.expr import Matcher, Value
-    from penstock.records.entries import Publishes
+    from penstock.records.entries import Publishes, Topic
 
 
 class Verb(Enum):
@@ -91,6 +91,17 @@ class DeliverEach:
 
 
 @dataclass(slots=True, eq=False)
+class Reply:
+    """Give a message to whoever waits at the address that is its topic's name.  No queue has it, and no log."""
+
+    take: Callable[[Reply], None]
+    topic: Topic
+    properties: bytes
+    body: bytes
+    after: int = 0  # LSN that has to be durable first: the transaction's in which it was sent
+
+
+@dataclass(slots=True, eq=False)
 class Fetch:
     """Read these messages and hand them to `fetched` under the same token."""
 
@@ -140,6 +151,17 @@ class Gone:
     queue: Queue
     chunks: Sequence[Chunk]
     after: int  # LSN of the record that says so
+
+
+@dataclass(slots=True, eq=False)
+class Dying:
+    """A queue's messages leave without success, and wait for their letters: nobody can have them any more.
+
+    No record says so before the letters are written.
+    """
+
+    queue: int  # its id
+    chunks: Sequence[Chunk]
 
 
 @dataclass(slots=True, eq=False)
@@ -194,8 +216,11 @@ class Swept:
     affected: int
 
 
+Told: TypeAlias = "Cancelled | Overdue | Swept"
+"""What somebody is told that is no message."""
+
 Effect: TypeAlias = (
-    "Deliver | DeliverEach | Fetch | Scan | Judge | Rate | Key | Act | Gone | Recover | Cancelled | Overdue | Swept"
+    "Deliver | DeliverEach | Reply | Fetch | Scan | Judge | Rate | Key | Act | Gone | Dying | Recover | Told"
 )
 
 

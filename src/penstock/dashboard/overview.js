@@ -43,6 +43,7 @@ export function overview() {
   });
   const events = h("ol", { class: "events" }, happened.map(line));
   const version = h("span", { class: "note" });
+  const inForce = h("details", { class: "box" }, h("summary", {}, "Settings in force"), settings.node);
   const node = h("div", {},
     h("h1", {}, "Overview ", version),
     tiles([["ready", "Ready"], ["leased", "Leased"], ["delayed", "Delayed"], ["queues", "Queues"], ["consumers", "Consumers"], ["connections", "Connections"], ["in", "Into queues"], ["out", "Delivered"], ["acked", "Acknowledged"]]),
@@ -51,11 +52,13 @@ export function overview() {
     h("div", { class: "pair" },
       h("section", { class: "box" }, h("h2", {}, "Deepest queues"), deepest.node),
       h("section", { class: "box" }, h("h2", {}, "What has happened"), events)),
-    h("details", { class: "box" }, h("summary", {}, "Settings in force"), settings.node));
+    inForce);
   tile.memory.after(meter);
 
   ask("overview").then((all) => {
     setText(version, `${all.node} · ${all.product_version}`);
+    inForce.hidden = !all.penstock; // they are for users with the tag monitoring
+    if (inForce.hidden) return;
     const given = all.penstock.settings;
     setText(tile.sync, `${shown(given["server.sync"]?.value)} (${given["server.sync"]?.from})`);
     settings.show(Object.entries(given).sort((a, b) => (a[1].from === "default") - (b[1].from === "default")));

@@ -27,6 +27,7 @@ export function sql() {
     stop.disabled = false;
     problem.hidden = true;
     told.textContent = "Running …";
+    fill(result); // what another statement gave does not stand below this one
     const began = performance.now();
     try {
       const found = await ask("query", { body: { sql: text.value, vhost: vhost.value }, signal: asking.signal });

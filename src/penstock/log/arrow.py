@@ -81,6 +81,21 @@ def take(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
     return cast("pa.RecordBatch", compute.take(batch, pa.array(cast("Any", rows))))
 
 
+_SCHEMA = COLUMNS.serialize().to_pybytes()
+
+
+def rows_of(message: bytes | memoryview, *, compressed: bool) -> pa.RecordBatch:
+    """The batch of one message of the log; one that is not compressed stays where it is.
+
+    compressed: it may be.  What it becomes is then taken from this process's pool, not from Arrow's own, which clients
+    can fill (`server.launching`); only a stream's reader asks for that one.
+    """
+    if not compressed:
+        return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(message)), COLUMNS)
+    [batch] = pa.ipc.open_stream(pa.py_buffer(b"".join((_SCHEMA, message))))
+    return batch
+
+
 def make_batch(rows: Sequence[Sequence[object]]) -> pa.RecordBatch:
     """A batch from rows of Python values, one for each of `COLUMNS`, None for null."""
     types = cast("list[Any]", COLUMNS.types)

@@ -12,9 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import DataFolderInUse
+from penstock.log.descriptors import lent
 
 LOCK_NAME = "lock"
 """The file in the data folder that is locked; it stays when the server stops, since removing it would race."""
+
+LOG_FOLDER = "log"
+"""Where segments are."""
 
 _MOST_PIECES = 1024
 """IOV_MAX of Linux: what one call may be given."""
@@ -92,6 +96,7 @@ class OsDisk:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock_fd = -1
+        self._log_fd = -1  # of the log's folder, once it was synced
 
     def __repr__(self) -> str:
         return f"OsDisk({str(self.folder)!r})"
@@ -101,12 +106,12 @@ class OsDisk:
         flags = os.O_CLOEXEC | (os.O_RDONLY if readonly else os.O_RDWR)
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(os.open(self.folder / name, flags, 0o640))
+        return OsFile(lent(lambda: os.open(self.folder / name, flags, 0o640)))
 
     def list(self, folder: str = "") -> list[str]:
         """Names of the files in a folder, sorted; an absent folder is empty."""
         try:
-            with os.scandir(self.folder / folder) as entries:
+            with lent(lambda: os.scandir(self.folder / folder)) as entries:
                 return sorted(entry.name for entry in entries if entry.is_file())
         except FileNotFoundError:
             return []
@@ -127,12 +132,37 @@ class OsDisk:
         os.unlink(self.folder / name)
 
     def sync_folder(self, folder: str = "") -> None:
-        """Make creations, renames and removals in the folder last."""
-        fd = os.open(self.folder / folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Make creations, renames and removals in the folder last.
+
+        The log's own stays open: a new segment that cannot be synced for want of a descriptor could not be removed for
+        certain either.
+        """
+        if folder == LOG_FOLDER:
+            os.fsync(self._log_folder())
+            return
+        fd = self._opened(folder)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def _opened(self, folder: str) -> int:
+        return lent(lambda: os.open(self.folder / folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def _log_folder(self) -> int:
+        if self._log_fd >= 0:
+            there, ours = os.stat(self.folder / LOG_FOLDER), os.fstat(self._log_fd)
+            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                return self._log_fd
+            os.close(self._log_fd)
+            self._log_fd = -1
+        self._log_fd = self._opened(LOG_FOLDER)
+        return self._log_fd
+
+    def __del__(self) -> None:
+        """A disk that nobody has any more keeps no folder open."""
+        if getattr(self, "_log_fd", -1) >= 0:
+            os.close(self._log_fd)
 
     def free(self) -> int:
         """Bytes that this user may still write."""

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NoReturn
 
+from penstock.log.descriptors import exhausted
 from penstock.ports import Disk, File
 
 OPEN_FILES = 64
@@ -94,7 +95,7 @@ class Shelf:
                 if shelved in self._open:
                     self._open.move_to_end(shelved)
                 return file
-            file = self._disk.open(shelved.name, readonly=True)
+            file = self._open_anew(shelved.name)
             self._keep(shelved, file)
             return file
 
@@ -103,7 +104,7 @@ class Shelf:
         self.opened(shelved)
         with self._lock:
             if shelved.file is None:  # it was let go between the two
-                shelved.file = self._disk.open(shelved.name, readonly=True)
+                shelved.file = self._open_anew(shelved.name)
             self._open.pop(shelved, None)
 
     def let_go(self, shelved: ShelvedFile) -> None:
@@ -117,11 +118,24 @@ class Shelf:
         """How many are open and not pinned."""
         return len(self._open)
 
+    def _open_anew(self, name: str) -> File:
+        """Where no descriptor is left, with that of the file that was longest unread."""
+        while True:
+            try:
+                return self._disk.open(name, readonly=True)
+            except OSError as error:
+                if not exhausted(error) or not self._open:
+                    raise
+                self._close_longest()
+
     def _keep(self, shelved: ShelvedFile, file: File) -> None:
         shelved.file = self._open[shelved] = file
         while len(self._open) > self._limit:
-            longest, _ = self._open.popitem(last=False)
-            longest.file = None
+            self._close_longest()
+
+    def _close_longest(self) -> None:
+        longest, _ = self._open.popitem(last=False)
+        longest.file = None
 
 
 def unpin(file: File) -> None:

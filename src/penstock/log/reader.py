@@ -18,7 +18,19 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.arrow import BATCH_COST, Joining, cells, column, lengths, micros, nulls, one_value, span, take
+from penstock.log.arrow import (
+    BATCH_COST,
+    Joining,
+    cells,
+    column,
+    lengths,
+    micros,
+    nulls,
+    one_value,
+    rows_of,
+    span,
+    take,
+)  # fmt: skip
 from penstock.log.damage import UNREADABLE, Damage
 from penstock.log.frame import FrameReader, NotAFrame, sound
 from penstock.log.index import Catalog, Chosen, Segment, after
@@ -26,7 +38,6 @@ from penstock.log.outline import Outliner
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows, Topic
 from penstock.records.kinds import NO_VIA, Kind
-from penstock.records.schema import COLUMNS
 
 _LAST_PUBLISH = int(Kind.PUBLISH_TRANSIENT)
 _TOPICS_KEPT = 1 << 16
@@ -356,7 +367,7 @@ def check(segment: Segment, number: int, data: bytes | memoryview) -> None:
 def decode(segment: Segment, number: int, data: bytes | memoryview) -> pa.RecordBatch:
     """One batch from its bytes, after `check`."""
     check(segment, number, data)
-    return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), COLUMNS)
+    return rows_of(data, compressed=bool(segment.header.codec))
 
 
 def damaged(name: str, number: int, offset: int, lsn: int, what: str) -> LogDamaged:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import re
 import struct
+from pathlib import Path
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -106,12 +107,19 @@ def first_lsn(name: str) -> int | None:
 def read_header(file: File) -> tuple[SegmentHeader, int]:
     """The header and the bytes it takes.  NotASegment when there is none, or one of another format."""
     prefix = file.pread(8, 0)
-    if len(prefix) < 8 or prefix[:4] != START:
-        raise NotASegment("it does not start with an Arrow schema")
-    size = struct.unpack_from("<i", prefix, 4)[0]
+    return _header_of(prefix + file.pread(_size_after(prefix), 8))
+
+
+def _size_after(prefix: bytes) -> int:
+    """How long the schema is that follows these eight bytes."""
+    size = struct.unpack_from("<i", prefix, 4)[0] if prefix[:4] == START and len(prefix) >= 8 else 0
     if not 8 <= size <= HEADER_LIMIT:
         raise NotASegment("it does not start with an Arrow schema")
-    message = file.pread(8 + size, 0)
+    return int(size)
+
+
+def _header_of(start: bytes) -> tuple[SegmentHeader, int]:
+    message = start[: 8 + _size_after(start)]
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(message))
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -123,6 +131,18 @@ def read_header(file: File) -> tuple[SegmentHeader, int]:
     if not schema.equals(COLUMNS, check_metadata=False):
         raise NotASegment("its columns are not those of a Penstock log")
     return header, len(message)
+
+
+def folder_origin(folder: Path) -> int | None:
+    """The origin of a data folder's log, read without its lock; None where there is no log that says so."""
+    for path in sorted((folder / FOLDER).glob("*.arrows")):
+        if first_lsn(path.name) is not None:
+            try:
+                with path.open("rb") as file:
+                    return _header_of(file.read(8 + HEADER_LIMIT))[0].origin
+            except (OSError, NotASegment):
+                return None
+    return None
 
 
 def _said(metadata: dict[str, bytes]) -> SegmentHeader:

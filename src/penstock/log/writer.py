@@ -16,6 +16,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
+from penstock.log.descriptors import exhausted
 from penstock.log.encode import Encoded, Encoder
 from penstock.log.frame import END_OF_STREAM, SEALED
 from penstock.log.index import Segment
@@ -224,13 +225,18 @@ class Appender:
             raise NoRoom(error.errno, error.strerror) from error
 
     def _roll(self, made: Encoded) -> None:
-        """Go on in a new file.  On a full disk go on in the old one: a long segment is better than a broken log."""
+        """Go on in a new file.  On a full disk go on in the old one: a long segment is better than a broken log.
+
+        The same where the process has no descriptor left; the next commit tries again.
+        """
         old = self.segment
         old.file.sync()
         header = SegmentHeader(old.header.origin, made.first, self._last)
         try:
             new = create_segment(self._disk, header)
         except OSError as error:
+            if exhausted(error):
+                return
             if not out_of_space(error):
                 raise
             self._room.full = True
@@ -253,8 +259,8 @@ class Appender:
 def create_segment(disk: Disk, header: SegmentHeader) -> Segment:
     """A new file with its header, synced, its folder synced.
 
-    When the disk is full nothing of it is left, for certain: the log goes on in the old file, and a crash must not find
-    both.  OSError otherwise means that nobody knows what is there.
+    When the disk is full, or there is no descriptor, nothing of it is left, for certain: the log goes on in the old
+    file, and a crash must not find both.  OSError otherwise means that nobody knows what is there.
     """
     name = segment_name(header.first)
     file = disk.open(name, create=True)
@@ -265,7 +271,7 @@ def create_segment(disk: Disk, header: SegmentHeader) -> Segment:
         disk.sync_folder(FOLDER)
     except OSError as error:
         file.close()
-        if out_of_space(error):
+        if out_of_space(error) or exhausted(error):
             disk.remove(name)
             try:
                 disk.sync_folder(FOLDER)

@@ -54,7 +54,7 @@ class Kind(IntEnum):
     EXPIRE = 23  # header {"reason", "by"?, "dead": [[cause, new], ...]?, "left": [[action, step, pairs], ...]?}:
     #   or {"reason", "refused": [new, ...]}: dead letters of newcomers that it refused
     #   removed without success; left: what actions still have to do, from which step on (-1: all, not judged yet)
-    DROP = 24  # header {"reason"}: gave way to a limit
+    DROP = 24  # header {"reason", "by"?}: gave way to a limit, was withdrawn, or is from before the recovery point
     PURGE = 25  # everything that was ready when the queue was purged
     DUE = 26  # header {"place": 0, 1 or 2}: delayed messages became ready; 1: they take the place of this record,
     #   2: they stand at the head, before whatever stood there (place `HEAD` + this LSN)

@@ -294,6 +294,29 @@ def peeked(data: bytes) -> Peek:
     return found
 
 
+REPLY_TO = 0x02
+"""The flag of `reply_to`, in the first byte of a header."""
+
+
+def with_reply_to(data: bytes, old: str, new: str) -> bytes | None:
+    """A well-formed header whose `reply_to` is `old`, with `new` instead and all else as it is; None if it is not."""
+    if not data[0] & REPLY_TO:
+        return None
+    flags, pos = data[0] << 8 | data[1], 2
+    for flag in (0x8000, 0x4000):
+        if flags & flag:
+            pos += 1 + data[pos]
+    if flags & _HEADERS:
+        pos += 4 + int.from_bytes(data[pos : pos + 4], "big")
+    pos += bool(flags & _DELIVERY_MODE) + bool(flags & _PRIORITY)
+    if flags & 0x0400:
+        pos += 1 + data[pos]
+    end = pos + 1 + data[pos]
+    if data[pos + 1 : end] != old.encode():
+        return None
+    return data[:pos] + encode_short_string(new, "reply_to") + data[end:]
+
+
 def encode(properties: Properties) -> bytes:
     """Flags and list.  InvalidArgument names a property that is too long or out of range."""
     p = properties

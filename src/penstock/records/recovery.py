@@ -1,7 +1,7 @@
 """Recovery points as people write them: from where a queue takes what the log has already.
 
-`now` and `creation` mean from now on, `epoch` from the beginning of the log; a bookmark `<origin>|<lsn>|` means that
-message and what follows it, a timestamp what was published at that moment or later.
+`now` means from now on, `creation` from the queue's own declare on, `epoch` from the beginning of the log; a bookmark
+`<origin>|<lsn>|` means that message and what follows it, a timestamp what was published at that moment or later.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class RecoveryPoint:
     """One point.  `lsn` with its `origin`, or `time` in microseconds since the epoch, or one of the words."""
 
-    kind: Literal["epoch", "now", "lsn", "time"]
+    kind: Literal["epoch", "now", "creation", "lsn", "time"]
     origin: int = 0
     lsn: int = 0
     time: int = 0
 
 
+_WORDS = {
+    "epoch": RecoveryPoint("epoch"), "now": RecoveryPoint("now"), "creation": RecoveryPoint("creation"),
+}  # fmt: skip
+
+
 def parse_recovery_point(text: str) -> RecoveryPoint:
     """Raises ValueError with the forms there are."""
-    if text in ("now", "creation"):
-        return RecoveryPoint("now")
-    if text == "epoch":
-        return RecoveryPoint("epoch")
+    if (word := _WORDS.get(text)) is not None:
+        return word
     match = _BOOKMARK.match(text)
     if match is not None:
         return RecoveryPoint("lsn", origin=int(match[1]), lsn=int(match[2]))

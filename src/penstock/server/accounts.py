@@ -1,9 +1,9 @@
 """What is administered at run time and is no message's affair: users, vhosts, permissions, limits, global parameters.
 
-It lies in `accounts.json` of the data folder, for secrets are never records of the log: passwords as salted hashes in
-RabbitMQ's form (base64 of four random bytes and the SHA-256 or SHA-512 of them and the password), so that its
-definitions can be taken over.  The file is replaced as a whole and synced before a change is answered.  What the
-settings file names is not here and cannot be changed here; `guest`, who is there when the settings name nobody, can.
+It lies in `accounts.json` of the data folder, for secrets are never records of the log: passwords by Argon2id, or in
+RabbitMQ's form where its definitions were taken over (`server.passwords`).  The file is replaced as a whole and synced
+before a change is answered.  What the settings file names is not here and cannot be changed here; `guest`, who is there
+when the settings name nobody, can.
 
     <sha256 of the rest, hexadecimal> newline JSON
 """
@@ -11,30 +11,24 @@ settings file names is not here and cannot be changed here; `guest`, who is ther
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
-import hmac
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, SettingsError
+from penstock.errors import InvalidArgument, SettingsError, Unavailable
 from penstock.records.dataclass import dataclass
+from penstock.server.passwords import Kept
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.ports import Disk
 
+T = TypeVar("T")
+
 FILE = "accounts.json"
-
-SHA256, SHA512 = "rabbit_password_hashing_sha256", "rabbit_password_hashing_sha512"
-ALGORITHMS = {SHA256: hashlib.sha256, SHA512: hashlib.sha512}
-
-SALT = 4
 
 MANY = 10_000
 """Objects of each kind that there may be."""
@@ -48,15 +42,8 @@ class Account:
     """A user made at run time."""
 
     name: str
-    password_hash: str  # empty: no password is right
-    algorithm: str
+    password: Kept
     tags: tuple[str, ...]
-
-    def knows(self, password: str) -> bool:
-        """Whether this is the password, in constant time."""
-        kept = base64.b64decode(self.password_hash)
-        digest = ALGORITHMS[self.algorithm](kept[:SALT] + password.encode()).digest()
-        return hmac.compare_digest(kept[SALT:], digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +66,6 @@ class TopicPermission:
     exchange: str
     write: str
     read: str
-
-
-def hash_password(password: str, algorithm: str = SHA256) -> str:
-    """A password, hashed with new salt."""
-    salt = secrets.token_bytes(SALT)
-    return base64.b64encode(salt + ALGORITHMS[algorithm](salt + password.encode()).digest()).decode()
-
-
-def check_hash(text: str, algorithm: str) -> None:
-    """InvalidArgument unless the text is a hash of this algorithm; an empty one is that of no password."""
-    if algorithm not in ALGORITHMS:
-        raise InvalidArgument(f"hashing_algorithm is {algorithm[:60]!r}, not one of {', '.join(ALGORITHMS)}")
-    try:
-        size = len(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError):
-        raise InvalidArgument("password_hash is not base64") from None
-    wanted = SALT + ALGORITHMS[algorithm]().digest_size
-    if size not in {0, wanted}:
-        raise InvalidArgument(f"password_hash has {size} bytes, {algorithm} has {wanted}")
 
 
 @dataclass(slots=True)
@@ -150,7 +118,7 @@ class Accounts:
     def _read(self, values: Mapping[str, Iterable[Mapping[str, object]]]) -> None:
         for one in values["users"]:
             tags = tuple(cast("list[str]", one["tags"]))
-            account = Account(str(one["name"]), str(one["password_hash"]), str(one["hashing_algorithm"]), tags)
+            account = Account(str(one["name"]), Kept(str(one["password_hash"]), str(one["hashing_algorithm"])), tags)
             self.users[account.name] = account
         self.removed = {str(one["name"]) for one in values["removed"]}
         for one in values["vhosts"]:
@@ -168,7 +136,7 @@ class Accounts:
     def _plain(self) -> dict[str, object]:
         return {
             "users": [
-                {"name": one.name, "password_hash": one.password_hash, "hashing_algorithm": one.algorithm,
+                {"name": one.name, "password_hash": one.password.text, "hashing_algorithm": one.password.algorithm,
                  "tags": one.tags}
                 for one in self.users.values()
             ],
@@ -191,6 +159,24 @@ class Accounts:
             "user_limits": [{"name": name, "value": value} for name, value in self.user_limits.items()],
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
         }  # fmt: skip
+
+    async def change(self, work: Callable[[Accounts], T]) -> T:
+        """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
+        async with self.changing:
+            before = self.state()
+            try:
+                result = work(self)
+                if self.state() != before:
+                    await self.save()
+            except OSError as error:
+                self.restore(before)
+                raise Unavailable(f"the file of users and vhosts cannot be written: {error}") from error
+            except BaseException:
+                self.restore(before)
+                raise
+            finally:
+                self.tell()
+            return result
 
     async def save(self) -> None:
         """Replace the file and sync it.  Raises OSError, InvalidArgument for too many objects."""

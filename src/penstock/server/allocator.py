@@ -8,8 +8,10 @@ library gives holes back only when asked.  Measured with 6 million messages in 5
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 import pyarrow as pa
@@ -62,13 +64,20 @@ class Tidy:
         """Takes milliseconds, so not on the loop.  Any thread."""
         give_back()
         pa.default_memory_pool().release_unused()
+        if (flights := _arrows_own()) is not None:
+            flights.release_unused()
         self._low = resident_bytes()
 
 
 def resident_bytes() -> int:
     """Resident memory of this process."""
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * _PAGE
+    return int(os.pread(_statm(), 100, 0).split()[1]) * _PAGE
+
+
+@cache
+def _statm() -> int:
+    """Open for good: it is asked for when no descriptor is left, too."""
+    return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def keep_close(memory: int) -> None:
@@ -85,4 +94,35 @@ def keep_close(memory: int) -> None:
     mallopt(_ARENA_MAX, 1)
     if memory <= SMALL:
         mallopt(_MMAP_THRESHOLD, LARGE)
+    with_pool_of_our_own(small=memory <= SMALL)
+
+
+def with_pool_of_our_own(*, small: bool) -> None:
+    """Allocate elsewhere than in Arrow's own pool, which clients can fill and which then gives nothing.
+
+    small: where everybody allocates.  Otherwise jemalloc, where Arrow has it: it keeps large buffers out of the heap.
+    """
+    if not small and "jemalloc" in pa.supported_memory_backends():
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
+    else:
         pa.set_memory_pool(pa.system_memory_pool())
+
+
+def flight_is_bounded(most: int) -> bool:
+    """Whether Arrow's own pool gives no more than `most` bytes (`launching.with_bounded_pool`).  Touches none of them.
+
+    To be asked before clients are there: what it gives is taken from them for a moment.
+    """
+    pool = _arrows_own()
+    if pool is None:
+        return False
+    try:
+        pa.allocate_buffer(most + (1 << 20), memory_pool=pool)
+    except pa.ArrowMemoryError:
+        return True
+    return False
+
+
+def _arrows_own() -> pa.MemoryPool | None:
+    """The pool that Arrow takes where nobody names one, if it is one that can have a bound."""
+    return pa.mimalloc_memory_pool() if "mimalloc" in pa.supported_memory_backends() else None

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,9 @@ from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.filters.scanning import warm_up
 from penstock.server.gates import scattered
+from penstock.server.guard.listening import Entry
+from penstock.server.guard.opening import entry_of
+from penstock.server.logins import Logins
 from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, open_core
 from penstock.server.opening.progress import Lines, Progress, Show
 from penstock.server.opening.starting import Starting
@@ -69,6 +73,9 @@ HOLES_SHARE = 32
 
 WARM_UP_S = 1.0
 """What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
+
+FIRST_USES = ("penstock.core.queue.dedup", "penstock.core.queue.last_values", "penstock.core.state.codec", "re2")
+"""Loaded then, too: a module that is first wanted when no descriptor is left cannot be loaded."""
 
 READ_AHEAD = 1 << 20
 """Bytes of the log decoded beyond what a cold read asked for: a queue that is drained from disk reads on."""
@@ -132,6 +139,7 @@ class Server:
             self.accounts,
             settings.permission,
             settings.topic_permission,
+            settings.server.loopback_users,
         )
         self.serving = False  # the doors are open
         self.failure: BaseException | None = None  # why the process must stop
@@ -151,8 +159,10 @@ class Server:
         self._tidiness = allocator.Tidy(settings.server.memory // HOLES_SHARE)
         self._tidying: Future[None] | None = None
         self.loop: asyncio.AbstractEventLoop
+        self.entry: Entry
         self.log: Log
         self.engine: Engine
+        self.logins: Logins
         self.amqp: AmqpDoor
         self.bulk: Bulk
         self.flight: FlightDoor
@@ -165,6 +175,9 @@ class Server:
         """Recover and open the doors.  Raises what stands in the way; nothing is left running then."""
         settings, loop = self.settings, asyncio.get_running_loop()
         self.loop = loop
+        self.entry = entry_of(settings, loop)
+        complain, guesses = self.entry.guards.complaints.tell, settings.before_login.wrong_logins
+        self.logins = Logins(self.users, complain, loop=loop, guesses=guesses)
         data = make_folder(settings.server.data)
         disk = OsDisk(data)
         self.accounts.in_thread = True
@@ -194,7 +207,7 @@ class Server:
             self.log.on_durable = self.engine.durable
             self.log.on_broken = self.engine.break_down
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
-            apply_settings(recovered.core, settings, self.engine.now)
+            told = apply_settings(recovered.core, settings, self.engine.now)
             self.accounts.bound(recovered.core.queue_limits)
             declare_views(self.engine.views, settings)
             on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]
@@ -203,6 +216,8 @@ class Server:
             self.engine.finish_turn()
             self.progress.watch("finishing", 0, 1)
             await self._boot_durable()
+            for line in told:
+                self.say(line)
             for done, total in finishing_decided(self.engine, disk):
                 self.progress.watch("finishing", done, total)
                 await asyncio.sleep(0)  # HTTP answers between two chunks
@@ -233,15 +248,16 @@ class Server:
                 channel_max=settings.amqp.channel_max,
                 heartbeat=settings.amqp.heartbeat // 1_000_000,
                 max_message_size=settings.amqp.message_max,
+                handshake_bytes=settings.before_login.bytes,
             )
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
             self.amqp = AmqpDoor(
-                self.engine, self.users.check, self.accounts.vhosts, self.counters, limits, self.users.rights,
-                Admission(self.users), self.users.admits if settings.tls.cert_login_from is not None else None,
+                self.engine, self.logins, self.accounts.vhosts, self.counters, limits, self.users.rights,
+                Admission(self.users), certificates=settings.tls.cert_login_from is not None, entry=self.entry,
             )  # fmt: skip
             self.flight = FlightDoor(
                 self.engine,
-                self.users,
+                self.logins,
                 self.accounts.vhosts,
                 disk,
                 wake=loop.call_soon_threadsafe,
@@ -257,7 +273,7 @@ class Server:
             self.scratch = Scratch(data)
             self.scratch.clear()
             self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
-            await starting.open(self.amqp, self.flight)
+            starting.open(self.amqp, self.flight)
         except BaseException:
             await starting.undo()
             if self._opened is not None:
@@ -279,7 +295,7 @@ class Server:
         self._beat()
         self._tidy()
         self.alarm.look_soon()
-        self._warm_timer = loop.call_later(WARM_UP_S, pools.scanning.submit, warm_up)
+        self._warm_timer = loop.call_later(WARM_UP_S, pools.scanning.submit, load_first_uses)
         return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
 
     def _recover(self, disk: OsDisk) -> tuple[Log, Recovered]:
@@ -363,9 +379,21 @@ class Server:
             if timer is not None:
                 timer.cancel()
 
+    def look_again(self) -> None:
+        """SIGHUP: files that may have changed are looked at now.  Of a server without TLS there are none."""
+        if self.tls is not None:
+            self.tls.look()
+
     async def stop(self) -> None:
         """Close the doors and the log; what was taken is durable when this returns, unless the server failed."""
         await Stopping(self).run()
+
+
+def load_first_uses() -> None:
+    """What a start does without, before it is wanted.  Any thread."""
+    for name in FIRST_USES:
+        import_module(name)
+    warm_up()
 
 
 def flight_limits(settings: Settings) -> FlightLimits:
@@ -373,7 +401,7 @@ def flight_limits(settings: Settings) -> FlightLimits:
     from penstock.server.flight.door import FlightLimits
     from penstock.server.flight.sinks.decided import GroupLimits
     from penstock.server.sql.queries import SqlLimits
-    from penstock.wire.flight.schemas import Bounds
+    from penstock.wire.flight.received import Bounds
 
     sql, memory = settings.sql, settings.server.memory
     return FlightLimits(

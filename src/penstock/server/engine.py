@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import (
     Act,
     Deliver,
     DeliverEach,
+    Dying,
     Fetch,
     Gone,
     Judge,
@@ -29,6 +31,7 @@ from penstock.core.effects import (
     Overdue,
     Rate,
     Recover,
+    Reply,
     Scan,
     Swept,
 )
@@ -103,6 +106,7 @@ class Engine:
         self.judges = Judges(self)
         self.scans = Scans(self)
         self.recoveries = Recoveries(self)
+        core.lsn_at = self.recoveries.lsn_at
         self.rates = Rates(self)
         self.keyings = Keyings(self)
         self.fetches = Fetches(self)
@@ -256,6 +260,8 @@ class Engine:
                     for one in effect.singly():
                         self.acts.delivered(one)
                 self.gates.deliver_each(effect)
+            elif isinstance(effect, Reply):
+                self._reply(effect)
             elif isinstance(effect, Fetch):
                 self.fetches.start(effect)
             elif isinstance(effect, Scan):
@@ -272,12 +278,21 @@ class Engine:
                 self.acts.go_on(effect)
             elif isinstance(effect, Gone):
                 self.acts.gone(effect)
+            elif isinstance(effect, Dying):
+                if self.views.active:
+                    self.views.dying(effect)
             elif isinstance(effect, Swept):
                 effect.answer(effect.affected)
             elif isinstance(effect, Overdue):
                 effect.tell(effect.timeout)
             else:
                 receiver_of(effect.consumer).cancelled(effect.consumer)
+
+    def _reply(self, effect: Reply) -> None:
+        if effect.after <= self.log.durable:
+            effect.take(effect)
+        elif self.broken is None:
+            self.when_durable(effect.after, partial(effect.take, effect))
 
     def flush(self) -> None:
         """Let sessions write what this turn brought them."""

@@ -23,6 +23,7 @@ from penstock.expr.binding import bound
 from penstock.expr.context import Context, Group
 from penstock.expr.tree import Field, walk_tree
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import ADMINISTRATOR, MONITORING
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ Need: TypeAlias = "tuple[str, str, str]"
 
 Right: TypeAlias = "bool | Filter"
 """All, nothing, or what a filter lets through."""
-
-ADMINISTRATOR = "administrator"
 
 REMEMBERED = 10_000
 """Answers that are kept for one user, and users whose answers are kept."""
@@ -88,10 +87,15 @@ class Entitlements:
     """All entries, in their order.  Raises SettingsError for an expression that cannot be read."""
 
     def __init__(
-        self, sections: Iterable[EntitlementSection], tags: Callable[[str], Sequence[str]], instance: str = ""
+        self,
+        sections: Iterable[EntitlementSection],
+        tags: Callable[[str], Sequence[str]],
+        instance: str = "",
+        enters: Callable[[str, str], bool] = lambda user, vhost: True,
     ) -> None:
-        """instance: the server's name."""
+        """instance: the server's name.  enters: whether a user may open a vhost; entries about others are not his."""
         self._instance = instance
+        self._enters = enters
         self._entries = [compiled(section, number) for number, section in enumerate(sections, 1)]
         self._tags = tags
         self._rights = dict[str, Rights]()
@@ -111,8 +115,12 @@ class Entitlements:
                 rights.clear()
             tags = self._tags(user)
             asks = Context(user=user, instance_name=self._instance)
-            mine = [entry.bound(asks) for entry in self._entries if entry.of(user, tags)]
-            found = rights[user] = Rights(user, mine, administrator=ADMINISTRATOR in tags)
+            mine = [
+                entry.bound(asks)
+                for entry in self._entries
+                if entry.of(user, tags) and self._enters(user, entry.vhost)
+            ]
+            found = rights[user] = Rights(user, mine, tags)
         return found
 
 
@@ -144,9 +152,10 @@ def compiled(section: EntitlementSection, number: int) -> Entitlement:
 class Rights:
     """What one user may do.  Refusals are AccessRefused, and name user and object."""
 
-    def __init__(self, user: str, entries: Sequence[Entitlement], *, administrator: bool) -> None:
+    def __init__(self, user: str, entries: Sequence[Entitlement], tags: Sequence[str] = ()) -> None:
         self.user = user
-        self.administrator = administrator
+        self.administrator = ADMINISTRATOR.holds(tags)
+        self.monitors = MONITORING.holds(tags)  # is shown everything that is there, whatever he may read
         self.entries = entries
         self._known = dict[tuple[str, str, str, str], Right]()
         self._fields = dict[tuple[str, str, str], SelectList | None]()
@@ -196,10 +205,14 @@ class Rights:
     def sees_queue(self, vhost: str, name: str) -> bool:
         """Whether the user is shown a queue's name and figures."""
         return (
-            self.administrator
+            self.monitors
             or self.reads_queue(vhost, name) is not False
             or self.writes_queue(vhost, name) is not False
         )
+
+    def sees_topic(self, vhost: str, exchange: str, name: str) -> bool:
+        """The same of a topic."""
+        return self.monitors or self.reads_topic(vhost, exchange, name) is not False
 
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
         """What the user may read of the topics of an exchange: which, and all, nothing or an expression; in order.
@@ -214,9 +227,29 @@ class Rights:
 
     # -- what a door asks
 
+    def see_queue(self, vhost: str, name: str) -> None:
+        """AccessRefused unless the user is shown the queue."""
+        if not self.sees_queue(vhost, name):
+            raise refused("see", f"queue '{name}' in vhost '{vhost}'", self.user)
+
+    def see_topic(self, vhost: str, exchange: str, name: str) -> None:
+        """AccessRefused unless the user is shown the topic."""
+        if not self.sees_topic(vhost, exchange, name):
+            raise refused("see", told(vhost, exchange, name), self.user)
+
+    def find(self, vhost: str, thing: str, name: str) -> None:
+        """AccessRefused unless the user may ask whether a queue or an exchange is there, to use it."""
+        if thing == "queue":
+            self.see_queue(vhost, name)
+
     def read_queue(self, vhost: str, name: str) -> Filter | None:
         """What of it the user may read; None: all.  Raises AccessRefused."""
         return self._granted(self.reads_queue(vhost, name), "read", f"queue '{name}' in vhost '{vhost}'")
+
+    def take(self, vhost: str, name: str) -> None:
+        """AccessRefused unless the user may consume a part of a queue; of a pattern of queues he gets what he may."""
+        if TopicPattern(name).literal:
+            self.read_queue(vhost, name)
 
     def read_topic(self, vhost: str, exchange: str, name: str, *, whole: bool = True) -> Filter | None:
         """The same of a topic.  whole: all fields are meant; else `fields` says which may be sent."""
@@ -261,13 +294,14 @@ class Rights:
             right = self._remembered(("write either", vhost, "", key), lambda: next(either, False))
         return self._granted(right, "write", f"queue '{key}' in vhost '{vhost}'")
 
-    def configure(self, what: str, vhost: str | None = None, needs: Iterable[Need] = ()) -> None:
+    def configure(self, what: str, vhost: str = "/", needs: Iterable[Need] = ()) -> None:
         """AccessRefused unless the user may change the topology.
 
         vhost, needs: where, and what the change needs there, which permissions ask for; entitlements ask for the tag.
         """
         if not self.administrator:
-            raise AccessRefused(f"{what}: where entitlements are configured, for users with the tag {ADMINISTRATOR!r}")
+            tag = ADMINISTRATOR.name
+            raise AccessRefused(f"{what}: where entitlements are configured, for users with the tag '{tag}'")
 
     def binds(self, core: Core, vhost: str, source: str, key: str) -> None:
         """AccessRefused unless the user may bind to an exchange, or unbind, with this key; beside `configure`."""
@@ -276,9 +310,7 @@ class Rights:
         """AccessRefused unless the user may declare this queue, or find that it is there."""
         if self.administrator:
             return
-        if present is not None:
-            if not self.sees_queue(vhost, name):
-                raise refused("use", f"queue '{name}' in vhost '{vhost}'", self.user)
+        if present is not None and self.sees_queue(vhost, name):
             return
         if any(getattr(settings, key) != getattr(PLAIN, key) for key in _ELSEWHERE):
             self.configure(f"declaring queue '{name}', which shows or feeds other topics")

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.core.effects import Deliver, DeliverEach, Verb
-from penstock.core.queue.upcoming import Upcoming
+from penstock.core.queue.upcoming import Upcoming, reaches_back
 from penstock.memory import Piece, piece_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
@@ -254,10 +254,7 @@ class Gates:
 
     def _look_after(self, queue: Queue, targets: Matches | None) -> None:
         """More is ready than was granted: have the loader see that its bodies are there in time."""
-        lacking = self._engine.bodies.arrivals.lacking
-        if not queue.ready and queue.barriers.floor() > lacking:
-            return
-        if queue.ranks is not None or not queue.main.count or queue.main.head() <= lacking or queue.returned.count:
+        if reaches_back(queue, self._engine.bodies.arrivals.lacking):
             self._engine.loader.look_after(self._list_of(queue, targets))
 
 

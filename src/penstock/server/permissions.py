@@ -19,7 +19,7 @@ The default exchange is written `amq.default`.  A view also reads the exchange w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
@@ -57,10 +57,9 @@ class Permitted(Rights):
         user: str,
         permissions: Iterable[Permission],
         topics: Iterable[TopicPermission] = (),
-        *,
-        administrator: bool,
+        tags: Sequence[str] = (),
     ) -> None:
-        super().__init__(user, (), administrator=administrator)
+        super().__init__(user, (), tags)
         self._permissions = {one.vhost: one for one in permissions}
         self._topics = {(one.vhost, one.exchange): one for one in topics}
         self._answers = dict[tuple[str, str, str], bool]()
@@ -120,7 +119,7 @@ class Permitted(Rights):
 
     def sees_queue(self, vhost: str, name: str) -> bool:
         """Every queue of a vhost that the user may open."""
-        return self.enters(vhost)
+        return self.monitors or self.enters(vhost)
 
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
         """All topics of an exchange, or none: a topic permission that is about some of them is asked topic by topic."""
@@ -131,9 +130,12 @@ class Permitted(Rights):
     # -- what a door asks
 
     def publish(self, core: Core, vhost: str, exchange: str, key: str) -> Filter | None:
-        """Everything, where the exchange may be written to."""
-        if not self._allows(vhost, "write", exchange):
-            raise refused("write", f"exchange '{exchange or 'amq.default'}' in vhost '{vhost}'", self.user)
+        """Everything, where the exchange may be written to; through a queue also that of the topic it shows."""
+        queue = core.find_queue(vhost, key) if not exchange else None
+        shows = queue is not None and queue.settings.underlying_topic not in {None, key}
+        for one in dict.fromkeys((exchange, queue.settings.exchange if queue is not None and shows else exchange)):
+            if not self._allows(vhost, "write", one):
+                raise refused("write", f"exchange '{one or 'amq.default'}' in vhost '{vhost}'", self.user)
         self._ask_key(core, vhost, "write", exchange, key)
         return None
 
@@ -141,14 +143,10 @@ class Permitted(Rights):
         """Beside the permissions on both ends: AccessRefused unless this key of the source may be read."""
         self._ask_key(core, vhost, "read", source, key)
 
-    def configure(self, what: str, vhost: str | None = None, needs: Iterable[Need] = ()) -> None:
-        """AccessRefused unless each thing may be used as it is needed; without any, all of the vhost."""
-        if vhost is None:
-            if not self.administrator:
-                super().configure(what)
-            return
+    def configure(self, what: str, vhost: str = "/", needs: Iterable[Need] = ()) -> None:
+        """AccessRefused unless each thing may be used as it is needed; without any, all of the vhost, or by tag."""
         wanted = tuple(needs)
-        if not wanted:
+        if not wanted and not self.administrator:
             permission = self._permissions.get(vhost)
             if permission is None or any(getattr(permission, kind) != ALL for kind in KINDS):
                 raise refused("configure", f"all of vhost '{vhost}', which {what} needs,", self.user)
@@ -156,12 +154,15 @@ class Permitted(Rights):
             if not self._allows(vhost, kind, name):
                 raise refused(kind, f"{thing} '{name or 'amq.default'}' in vhost '{vhost}'", self.user)
 
+    def find(self, vhost: str, thing: str, name: str) -> None:
+        """By any of the three: a passive declare is not for finding out what there is."""
+        if not any(self._allows(vhost, kind, name) for kind in KINDS):
+            raise refused("use", f"{thing} '{name}' in vhost '{vhost}'", self.user)
+
     def declare(self, vhost: str, name: str, settings: QueueSettings, present: Queue | None) -> None:
         """A queue that is there needs any of the three; a new one `configure`, and what it reads and writes."""
         where = f"queue '{name}'"
-        if present is not None:
-            if not any(self._allows(vhost, kind, name) for kind in KINDS):
-                raise refused("use", f"{where} in vhost '{vhost}'", self.user)
+        if present is not None and any(self._allows(vhost, kind, name) for kind in KINDS):
             return
         needs: list[Need] = [("configure", "queue", name)]
         if settings.underlying_topic not in {None, name}:
@@ -170,6 +171,8 @@ class Permitted(Rights):
             if not self._allows_key(vhost, "read", settings.exchange, topic):
                 what = f"topic '{topic}' of exchange '{settings.exchange}' in vhost '{vhost}'"
                 raise refused("read", what, self.user)
+        if settings.expiry_address:
+            needs += [("read", "queue", name), ("write", "exchange", "")]
         if settings.dead_letter_exchange is not None:
             needs += [("read", "queue", name), ("write", "exchange", settings.dead_letter_exchange)]
         self.configure(f"declaring {where}", vhost, needs)

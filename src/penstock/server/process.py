@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.config.in_force import chosen
+from penstock.log import descriptors
 from penstock.server import allocator
 from penstock.server.app import Ready, Say, Server, say_aloud
+from penstock.server.launching import decoded_most
 from penstock.server.pulse import Pulse
 from penstock.server.without_pandas import do_without_pandas
 
@@ -28,11 +30,21 @@ def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_a
 
     show: who looks on while it recovers; `say` gets a line a second without.
     """
+    signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
     do_without_pandas()
+    descriptors.keep_back()
     allocator.keep_close(settings.server.memory)
+    if any(name.startswith("flight") for name in settings.listen.doors()) and not allocator.flight_is_bounded(
+        decoded_most(settings.server.memory)
+    ):
+        say("warning: Arrow was loaded with another memory pool: what Flight's clients compress has no bound here")
     pulse = Pulse()
     with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
         runner.run(_serve(Server(settings, say, pulse, show), ready_file))
+
+
+def _heard(number: int, frame: object) -> None:
+    """Nothing: whoever wants files looked at again may say so before there is a server, or to one without TLS."""
 
 
 async def _serve(server: Server, ready_file: str | None) -> None:
@@ -45,6 +57,7 @@ async def _serve(server: Server, ready_file: str | None) -> None:
 
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop)
+    loop.add_signal_handler(signal.SIGHUP, server.look_again)
     try:
         ready = await starting
     except asyncio.CancelledError:
@@ -54,8 +67,6 @@ async def _serve(server: Server, ready_file: str | None) -> None:
     settle_garbage()
     if ready_file is not None:
         write_whole(ready_file, ready.as_json())
-    if server.tls is not None:
-        loop.add_signal_handler(signal.SIGHUP, server.tls.look)
     tell(server, ready)
     await server.stopping.wait()
     await server.stop()

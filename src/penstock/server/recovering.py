@@ -12,7 +12,7 @@ It knows the log and filters; what a queue does with what was found is the core'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -61,6 +61,20 @@ class _Silence:
     steps: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """A log in which damaged batches are passed over."""
+
+    origin: int
+    durable: int
+    first_lsn: int
+    log: Log
+
+    def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Durable rows with LSNs in [a, b)."""
+        return self.log.batches(a, b, columns, around=True)
+
+
 class Recoveries:
     """The walk of an engine.  All methods belong to the loop's thread."""
 
@@ -76,6 +90,13 @@ class Recoveries:
         """The lowest LSN that a pass may still ask for."""
         floor = self.engine.core.passing_floor()
         return None if floor == LSN_LIMIT else floor
+
+    def lsn_at(self, time: int) -> int:
+        """The first LSN that was published at this time (microseconds) or later; on the loop: a read or a few."""
+        from penstock.history.places import lsn_at
+
+        log = self.engine.log
+        return lsn_at(_Around(log.origin, log.durable, log.first_lsn, log), time)
 
     def start(self) -> None:
         """Some queue asks; the walk begins when all it may read is durable."""

@@ -63,6 +63,7 @@ class Stopping:
         server.flight.shut()
         if server.http is not None:
             await server.http.close()
+        server.logins.close()
 
     async def end_work(self) -> None:
         """Threads and upkeep, then the last checkpoint; nothing reads the log when this returns."""

@@ -7,17 +7,20 @@ permissions of the settings are for users of the settings.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import SettingsError
+from penstock.records.password_hashes import IN_SETTINGS
+from penstock.records.rights import DRIVER, TAGS
+from penstock.server.access import Who
 from penstock.server.accounts import Account, Accounts, Permission, TopicPermission
-from penstock.server.entitlements import ADMINISTRATOR, Entitlements, Rights
+from penstock.server.entitlements import Entitlements, Rights
+from penstock.server.passwords import Kept
 from penstock.server.permissions import Permitted, by_user
 
 if TYPE_CHECKING:
@@ -47,25 +50,30 @@ class Users:
         accounts: Accounts | None = None,
         permissions: Iterable[PermissionSection] = (),
         narrower: Iterable[TopicPermissionSection] = (),
+        loopback_users: Collection[str] = (),
     ) -> None:
-        """instance: the server's name, which an entitlement may ask for.  accounts: users of run time."""
+        """instance: the server's name, which an entitlement may ask for.  accounts: users of run time.
+
+        loopback_users: names that log in from this machine alone, wherever they are defined, unless the user says.
+        """
         self.accounts = accounts if accounts is not None else Accounts()
         self._permitted = dict[str, Permitted]()
         self.accounts.changed.append(self._forget)
         self._passwords: dict[str, bytes] = {}
-        self._hashes: dict[str, tuple[str, bytes, bytes]] = {}  # by user: how it was made, salt, digest
-        self._loopback_only: set[str] = set()
-        self._tags: dict[str, tuple[str, ...]] = {}
+        self._kept: dict[str, Kept] = {}
+        self._loopback_only = set(loopback_users)
+        self._tags: dict[str, tuple[str, ...]] = {}  # the first is whom pipelines act as
         for user in users:
             if user.password_hash is not None:
-                data = base64.b64decode(user.password_hash.get_secret_value())
-                self._hashes[user.name] = user.hashing, data[:4], data[4:]
+                self._kept[user.name] = Kept(user.password_hash.get_secret_value(), IN_SETTINGS[user.hashing])
             else:
                 self._passwords[user.name] = _password(user).encode()
             self._tags[user.name] = user.tags
             if user.loopback_only:
                 self._loopback_only.add(user.name)
-        self._entitlements = Entitlements(entitlements, self.tags, instance)
+            elif user.loopback_only is not None:
+                self._loopback_only.discard(user.name)
+        self._entitlements = Entitlements(entitlements, self.tags, instance, self.enters)
         self._fixed_permissions = {
             (one.user, one.vhost): Permission(one.user, one.vhost, one.configure, one.write, one.read)
             for one in permissions
@@ -76,39 +84,52 @@ class Users:
         }
 
     def check(self, user: str, password: str, host: str) -> bool:
-        """Whether this user may log in with this password from this host."""
+        """Whether this user may log in with this password from this host; with a slow hash after 30 ms."""
+        if not self.may_come_from(user, host):
+            return False
+        kept = self.kept(user)
+        return self.has_plain(user, password) if kept is None else kept.matches(password)
+
+    def kept(self, user: str) -> Kept | None:
+        """The hash of a user's password; None where there is none: for an unknown user, or with a plain password."""
         account = self._account(user)
         if account is not None:
-            return account.knows(password)
-        if user in self.accounts.removed:
-            return False
-        known, given = self._passwords.get(user), password.encode()
-        if known is None and (hashed := self._hashes.get(user)) is not None:
-            how, salt, known = hashed
-            given = hashlib.new(how, salt + given, usedforsecurity=False).digest()
-        right = hmac.compare_digest(known if known is not None else b"\0absent", given)
-        return known is not None and right and self._may_come_from(user, host)
+            return account.password
+        return None if user in self.accounts.removed else self._kept.get(user)
+
+    def has_plain(self, user: str, password: str) -> bool:
+        """Whether the settings file has this password for this user, in constant time."""
+        known = self._passwords.get(user)
+        right = hmac.compare_digest(known if known is not None else b"\0absent", password.encode())
+        return right and known is not None and self._account(user) is None and user not in self.accounts.removed
 
     def admits(self, user: str, host: str) -> bool:
         """Whether somebody whose certificate says that it is this user may log in from this host."""
-        return self.known(user) and (self._account(user) is not None or self._may_come_from(user, host))
+        return self.known(user) and self.may_come_from(user, host)
 
-    def _may_come_from(self, user: str, host: str) -> bool:
+    def may_come_from(self, user: str, host: str) -> bool:
+        """Whether a user of this name may log in from this host."""
         return user not in self._loopback_only or is_loopback(host)
 
+    def who(self, user: str) -> Who:
+        """Somebody who has logged in, as rights are judged.  Any thread."""
+        tags = tuple(tag for tag in self.tags(user) if tag in TAGS)
+        if self._account(user) is None and user == next(iter(self._tags), None):
+            tags = (*tags, DRIVER)
+        return Who(user, tags, self.rights(user), partial(self.enters, user))
+
     def rights(self, user: str) -> Rights | None:
-        """What a user may read and write; None where nothing is limited."""
+        """What a user may read and write; None where nothing is limited.  Who is gone may do nothing."""
         rights = self._entitlements.rights(user)
         account = self._account(user)
-        if rights is not None or (account is None and not self._fixed_permissions):
+        if rights is not None or (account is None and not self._fixed_permissions and self.known(user)):
             return rights
         permitted = self._permitted  # whoever forgets puts another one there
         found = permitted.get(user)
         if found is None:
             mine = by_user(self._fixed_permissions if account is None else self.accounts.permissions, user)
             narrower = by_user(self._fixed_narrower if account is None else self.accounts.topic_permissions, user)
-            administrator = ADMINISTRATOR in self.tags(user)
-            found = permitted[user] = Permitted(user, mine, narrower, administrator=administrator)
+            found = permitted[user] = Permitted(user, mine, narrower, self.tags(user))
         return found
 
     def _account(self, user: str) -> Account | None:
@@ -118,7 +139,8 @@ class Users:
     def enters(self, user: str, vhost: str) -> bool:
         """Whether a user may open a vhost."""
         if self._account(user) is None:
-            return not self._fixed_permissions or (user, vhost) in self._fixed_permissions
+            limited = bool(self._fixed_permissions) or not self.known(user)
+            return not limited or (user, vhost) in self._fixed_permissions
         return (user, vhost) in self.accounts.permissions
 
     def known(self, user: str) -> bool:

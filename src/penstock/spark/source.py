@@ -164,7 +164,7 @@ def registered(options: ReadOptions) -> str | None:
 def examined(options: ReadOptions) -> str:
     """DDL of the body's columns, from the first messages there are.  NotFound when they say nothing."""
     from penstock.spark.arrow import values
-    from penstock.spark.reading.parsing import infer
+    from penstock.spark.reading.inferring import infer
     from penstock.spark.remote import remote
 
     server = remote(options.where)

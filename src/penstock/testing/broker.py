@@ -25,18 +25,22 @@ class Broker(Transactions, Publishing, Viewing, Subscribing, Waiting):
 
     # -- administration
 
-    def alter(self, queue: str, **settings: object) -> None:
-        """Change settings of a queue: durations as text, seconds or timedelta; None for a key's default."""
+    def alter(self, queue: str, **settings: object) -> int:
+        """Change settings of a queue: durations as text, seconds or timedelta; None for a key's default.
 
-        def work(instance: Instance) -> None:
+        How many messages left it, because a `recovery_point` that is given here is later than they are.
+        """
+
+        def work(instance: Instance) -> int:
             core = instance.core
             found = core.queue(VHOST, queue)
             present = core.ruling(found)
             own = queue_settings_from_mapping(settings, queue, present.own)
-            core.alter_queue(instance.engine.now(), found, own, given_names(settings, present.given))
+            left = core.alter_queue(instance.engine.now(), found, own, given_names(settings, present.given))
             instance.make_durable()
+            return left
 
-        self.command(work)
+        return self.command(work)
 
     def stats(self, queue: str) -> dict[str, object]:
         """Figures of a queue: ready, leased, delayed, consumers ...; counts are since the last start."""

@@ -19,6 +19,8 @@ from penstock.server.amqp.admission import Admission
 from penstock.server.amqp.door import AmqpDoor, AmqpLink
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
+from penstock.server.guard.opening import patient
+from penstock.server.logins import Logins
 from penstock.server.pulse import Pulse
 from penstock.server.upkeep.pacing import Pace
 from penstock.server.users import Users
@@ -52,12 +54,15 @@ class Doors:
         self.accounts.load(disk)
         users = Users(
             settings.users, settings.entitlement, settings.server.name, self.accounts, settings.permission,
-            settings.topic_permission,
+            settings.topic_permission, settings.server.loopback_users,
         )  # fmt: skip
         self.users = users  # what raises comes before there is a loop
         self.instance = instance
         self.pulse = Pulse()
         self.loop = self.pulse.new_loop()
+        self.entry = patient(self.loop)
+        complain, guesses = self.entry.guards.complaints.tell, settings.before_login.wrong_logins
+        self.logins = Logins(users, complain, loop=self.loop, guesses=guesses, delay_s=0.0)
         self.ports = dict[str, int]()  # of the open doors, by name
         # what HTTP and Flight show, under the names it has on a server
         self.settings = settings
@@ -89,7 +94,10 @@ class Doors:
         )
         self.accounts.bound(self.engine.core.queue_limits)
         vhosts, admission = self.accounts.vhosts, Admission(self.users)
-        return AmqpDoor(self.engine, self.users.check, vhosts, self.counters, limits, self.users.rights, admission)
+        return AmqpDoor(
+            self.engine, self.logins, vhosts, self.counters, limits, self.users.rights, admission,
+            entry=self.entry,
+        )  # fmt: skip
 
     # -- handing over
 
@@ -135,7 +143,7 @@ class Doors:
         return self.ports[name]
 
     def _open_amqp(self, port: int) -> int:
-        return self._await(self.amqp.listen(HOST, port))[1]
+        return self._await(self._on_loop(lambda: self.amqp.listen(HOST, port)))[1]
 
     def _open_flight(self, port: int) -> int:
         from penstock.server.app import flight_limits
@@ -144,7 +152,7 @@ class Doors:
 
         vhosts, limits = self.accounts.vhosts, flight_limits(self.settings)
         wake = self.loop.call_soon_threadsafe
-        door = self.run(lambda: FlightDoor(self.engine, self.users, vhosts, self._disk, wake=wake, limits=limits))
+        door = self.run(lambda: FlightDoor(self.engine, self.logins, vhosts, self._disk, wake=wake, limits=limits))
         door.actions.table |= administration(cast("Server", self), door.handover)
         self._flight = door
         return door.listen(HOST, port)[1]
@@ -161,7 +169,8 @@ class Doors:
 
         self.open("flight")  # it runs what HTTP is asked in SQL
 
-        door = self._http = HttpDoor(cast("Server", self), __version__)  # it reads the attributes above, no more
+        # it reads the attributes above, no more; what a test has just done is in the metrics
+        door = self._http = HttpDoor(cast("Server", self), __version__, self.entry, kept_s=0.0)
         return self._await(door.listen(HOST, port))[1]
 
     # -- closing
@@ -223,5 +232,5 @@ class Doors:
             raise PenstockError(f"the broker met a bug of its own: {self.failure!r}") from self.failure
 
     @staticmethod
-    async def _on_loop(work: Callable[[], None]) -> None:
-        work()
+    async def _on_loop(work: Callable[[], T]) -> T:
+        return work()

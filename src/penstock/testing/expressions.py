@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, cast
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, SettingsError
 from penstock.expr import Context
 from penstock.expr import evaluate as without_spark
 from penstock.expr.backends import BACKENDS
@@ -13,6 +14,8 @@ from penstock.expr.context import OF_THE_CONTEXT
 from penstock.expr.filter import Properties, Topics
 from penstock.expr.tree import Scalar
 from penstock.records.properties import EMPTY
+
+MISSING = "backend spark needs pyspark, which is not installed: pip install 'penstock[spark]', and Java 17 beside it"
 
 
 def evaluate(
@@ -34,7 +37,8 @@ def evaluate(
     its clock is the job's: `now` is not for it.  What is asked of a topic, place, time or context that is not given is
     NULL.
 
-    Raises ExpressionError for the text and InvalidArgument for a backend that does not exist.
+    Raises ExpressionError for the text, InvalidArgument for a backend that does not exist, and SettingsError for one
+    that is not installed.
     """
     given: object = bodies
     if isinstance(given, str | bytes | bytearray):
@@ -47,6 +51,8 @@ def evaluate(
             text, bodies, backend, properties=properties, topics=topics, lsns=lsns, times=times, origin=origin, now=now,
             context=context,
         )  # fmt: skip
+    if find_spec("pyspark") is None:
+        raise SettingsError(MISSING)
     return together(
         [text], bodies, properties=properties, topics=topics, lsns=lsns, times=times, origin=origin, context=context
     )[0]

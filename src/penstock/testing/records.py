@@ -145,8 +145,9 @@ def records_of(
     """What a query finds; on the loop."""
     import numpy as np
 
+    from penstock.core.queue.places import AVAILABLE
     from penstock.core.sow.ordering import order_of
-    from penstock.server.flight.reading.contents import lsns_of, snapshot
+    from penstock.server.flight.reading.contents import lsns_of
     from penstock.server.sow.query import Counts, Query, keys_of, plain, run
 
     query = Query(filter, order_of(order_by), top_n, skip_n or 0)
@@ -158,7 +159,7 @@ def records_of(
         numbers, lsns = sow.index.snapshot().arrays()
     else:
         queue = instance.core.queue(VHOST, name)
-        chunks = [lsns_of(part.chunk) for part in snapshot(queue, ("ready", "held"), None)]
+        chunks = [lsns_of(chunk) for chunk in queue.chunks(*AVAILABLE)]
         lsns = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
         numbers = lsns.astype(np.uint64)
     instance.make_durable()

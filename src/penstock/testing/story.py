@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import NotFound
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
+from penstock.server.messages.looking import known
 from penstock.server.messages.story import Event, Record
 from penstock.server.messages.story import tell as tell_story
 from penstock.wire.flight.bookmarks import format_bookmark
@@ -20,9 +21,8 @@ __all__ = ["Event", "tell"]
 
 def tell(instance: Instance, lsn: int) -> list[Event]:
     """The events of the message at `lsn`, oldest first.  Raises NotFound when the log has no message there."""
-    core, log = instance.core, instance.log
-    names = {queue.id: queue.name for queue in core.queues()}
-    story = tell_story(log, lsn, names, core.queues_of_route, more=_gathered(log))
+    log, knows = instance.log, known(instance.core)
+    story = tell_story(log, lsn, knows.names, knows.routes, more=_gathered(log), anew=knows.anew)
     if not story.events:
         raise NotFound(f"the log has no message {format_bookmark(log.origin, lsn)!r}")
     return story.events

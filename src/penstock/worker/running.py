@@ -196,6 +196,6 @@ def _take(consumer: Consumer) -> list[Message]:
 
 
 def _empty(client: Client, consumer: Consumer) -> bool:
-    """Whether nothing is ready in its queues, once all that it settled is durable."""
+    """Whether nothing is ready in its queues, once all that it settled is durable, and nothing is on its way here."""
     consumer.flush()
-    return not any(client.queue(name)["ready"] for name in consumer.queues)
+    return not any(client.queue(name)["ready"] for name in consumer.queues) and not consumer.catch_up()

@@ -236,13 +236,16 @@ def test_small_talk() -> None:
         + HEARTBEAT_FRAME
         + method(0, m.ConnectionUpdateSecret(b"s", "r"))
     )
-    assert events == [HeartbeatReceived(), MethodReceived(0, m.ConnectionUpdateSecret(b"s", "r"))]
+    assert events == [
+        MethodReceived(1, m.ChannelFlow(True)),
+        HeartbeatReceived(),
+        MethodReceived(0, m.ConnectionUpdateSecret(b"s", "r")),
+    ]
     connection.send(0, m.ConnectionUpdateSecretOk())
     connection.send(0, m.ConnectionBlocked("low on disk"))
     connection.refuse(1, 7, multiple=True)
     connection.send_heartbeat()
     assert sent(connection) == [
-        (1, m.ChannelFlowOk(True)),
         (0, m.ConnectionUpdateSecretOk()),
         (0, m.ConnectionBlocked("low on disk")),
         (1, m.BasicNack(7, True, False)),

@@ -271,7 +271,7 @@ def test_a_delayed_exchange_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) -> None:
-    queue = {"name": "q", "vhost": "/", "arguments": {"x-max-length": 5, "x-expires": 1000, "x-queue-type": "quorum"}}
+    queue = {"name": "q", "vhost": "/", "arguments": {"x-max-length": 5, "x-expires": 1000, "x-queue-type": "other"}}
     policy = {"vhost": "/", "name": "p", "pattern": ".*", "definition": {"max-length": 5}}
     delayed = {"name": "later", "vhost": "/", "type": "x-consistent-hash"}
     right = {"user": "bob", "vhost": "/", "configure": "", "write": ".*", "read": ".*"}

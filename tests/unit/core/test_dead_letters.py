@@ -275,8 +275,8 @@ def test_letters_too_large_for_one_group_leave_in_several(world: World, monkeypa
     world.core.tick(world.now)
     while not world.core.journal:
         for effect in world.core.take_effects():
-            assert isinstance(effect, Fetch)
-            world.core.fetched(world.now, effect.token, world.read(effect.chunk))
+            if isinstance(effect, Fetch):
+                world.core.fetched(world.now, effect.token, world.read(effect.chunk))
     groups = [entry for entry in world.core.journal if isinstance(entry, Group)]
     assert len(groups) == len(world.core.journal) == 4
     for group in groups:

@@ -280,3 +280,123 @@ def test_the_declare_and_the_pass_are_one_group() -> None:
     world.core.declare_queue(world.now, "/", "q", QueueSettings(recovery_point="epoch"))
     [group] = world.core.take_journal()
     assert [entry.kind for entry in group.entries] == [Kind.QUEUE_DECLARE, Kind.RECOVER]  # type: ignore[union-attr]
+
+
+# -- a point that moves forward
+
+
+def narrowed(world: World, queue: Queue, point: str, **settings: object) -> int:
+    """Move the point as somebody who says so; how many messages left."""
+    own = QueueSettings(underlying_topic="old", recovery_point=point, **settings)  # type: ignore[arg-type]
+    left = world.core.alter_queue(world.now, queue, own, {"recovery_point"})
+    world.turn()
+    queue.check()
+    return left
+
+
+def test_a_point_that_moves_forward_takes_out_what_is_older() -> None:
+    world, queue = world_with(1, 2, 3, recovery_point="epoch")
+    worker = world.subscribe(queue, max_backlog=2)
+    first = world.inbox[worker][0]
+    assert narrowed(world, queue, f"7|{first + 1}|") == 1
+    assert world.contents(queue) == numbers(2, 3)
+    assert narrowed(world, queue, "now") == 2
+    assert world.contents(queue) == []
+    assert world.core.settle(world.now, queue, [as_chunk(world.inbox[worker])], Verb.ACK, by=worker) == 0
+    world.publish("old", *numbers(4))
+    assert world.contents(queue) == numbers(4)
+    assert world.core.stats(queue, world.now)["expirations"] == {"recovery_point": 3}
+    world.core.unsubscribe(world.now, worker, requeue=True)
+    same_after_restart(world, queue)
+
+
+def test_what_left_does_not_come_back_with_a_wider_point() -> None:
+    world, queue = world_with(1, 2, recovery_point="epoch")
+    narrowed(world, queue, "now")
+    narrowed(world, queue, "epoch")
+    while walk(world):
+        pass
+    assert world.contents(queue) == []
+
+
+def test_a_point_that_nobody_gives_takes_nothing_away() -> None:
+    world, queue = world_with(1, 2, recovery_point="epoch")
+    assert world.core.alter_queue(world.now, queue, QueueSettings(underlying_topic="old"), ()) == 0
+    assert queue.settings.recovery_point == "now"
+    assert world.contents(queue) == numbers(1, 2)
+    queue = same_after_restart(world, queue)
+    [(_, count)] = world.core.cancel_messages(world.now, [queue], range(1, 1_000))
+    assert count == 2  # it has them, though they are older than itself and its point is now
+
+
+def test_creation_is_the_declare_of_the_queue() -> None:
+    world, queue = world_with(1, 2, recovery_point="epoch")
+    world.publish("old", *numbers(3))
+    assert narrowed(world, queue, "creation") == 2
+    assert world.contents(queue) == numbers(3)
+    assert narrowed(world, queue, "now") == 1
+
+
+def test_a_point_that_moves_forward_while_a_pass_is_under_way() -> None:
+    world = world_of()
+    for n in range(6):
+        world.publish("old", *numbers(n))
+    queue = world.declare("new", underlying_topic="old", recovery_point="epoch", barrier_expression="/n = 9")
+    for _ in range(5):
+        walk(world, whole=False)
+    found = len(world.contents(queue))
+    assert 0 < found < 6
+    at = sorted(world.rows)[2]
+    assert narrowed(world, queue, f"7|{at}|", barrier_expression="/n = 9") == min(found, 2)
+    while walk(world):
+        pass
+    queue.check()
+    assert world.contents(queue) == numbers(2, 3, 4, 5)
+    assert queue.older is None
+    same_after_restart(world, queue)
+
+
+def test_what_waits_beyond_a_target_depth_is_older_too() -> None:
+    world, queue = world_with(*range(8), recovery_point="epoch", target_queue_depth=3)
+    assert queue.tail.count == 5
+    at = sorted(world.rows)[6]
+    assert narrowed(world, queue, f"7|{at}|", target_queue_depth=3) == 6
+    assert world.contents(queue) == numbers(6, 7)
+    assert queue.tail.count == 0
+
+
+def test_what_a_stream_has_planned_stays_with_its_batch() -> None:
+    world, queue = world_with(*range(6), recovery_point="epoch")
+    opened = world.core.streams.open(world.now, "s", queue)
+    plan = world.core.streams.plan(world.now, "s", opened.epoch, 0, 2)
+    world.turn()
+    assert narrowed(world, queue, "now") == 4
+    assert world.contents(queue) == numbers(0, 1)
+    world.restart(clean=False)
+    queue = world.core.queue("/", "new")
+    opened = world.core.streams.open(world.now, "s", queue)
+    assert world.core.streams.plan(world.now, "s", opened.epoch, 0, 2).chunks == plan.chunks
+    world.core.streams.settle(world.now, "s", opened.epoch, 1)
+    world.turn()
+    assert world.contents(queue) == []
+
+
+def test_a_letter_to_be_written_is_written() -> None:
+    world = World()
+    world.declare("graves")
+    full = world.declare("full", max_length=1, overflow="reject-publish")
+    world.publish("full", b"0")
+    world.declare("old")
+    world.publish("old", *numbers(1, 2))
+    queue = over(world, recovery_point="epoch", dead_letter_exchange="", dead_letter_routing_key="full")
+    worker = world.subscribe(queue, max_backlog=1)
+    world.core.settle(world.now, queue, [as_chunk(world.inbox[worker])], Verb.EXPIRE, by=worker)
+    world.turn()
+    assert queue.dying == 1
+    letters = {"dead_letter_exchange": "", "dead_letter_routing_key": "full"}
+    assert narrowed(world, queue, "now", **letters) == 1
+    assert queue.dying == 1
+    world.core.purge_queue(world.now, full)
+    world.turn()
+    world.advance(120)
+    assert (queue.dying, full.ready) == (0, 1)

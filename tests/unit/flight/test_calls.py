@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyarrow import flight
 
-from penstock.errors import AccessRefused, NotFound, Unavailable
+from penstock.errors import NotFound, Unavailable
+from penstock.server.access import Who
 from penstock.server.flight.calls import Caller, Calls, Guarded
 from penstock.server.flight.intake import Intake
 from penstock.server.flight.logins import UNPROVEN_MAX, Credentials, Logins
@@ -17,14 +18,45 @@ from penstock.server.flight.logins import UNPROVEN_MAX, Credentials, Logins
 class People:
     """One user, who administers."""
 
-    def rights(self, user: str) -> None:
-        """Nothing is limited."""
-
     def check(self, user: str, password: str, host: str) -> bool:
         return (user, password, host) == ("ann", "secret", "10.0.0.1")
 
-    def tags(self, user: str) -> tuple[str, ...]:
-        return ("administrator",) if user == "ann" else ()
+    def who(self, user: str) -> Who:
+        return Who(user, ("administrator",) if user == "ann" else ())
+
+
+ANN = Caller(Who("ann", ("administrator",)), "", lambda: False)
+BOB = Caller(Who("bob"), "", lambda: False)
+CAT = Caller(Who("cat"), "", lambda: False)
+
+
+def test_no_user_takes_all_streams_and_an_administrator_always_gets_in() -> None:
+    calls = Calls(Logins(People()), Intake(1 << 20), 8)
+    bobs = [calls.stream(BOB) for _ in range(4)]
+    with pytest.raises(Unavailable, match="4 Flight streams of user 'bob' are open, and 4 are allowed"):
+        calls.stream(BOB)
+    cats = [calls.stream(CAT) for _ in range(4)]
+    with pytest.raises(Unavailable, match="8 Flight streams are open, and 8 are allowed"):
+        calls.stream(Caller(Who("dan"), "", lambda: False))
+    anns = [calls.stream(ANN) for _ in range(8)]
+    with pytest.raises(Unavailable, match="16 are allowed"):
+        calls.stream(ANN)
+    bobs.pop().close()
+    for slot in (*anns, cats.pop()):
+        slot.close()
+    assert calls.stream(BOB).user == "bob"
+    assert calls.refused_streams == 3
+
+
+def test_streams_that_stand_still_are_their_users_own() -> None:
+    """Their threads stay: four users' worth of them once kept everybody out, the administrator too."""
+    calls = Calls(Logins(People()), Intake(1 << 20), 4)
+    for _ in range(8):
+        calls.stream(BOB).abandon()
+    with pytest.raises(Unavailable, match="user 'bob' are open and 8 stand still, and 2 are allowed"):
+        calls.stream(BOB)
+    assert calls.stream(CAT)
+    assert calls.stream(ANN)
 
 
 def login(logins: Logins, user: str, password: str) -> Credentials:
@@ -35,7 +67,7 @@ def login(logins: Logins, user: str, password: str) -> Credentials:
 def test_a_token_stands_for_its_login() -> None:
     logins = Logins(People())
     basic = login(logins, "ann", "secret")
-    assert logins.verify(basic, "10.0.0.1") == ("administrator",)
+    assert logins.verify(basic, "10.0.0.1").tags == ("administrator",)
     bearer = logins.start_call(None, {"authorization": [f"Bearer {basic.token}"]})  # type: ignore[arg-type]
     assert (bearer.user, bearer.password) == ("ann", "secret")
     assert login(logins, "ann", "secret").token == basic.token
@@ -58,22 +90,18 @@ def test_a_stream_gives_its_place_back_however_it_ends() -> None:
         yield 1
         raise NotFound("the second")
 
-    never_begun = Guarded(rows(), calls.stream())
-    with pytest.raises(Unavailable, match="1 allowed"):
-        calls.stream()
+    never_begun = Guarded(rows(), calls.stream(BOB))
+    with pytest.raises(Unavailable, match="1 Flight streams .* 1 are allowed"):
+        calls.stream(BOB)
     del never_begun
-    left = Guarded(rows(), calls.stream())
+    left = Guarded(rows(), calls.stream(BOB))
     assert next(left) == 1
     del left
-    failing = Guarded(rows(), calls.stream())
+    failing = Guarded(rows(), calls.stream(BOB))
     with pytest.raises(flight.FlightServerError, match="the second"):
         list(failing)
-    read = Guarded(iter([1, 2]), calls.stream())
+    read = Guarded(iter([1, 2]), calls.stream(BOB))
     assert list(read) == [1, 2]
     assert (calls.streams, calls.abandoned, calls.total) == (0, 0, 4)
 
 
-def test_who_has_no_tag_administers_nothing() -> None:
-    Caller("ann", "", lambda: False, ("administrator",)).administer("compact")
-    with pytest.raises(AccessRefused, match="compact: for users with the tag 'administrator', which 'bob' does not"):
-        Caller("bob", "", lambda: False, ("monitoring",)).administer("compact")

@@ -16,13 +16,16 @@ from penstock.records.properties import Properties, decode, encode
 from penstock.records.schema import COLUMNS, TIMESTAMP
 from penstock.wire.flight.codec import LATEST, Upload, present, read_upload
 from penstock.wire.flight.headers import PLAIN, header_columns, header_of, properties_of
-from penstock.wire.flight.schemas import HEADERS, MESSAGES, PUBLISH, Bounds, check_schema, checked, select
+from penstock.wire.flight.received import PUBLISHED, Bounds, receive
+from penstock.wire.flight.schemas import HEADERS, MESSAGES, select
 
 
 def upload(columns: dict[str, Any], topic: str | None = "t", bounds: Bounds | None = None) -> Upload:
-    batch = pa.record_batch(columns)
-    check_schema(batch.schema, PUBLISH, ("body",), "publish")
-    return read_upload(batch, topic, bounds or Bounds(), "publish")
+    return of_batch(pa.record_batch(columns), topic, bounds or Bounds())
+
+
+def of_batch(batch: pa.RecordBatch, topic: str | None, bounds: Bounds) -> Upload:
+    return read_upload(receive(batch, PUBLISHED, bounds), topic, bounds)
 
 
 def test_bodies_alone_share_one_header() -> None:
@@ -40,7 +43,7 @@ def test_many_bodies_stay_in_one_buffer_of_their_own() -> None:
     assert isinstance(got.bodies, PackedBodies)
     assert (got.bodies.tolist(), got.size) == (bodies, sum(map(len, bodies)) + 1000 * len(PLAIN))
     column = pa.array([b"z" * 1000] * 2000, pa.binary())
-    small = read_upload(pa.record_batch({"body": column}).slice(1000, 100), "t", Bounds(), "publish")
+    small = of_batch(pa.record_batch({"body": column}).slice(1000, 100), "t", Bounds())
     assert isinstance(small.bodies, PackedBodies)
     assert small.bodies.tolist() == [b"z" * 1000] * 100
     assert held_by(small.bodies.array) == 100 * 1000 + 4 * 101
@@ -161,13 +164,13 @@ def test_offsets_that_lie_are_found_before_they_are_followed() -> None:
     offsets = pa.py_buffer((0).to_bytes(4, "little") + (2**30).to_bytes(4, "little") + (6).to_bytes(4, "little"))
     lying = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, data])
     with pytest.raises(InvalidArgument, match="not valid Arrow"):
-        checked(pa.record_batch({"body": lying}), PUBLISH, Bounds(), "publish")
+        receive(pa.record_batch({"body": lying}), PUBLISHED, Bounds())
 
 
 def test_text_that_is_no_utf8_is_found() -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
     with pytest.raises(InvalidArgument, match="not valid Arrow"):
-        checked(pa.record_batch({"body": [b"1"], "topic": broken}), PUBLISH, Bounds(), "publish")
+        receive(pa.record_batch({"body": [b"1"], "topic": broken}), PUBLISHED, Bounds())
 
 
 TEXT = st.none() | st.text(max_size=8)

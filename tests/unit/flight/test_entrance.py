@@ -11,10 +11,12 @@ import pytest
 from pyarrow import flight
 
 from penstock.errors import Unavailable
+from penstock.server.access import Who
 from penstock.server.flight import entrance
 from penstock.server.flight.door import FlightDoor
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Abandoned
+from penstock.server.flight.logins import Credentials
 
 BASIC = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q=")]
 
@@ -28,6 +30,12 @@ class Context:
     def is_cancelled(self) -> bool:
         return self.gone
 
+    def peer(self) -> bytes:
+        return b"ipv4:127.0.0.1:5000"
+
+    def get_middleware(self, name: str) -> Credentials:
+        return Credentials("ann", "secret", "token")
+
 
 class Door:
     """Answers every action with its name."""
@@ -39,14 +47,11 @@ class Door:
 class Everyone:
     """Users whoever they are."""
 
-    def rights(self, user: str) -> None:
-        """Nothing is limited."""
-
     def check(self, user: str, password: str, host: str) -> bool:
         return True
 
-    def tags(self, user: str) -> tuple[str, ...]:
-        return ()
+    def who(self, user: str) -> Who:
+        return Who(user)
 
 
 def door() -> FlightDoor:

@@ -35,6 +35,21 @@ def test_particulars_are_kept() -> None:
     assert refused.reason == "maxlen"
 
 
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f600", "\x00", "\n", "\ud800"])
+def test_an_error_fits_into_a_header_however_long_it_is(character: str) -> None:
+    """Found by made-up commands: a client of gRPC takes 8 KiB of headers, and learned nothing of a longer error."""
+    error = errors.ExpressionError("no: " + character * 30_000, text="x" + character * 30_000, place=20_000)
+    text, extra = encode_error(error)
+    escaped = sum(1 if " " <= one <= "~" else 3 for one in text.encode(errors="replace").decode("latin-1"))
+    in_base64 = (len(text.encode()) + len(extra)) * 4 / 3
+    assert escaped + in_base64 < 7000
+    back = decode_error(text, extra)
+    assert isinstance(back, errors.ExpressionError)
+    assert str(back).startswith("no: ")
+    assert 0 <= back.place <= 200
+    assert back.pointed()
+
+
 def test_a_code_of_a_later_version_is_still_an_error_of_ours() -> None:
     assert type(decode_error("x", b'{"code": "PS999", "message": "new"}')) is errors.PenstockError
 

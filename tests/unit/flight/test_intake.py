@@ -25,7 +25,7 @@ from penstock.server.flight.sinks.copier import UNDER_WAY
 from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.spark.arrow import cut
 from penstock.spark.remote import MESSAGE_BYTES, Remote, Where
-from penstock.wire.flight.schemas import Bounds
+from penstock.wire.flight.received import Bounds
 
 MIB = 1 << 20
 

@@ -18,11 +18,12 @@ from penstock.history.view import Folder, listing
 from penstock.log import Log, LogSettings, OsDisk, checkpoints
 from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
-from penstock.server.accounts import SHA256, Account, Accounts, Permission, hash_password
+from penstock.server.accounts import Account, Accounts, Permission
 from penstock.server.bulk import manifest
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.jobs import Request
 from penstock.server.bulk.restore import restore
+from penstock.server.passwords import keep
 from penstock.wire.flight.bookmarks import parse_span
 
 
@@ -145,7 +146,7 @@ def test_users_and_vhosts_of_run_time_go_along(writer: Writer, tmp_path: Path) -
     writer.write(20)
     accounts = Accounts()
     accounts.load(OsDisk(writer.folder))
-    accounts.users["alice"] = Account("alice", hash_password("secret"), SHA256, ("management",))
+    accounts.users["alice"] = Account("alice", keep("secret"), ("management",))
     accounts.vhosts["other"] = {"description": "of hers"}
     accounts.permissions["alice", "other"] = Permission("alice", "other", ".*", "^a", "")
     asyncio.run(accounts.save())
@@ -155,7 +156,7 @@ def test_users_and_vhosts_of_run_time_go_along(writer: Writer, tmp_path: Path) -
     found = Accounts()
     found.load(OsDisk(tmp_path / "restored"))
     assert found.state() == accounts.state()
-    assert found.users["alice"].knows("secret")
+    assert found.users["alice"].password.matches("secret")
     flip(tmp_path / "backup" / "accounts.json")
     with pytest.raises(LogDamaged, match=r"accounts\.json"):
         restore(tmp_path / "backup", tmp_path / "again", quiet)

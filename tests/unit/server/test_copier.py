@@ -23,7 +23,8 @@ from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import Stages, parts_of
 from penstock.wire.flight.codec import read_upload
 from penstock.wire.flight.commands import Publish
-from penstock.wire.flight.schemas import PUBLISH, Bounds
+from penstock.wire.flight.received import PUBLISHED, Bounds, receive
+from penstock.wire.flight.schemas import PUBLISH
 from sim.serverkit import Life, clock
 
 
@@ -181,8 +182,8 @@ def test_a_publisher_that_waited_for_room_waits_for_nobody_else(monkeypatch: pyt
     """Its batch is decided when a commit has ended, and must not lie there until something else begins a turn."""
     house = House()
     life = house.life
-    publishing = Publishing(house.handover, Bounds(), Gatekeeper(house.handover))
-    upload = read_upload(pa.record_batch({"body": [b"x"]}), "out", Bounds(), "publish")
+    publishing = Publishing(house.handover, Bounds(), Gatekeeper(house.handover, ()))
+    upload = read_upload(receive(pa.record_batch({"body": [b"x"]}), PUBLISHED, Bounds()), "out", Bounds())
     answer: Answer[Published] = Answer()
     house.room(monkeypatch, False)
     publishing._decide(Publish("out"), upload, None, None, None, answer)

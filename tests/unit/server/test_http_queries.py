@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -44,9 +45,11 @@ def test_a_statement_ends_with_its_answer(most: int, wanted: int | None) -> None
     doors = Doors()
     if wanted is None:
         with pytest.raises(InvalidArgument, match=f"more than {most} rows"):
-            asyncio.run(doors.rows("u", "/", "s", most))
+            asyncio.run(doors.rows("u", "/", "s", most, 1 << 20))
     else:
-        assert asyncio.run(doors.rows("u", "/", "s", most))["row_count"] == wanted
+        answer = orjson.loads(asyncio.run(doors.rows("u", "/", "s", most, 1 << 20)))
+        assert answer["columns"] == [{"name": "n", "type": "int64"}]
+        assert len(answer["rows"]) == answer["row_count"] == wanted
     assert doors.result.closed == 1
 
 

@@ -96,7 +96,7 @@ def test_told_over_flight_and_seen_over_flight_http_and_in_the_metrics() -> None
         assert http.get("pipelines") == [shown]
         assert http.get("pipelines/delays") == shown
         assert http.ask("GET", "pipelines/sums").status_code == 404
-        metrics = httpx.get(f"{broker.http_url}/metrics", timeout=20).text
+        metrics = httpx.get(f"{broker.http_url}/metrics/per-object", auth=("guest", "guest"), timeout=20).text
     for line in (
         "penstock_pipelines 1.0",
         'penstock_pipeline_rows_total{pipeline="delays"} 30.0',

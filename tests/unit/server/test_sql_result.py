@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.server.http.queries import encoded_rows
 from penstock.server.sql import process, result
 from penstock.server.sql.engine import Bounds, Engine
 from penstock.server.sql.queries import Queries, SqlLimits
@@ -45,6 +47,78 @@ def through_a_stream(engine: Engine, sql: str) -> list[pa.RecordBatch]:
 def test_a_choice_of_texts_is_a_text(engine: Engine, sql: str, value: object) -> None:
     [batch] = through_a_stream(engine, sql)
     assert batch.to_pylist() == [{"e": value}]
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"),
+    [
+        ("SELECT 340282366920938463463374607431768211455::UHUGEINT AS e", "340282366920938463463374607431768211455"),
+        ("SELECT INTERVAL '1 month 2 days 03:04:05.6' AS e", "1 month 2 days 03:04:05.6"),
+        ("SELECT [INTERVAL 1 HOUR] AS e", ["01:00:00"]),
+        ("SELECT '10101'::BIT AS e", "10101"),
+        ("SELECT '12:00:00+02'::TIMETZ AS e", "12:00:00+02"),
+        ("SELECT '99999999999999999999999999999999999999999999'::BIGNUM AS e", "9" * 44),
+        ("SELECT '00000000-0000-0000-0000-00000000000a'::UUID AS e", "00000000-0000-0000-0000-00000000000a"),
+        ("SELECT union_value(age := 5)::UNION(name VARCHAR, age SMALLINT) AS e", "5"),
+        ("SELECT {'u': uuid_value, 'n': NULL, 'j': '{}'::JSON} AS e FROM (SELECT '10'::BIT AS uuid_value)",
+         {"u": "10", "n": None, "j": "{}"}),
+        ("SELECT MAP {'10'::BIT: INTERVAL 2 DAY} AS e", {"10": "2 days"}),
+        ("SELECT row(1, INTERVAL 3 DAY) AS e", {"element1": 1, "element2": "3 days"}),
+        ("SELECT {'a': 1}::VARIANT AS e", "{'a': 1}"),
+        ("SELECT 'POINT (1 2)'::GEOMETRY AS e", "POINT (1 2)"),
+        ("SELECT 99999999999999999999999999999999999999::HUGEINT AS e", "9" * 38),
+        ("SELECT sum(range) AS e FROM range(5) -- of whole numbers", "10"),
+        ("SELECT MAP {1: 'x'} AS e;", {"1": "x"}),
+        ("SELECT '2026-01-02'::DATE AS e", "2026-01-02"),
+        ("SELECT '2026-01-02 03:04:05Z'::TIMESTAMPTZ AS e", "2026-01-02T03:04:05+00:00"),
+        ("SELECT '\\xAA'::BLOB AS e", "\ufffd"),
+        ("SELECT 'nan'::DOUBLE AS e", None),
+        ("SELECT INTERVAL 1 DAY AS e; -- and ; no more", "1 day"),
+    ],
+)  # fmt: skip
+def test_each_type_has_an_answer_in_json(engine: Engine, sql: str, value: object) -> None:
+    assert orjson.loads(encoded_rows(engine.run(sql), 10, 1 << 20))["rows"] == [[value]]
+
+
+def test_all_types_that_there_are(engine: Engine) -> None:
+    """Each is answered, as Arrow that is valid and as JSON; or its value is refused by the column's name."""
+    _, rows = engine.run("SELECT * FROM (DESCRIBE SELECT * FROM test_all_types())")
+    names = [row["column_name"] for batch in rows for row in batch.to_pylist()]
+    assert len(names) > 50
+
+    def in_arrow(sql: str) -> None:
+        for batch in through_a_stream(engine, sql):
+            batch.validate(full=True)
+            assert "extension" not in str(batch.schema.field(0).type)
+
+    def in_json(sql: str) -> None:
+        assert orjson.loads(encoded_rows(engine.run(sql), 10, 1 << 20))["row_count"] == 3
+
+    def refused(answer: Callable[[str], None]) -> set[str]:
+        out = dict[str, str]()
+        for name in names:
+            try:
+                answer(f'SELECT "{name}" FROM test_all_types()')
+            except InvalidArgument as error:
+                out[name] = str(error)
+        assert all(f"column '{name}'" in said for name, said in out.items())
+        return set(out)
+
+    beyond_arrow = {"hugeint", "time", "time_ns"}  # 39 digits, and 24 o'clock
+    beyond_python = {name for name in names if name.startswith(("date", "timestamp")) and not name.endswith("ns")}
+    assert refused(in_arrow) == beyond_arrow
+    assert refused(in_json) == beyond_arrow | beyond_python  # years after 9999
+
+
+@pytest.mark.parametrize("depth", [70, 1000])
+def test_what_nests_too_deep_is_refused(engine: Engine, depth: int) -> None:
+    with pytest.raises(InvalidArgument):
+        through_a_stream(engine, f"SELECT {'[' * depth}1{']' * depth} AS e")
+
+
+def test_an_answer_in_json_has_its_bytes(engine: Engine) -> None:
+    with pytest.raises(InvalidArgument, match="more than 100000 bytes"):
+        encoded_rows(engine.run("SELECT repeat('x', 1000) FROM range(1000)"), 10_000, 100_000)
 
 
 def test_a_batch_comes_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,12 @@ import pytest
 from penstock.config.tls import TlsSection
 from penstock.errors import SettingsError
 from penstock.server.amqp.appetite import FIRST
+from penstock.server.guard.complaints import Complaints
+from penstock.server.guard.listening import Entry, Listener
+from penstock.server.guard.strangers import Guards, Stranger, Terms
 from penstock.server.opening.listening import bind
-from penstock.server.tls import handshakes, keeping
+from penstock.server.tls import keeping
 from penstock.server.tls.files import load
-from penstock.server.tls.handshakes import Handshakes
 from penstock.server.tls.keeping import Keeper
 from penstock.server.tls.peer import peer_of
 from tls_lab import Files
@@ -140,8 +142,12 @@ class Echo(asyncio.Protocol):
 
     met: ClassVar = list[asyncio.BaseTransport]()
 
+    def __init__(self, stranger: Stranger) -> None:
+        self.stranger = stranger
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self.stranger.known()
         self.transport = transport
         self.met.append(transport)
 
@@ -150,8 +156,10 @@ class Echo(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def door(one: TlsSection) -> AsyncIterator[tuple[Handshakes, int]]:
-    found = Handshakes("echo", Keeper(one).current, Echo)
+async def door(one: TlsSection, terms: Terms | None = None) -> AsyncIterator[tuple[Listener, int]]:
+    loop = asyncio.get_running_loop()
+    guards = Guards(terms or Terms(), Complaints(loop.time, loop.call_later), loop.time, loop.call_later)
+    found = Entry(guards, loop.time).listener("echo", Echo, Keeper(one).current)
     try:
         yield found, found.open(bind("127.0.0.1", 0))[1]
     finally:
@@ -180,24 +188,19 @@ async def told(caplog: pytest.LogCaptureFixture, text: str) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_slow_ones_end_and_others_do_not_wait(
-    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
-    async with door(section(files)) as (_, port):
+async def test_slow_ones_end_and_others_do_not_wait(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    async with door(section(files), Terms(time_s=0.3)) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x16\x03\x01")
         assert await says(port, client(files)) == b"hello"
         assert await asyncio.wait_for(reader.read(), 20) == b""
-        await told(caplog, "was sent away: its handshake took longer than 0.3 s")
+        await told(caplog, "was sent away: it had not logged in after 0.3 s: its TLS handshake was not over")
         writer.close()
 
 
-async def test_only_so_many_are_under_way(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_are_under_way(files: Files) -> None:
     """Further ones wait, and come in when there is room."""
-    monkeypatch.setattr(handshakes, "MOST", 2)
-    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.3)
-    async with door(section(files)) as (_, port):
+    async with door(section(files), Terms(time_s=0.3, sockets=2)) as (_, port):
         slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         assert await says(port, client(files)) == b"hello"
         for _, writer in slow:

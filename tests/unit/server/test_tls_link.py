@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.server.amqp.appetite import FIRST
 from penstock.server.amqp.tls_link import TlsLink
+from penstock.server.guard.opening import patient
 
 
 class Transport(asyncio.Transport):
@@ -54,7 +55,8 @@ def linked() -> tuple[TlsLink, Transport, Session]:
     door: Any = SimpleNamespace(
         engine=SimpleNamespace(clock=SimpleNamespace(mono=lambda: 0)), open_session=lambda *_: session
     )
-    link = session.link = TlsLink(door)
+    guards = patient(asyncio.get_running_loop()).guards
+    link = session.link = TlsLink(door, guards.of("amqps").enter("127.0.0.1", 5000, print))
     link.connection_made(transport)
     return link, transport, session
 

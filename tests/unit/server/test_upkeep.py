@@ -12,6 +12,7 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import AccessRefused, InvalidArgument, LogDamaged, Unavailable
 from penstock.history.view import Moved
+from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk, Progress
 from penstock.server.bulk.relay import on_log
 from penstock.server.flight.actions.upkeep import UpkeepActions
@@ -62,13 +63,13 @@ def test_nothing_goes_while_a_backup_is_made(tmp_path: Path) -> None:
 
 def test_a_backup_is_asked_for_on_the_machine_of_the_server() -> None:
     actions = UpkeepActions(None)  # type: ignore[arg-type]  # nothing is asked of it
-    far = Caller("guest", "ipv4:10.1.2.3:999", lambda: False, ("administrator",))
+    far = Caller(Who("guest"), "ipv4:10.1.2.3:999", lambda: False)
     with pytest.raises(AccessRefused, match=r"10\.1\.2\.3"):
-        actions.table["backup"][0](far, Fields("backup", {"target": "/b"}))
-    near = Caller("guest", "ipv4:127.0.0.1:999", lambda: False, ("administrator",))
+        actions.table["backup"].run(far, Fields("backup", {"target": "/b"}))
+    near = Caller(Who("guest"), "ipv4:127.0.0.1:999", lambda: False)
     for wrong in ({}, {"target": ""}, {"target": "/b\0"}, {"target": "/b", "copy": "yes"}):
         with pytest.raises(InvalidArgument):
-            actions.table["backup"][0](near, Fields("backup", wrong))
+            actions.table["backup"].run(near, Fields("backup", wrong))
 
 
 def test_a_file_that_was_replaced_before_it_was_opened_is_listed_again(tmp_path: Path) -> None:

@@ -364,6 +364,12 @@ def test_evaluate_takes_many_bodies() -> None:
     assert evaluate("/total > 5 AND /region IN ('n','s')", bodies, backend="arrow") == [True, False, None]
     with pytest.raises(InvalidArgument, match="abacus"):
         evaluate("/total > 5", bodies, backend="abacus")
+
+
+def test_the_spark_backend_without_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.testing.expressions.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"backend spark needs pyspark, .* pip install 'penstock\[spark\]'"):
+        evaluate("/total > 5", [b"{}"], backend="spark")
     assert penstock.InvalidArgument is InvalidArgument
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 from http_lab import Http
+from penstock.config.foreign import read_foreign
+from penstock.config.foreign.converted import Verdict
 from penstock.testing import Broker
+from sim.serverkit import Life, SimDisk, clock
 
 
 def test_a_field_that_no_policy_has_is_refused_by_name(http: Http) -> None:
@@ -81,6 +87,7 @@ def test_policies_are_for_those_with_the_tag(http: Http) -> None:
     policy = {"pattern": "", "definition": {"message-ttl": 1}}
     http.do("PUT", "users/ann", {"password": "ann", "tags": "policymaker"}, 201)
     http.do("PUT", "users/bob", {"password": "bob", "tags": "monitoring"}, 201)
+    http.do("PUT", "permissions/%2F/ann", {"configure": "", "write": "", "read": ""}, 201)
     Http(http.broker, "ann").do("PUT", "policies/%2F/p", policy, 201)
     Http(http.broker, "ann").refused("PUT", "operator-policies/%2F/p", policy, 401)
     Http(http.broker, "bob").refused("DELETE", "policies/%2F/p", status=401)
@@ -201,3 +208,113 @@ def test_exclusive_queues_are_not_exported(http: Http) -> None:
     assert [one["name"] for one in exported["queues"]] == ["q"]
     assert exported["bindings"] == []
     connection.close()
+
+
+OF_OTHER_TYPES: dict[str, list[dict[str, Any]]] = {
+    "users": [{"name": "ann", "password_hash": "", "tags": [], "limits": {"max-connections": 2, "max-channels": -1}},
+              {"name": "bob", "password_hash": "", "tags": [], "limits": []}],
+    "vhosts": [{"name": "shop", "limits": {"max-queues": 9}}],
+    "exchanges": [{"name": "events", "vhost": "shop", "type": "fanout", "durable": True, "auto_delete": False,
+                   "internal": False, "arguments": {}}],
+    "queues": [
+        {"name": "jobs", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {
+            "x-queue-type": "quorum", "x-max-length": 5, "x-quorum-initial-group-size": 3,
+            "x-queue-leader-locator": "balanced", "x-dead-letter-strategy": "at-least-once"}},
+        {"name": "few", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {
+            "x-queue-type": "quorum", "x-delivery-limit": 3}},
+        {"name": "feed", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {
+            "x-queue-type": "stream", "x-max-age": "7D"}},
+        {"name": "plain", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {}},
+    ],
+    "bindings": [
+        {"source": "events", "vhost": "shop", "destination": name, "destination_type": "queue", "routing_key": "",
+         "arguments": {}}
+        for name in ("jobs", "feed", "plain")
+    ],
+}  # fmt: skip
+
+
+def check_other_types(http: Http) -> None:
+    """What `OF_OTHER_TYPES` has become."""
+    queues = {one["name"]: one for one in http.get("queues/shop")}
+    assert queues.keys() == {"jobs", "few", "plain"}
+    assert queues["jobs"]["arguments"] == OF_OTHER_TYPES["queues"][0]["arguments"]
+    assert queues["jobs"]["durable"] is True
+    settings = {name: http.get(f"queues/shop/{name}")["penstock"]["settings"] for name in ("jobs", "few", "plain")}
+    limits = {name: found.get("delivery_limit", {}).get("value") for name, found in settings.items()}
+    assert limits == {"jobs": 20, "few": 3, "plain": None}
+    bound = {one["destination"] for one in http.get("bindings/shop") if one["source"] == "events"}
+    assert bound == {"jobs", "plain"}
+    assert http.get("user-limits") == [{"user": "ann", "value": {"max-connections": 2}}]
+    assert http.get("vhost-limits") == [{"vhost": "shop", "value": {"max-queues": 9}}]
+
+
+def test_queues_of_other_types_are_taken_with_what_is_lost_named(http: Http) -> None:
+    told = http.do("POST", "definitions", OF_OTHER_TYPES, 200)["warnings"]
+    assert [one.split("'")[1] for one in told] == ["jobs", "few", "feed", "events"]
+    for what in ("copies on other nodes", "x-delivery-count", "delivery mode", "x-delivery-limit is 20"):
+        assert what in told[0]
+    assert "x-delivery-limit is" not in told[1]
+    for what in ("taken as a topic", "x-bookmark", "x-stream-offset"):
+        assert what in told[2]
+    assert "left out" in told[3]
+    check_other_types(http)
+    again = http.do("POST", "definitions", OF_OTHER_TYPES, 200)["warnings"]
+    assert again == told
+    check_other_types(http)
+
+
+def test_what_other_nodes_would_do_stops_nothing(http: Http) -> None:
+    usual = {"vhost": "/", "pattern": "", "apply-to": "all", "priority": 0}
+    policies = [
+        {**usual, "name": "only", "definition": {"ha-mode": "all"}},
+        {**usual, "name": "both", "definition": {"ha-mode": "all", "message-ttl": 9000}},
+    ]
+    vhosts = [{"name": "shop", "default_queue_type": "quorum", "description": "d"}]
+    made = {"name": "amq.gen-7EZF7WjGIQFDoXexVF", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    told = http.do("POST", "definitions", {"policies": policies, "vhosts": vhosts, "queues": [made]}, 200)["warnings"]
+    assert [one.partition(":")[0] for one in told] == ["policies[0]", "policies[1]", "vhosts[0]"]
+    assert [(one["name"], one["definition"]) for one in http.get("policies")] == [("both", {"message-ttl": 9000})]
+    assert http.get("vhosts/shop")["description"] == "d"
+    assert http.get(f"queues/%2F/{made['name']}")["durable"] is True
+    core = Life(SimDisk(), clock(), config={"queue": [{"name": made["name"]}]}).core
+    assert core.find_queue("/", str(made["name"])) is not None
+    assert "ha-mode" in http.refused("PUT", "policies/%2F/p", {"pattern": "", "definition": {"ha-mode": "all"}})
+
+
+def test_what_is_published_to_the_name_of_a_stream_is_kept(http: Http) -> None:
+    http.do("POST", "definitions", OF_OTHER_TYPES, 200)
+    url = http.broker.amqp_url.rsplit("/", 1)[0] + "/shop"
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "feed", b"kept", mandatory=True)
+        arguments = {"x-bookmark": "epoch", "x-bookmark-not-found": "epoch"}
+        _, _, body = next(channel.consume("feed", arguments=arguments, inactivity_timeout=10))
+        assert body == b"kept"
+        channel.cancel()
+
+
+def test_applications_find_the_queue_that_stands_for_a_quorum_queue(http: Http) -> None:
+    http.do("POST", "definitions", OF_OTHER_TYPES, 200)
+    url = http.broker.amqp_url.rsplit("/", 1)[0] + "/shop"
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        arguments = OF_OTHER_TYPES["queues"][0]["arguments"]
+        assert connection.channel().queue_declare("jobs", durable=True, arguments=arguments).method.queue == "jobs"
+        for name, wrong in (("jobs", {"x-queue-type": "quorum"}), ("new", {"x-queue-type": "quorum"})):
+            with pytest.raises(ChannelClosedByBroker) as refused:
+                connection.channel().queue_declare(name, durable=True, arguments=wrong)
+            assert refused.value.reply_code == 406
+
+
+def test_the_same_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({**OF_OTHER_TYPES, "users": []}))
+    converted = read_foreign(file)
+    assert [one.verdict for one in converted.remarks] == [Verdict.DIFFERS] * 4
+    core = Life(SimDisk(), clock(), config=converted.settings).core
+    queues = {one.name: one for one in core.queues()}
+    assert queues.keys() == {"jobs", "few", "plain"}
+    assert {name: one.settings.delivery_limit for name, one in queues.items()} == {"jobs": 20, "few": 3, "plain": -1}
+    assert queues["jobs"].arguments == OF_OTHER_TYPES["queues"][0]["arguments"]
+    assert ("shop", "", "feed") in core.topology.topics

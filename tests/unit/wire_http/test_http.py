@@ -11,7 +11,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.wire.http import Metrics, QueueMetrics, create_app
+from penstock.errors import NotFound
+from penstock.records.rights import Level, Right
+from penstock.server.access import Who, judge
+from penstock.wire.http import Metrics, QueueMetrics, create_app, overview
 from penstock.wire.http.app import credentials
 from penstock.wire.http.facts import ActionMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
 
@@ -41,6 +44,11 @@ class Facts:
         ]
 
     left: float | None = None  # seconds of the certificate
+    standing = "administrator"  # the tag of everybody
+    opened = False  # metrics of each object are for all
+
+    def open_metrics(self) -> bool:
+        return self.opened
 
     def health(self) -> Mapping[str, object]:
         return {"status": self.status, "name": "one", "sync": "commit"}
@@ -103,12 +111,23 @@ class Facts:
             broken=True,
         )
 
-    def check_login(self, user: str, password: str, host: str) -> bool:
+    async def login(self, user: str, password: str, host: str) -> float | None:
         self.logins.append((user, password, host))
-        return (user, password) == ("guest", "guest")
+        if user == "hasty":
+            return 2.5
+        return None if (user, password) == ("guest", "guest") else 0.0
 
     def tags(self, user: str) -> Sequence[str]:
-        return ["administrator"]
+        return [self.standing]
+
+    def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
+        try:
+            judge(Who(user, (self.standing,)), right, names, self.vhosts(), what)
+        except NotFound:
+            raise NotFound("Not Found") from None
+
+    def has(self, user: str, vhost: str, everywhere: Level | None) -> bool:
+        return True
 
     def segments(self) -> Mapping[str, object]:
         return {"segments": []}
@@ -138,7 +157,7 @@ class Client:
     """Asks the application without a socket."""
 
     def __init__(self, facts: Facts, auth: tuple[str, str] | None) -> None:
-        self._transport = httpx.ASGITransport(create_app(facts), client=("127.0.0.1", 1))
+        self._transport = httpx.ASGITransport(create_app(facts, kept_s=0.0), client=("127.0.0.1", 1))
         self._auth = auth
 
     def ask(self, method: str, path: str) -> httpx.Response:
@@ -224,7 +243,7 @@ def test_names_with_slashes_keep_them(client: Client) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/api/queues/nowhere", "/api/queues/%2F/absent", "/api/queues/%2F/a/b", "/api/queues/", "/api/nothing", "/x"],
+    ["/api/queues/nowhere", "/api/queues/%2F/absent", "/api/queues/%2F/a/b", "/api/queues//", "/api/nothing", "/x"],
 )
 def test_what_is_not_there_is_404_in_their_shape(client: Client, path: str) -> None:
     answer = client.get(path)
@@ -296,6 +315,8 @@ def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
     assert found["rabbitmq_disk_space_available_bytes", ()] == 1 << 30
     assert found["penstock_broken", ()] == 1
     assert ("rabbitmq_build_info", (("product_name", "Penstock"), ("product_version", "0.1.0"))) in found
+    [who] = [dict(labels) for name, labels in found if name == "rabbitmq_identity_info"]
+    assert who["rabbitmq_cluster"] == who["rabbitmq_node"] != ""
 
 
 def test_an_alarm_of_memory_is_told_everywhere(facts: Facts, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,6 +366,38 @@ def test_what_is_kept_since_the_last_scrape_begins_anew_with_each(facts: Facts, 
     assert facts.scrapes == 2
 
 
+async def test_who_scrapes_within_a_second_gets_what_was_rendered_and_one_is_rendered_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many ask, and who has no login asks for sums alone."""
+    facts, running, most = Facts(), 0, 0
+    app = create_app(facts)
+
+    async def counted(_: object) -> Metrics:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return facts.metrics()
+
+    monkeypatch.setattr(overview, "all_metrics", counted)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        login = httpx.BasicAuth("guest", "guest")
+        ways = [("/metrics", None), ("/metrics/per-object", login)] * 20
+        answers = await asyncio.gather(*(client.get(path, auth=auth) for path, auth in ways))
+        assert {answer.status_code for answer in answers} == {200}
+        assert (facts.scrapes, most) == (2, 1)
+        assert (await client.get("/metrics/per-object")).status_code == 401
+        monkeypatch.setattr(Facts, "standing", "management")
+        assert (await client.get("/metrics/per-object", auth=login)).status_code == 401
+        monkeypatch.setattr(Facts, "opened", True)
+        opened = httpx.ASGITransport(app=create_app(facts))
+    async with httpx.AsyncClient(transport=opened, base_url="http://here") as client:
+        assert (await client.get("/metrics/per-object")).status_code == 200
+
+
 def test_metrics_of_parts_that_are_no_queues(client: Client) -> None:
     summed, each = samples(client.get("/metrics").text), samples(client.get("/metrics/per-object").text)
     for found in (summed, each):
@@ -353,9 +406,12 @@ def test_metrics_of_parts_that_are_no_queues(client: Client) -> None:
         assert found["penstock_replay_lag_records", ()] == 9
         assert found["penstock_views", ()] == 2
         assert found["penstock_views_unnamed", ()] == 6
-        assert found["penstock_action_runs_total", (("action", "bury"),)] == 7
-        assert found["penstock_action_failures_total", (("action", "bury"), ("reason", "publish"))] == 2
-        assert found["penstock_action_failures_total", (("action", "bury"), ("reason", "rounds"))] == 0
+    assert each["penstock_action_runs_total", (("action", "bury"),)] == 7
+    assert each["penstock_action_failures_total", (("action", "bury"), ("reason", "publish"))] == 2
+    assert each["penstock_action_failures_total", (("action", "bury"), ("reason", "rounds"))] == 0
+    assert summed["penstock_action_runs_total", ()] == 7
+    assert summed["penstock_action_failures_total", (("reason", "publish"),)] == 2
+    assert summed["penstock_action_failures_total", (("reason", "rounds"),)] == 0
     assert summed["penstock_view_records", ()] == 6
     assert summed["penstock_view_lag_records", ()] == 5, "the one that is furthest behind"
     assert summed["penstock_view_errors", ()] == 1

@@ -50,6 +50,30 @@ def test_connections_and_channels_are_shown_and_closed(http: Http) -> None:
     assert http.get("queues/%2F/q")["messages_ready"] == 1
 
 
+def test_a_connection_tells_its_name_and_its_bytes(http: Http) -> None:
+    plain = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+    [shown] = http.get("connections")
+    assert "user_provided_name" not in shown
+    plain.close()
+    properties = {"connection_name": "billing"}
+    parameters = pika.URLParameters(http.broker.amqp_url)
+    parameters.client_properties = properties
+    named = pika.BlockingConnection(parameters)
+    channel = named.channel()
+    [before] = [one for one in http.get("connections") if one.get("user_provided_name") == "billing"]
+    assert before["recv_cnt"] > 0
+    assert before["send_cnt"] > 0
+    assert before["send_pend"] == 0
+    channel.basic_publish("", "q", bytes(100_000))
+    channel.basic_get("q")
+    [after] = [one for one in http.get("connections") if one.get("user_provided_name") == "billing"]
+    for name, count in (("recv_oct", "recv_cnt"), ("send_oct", "send_cnt")):
+        assert 100_000 < after[name] - before[name] < 101_000
+        assert after[count] > before[count]
+        assert after[f"{name}_details"]["rate"] >= 0.0
+    named.close()
+
+
 def test_others_see_and_close_their_own(http: Http) -> None:
     http.do("PUT", "users/ann", {"password": "ann", "tags": "management"}, 201)
     connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))

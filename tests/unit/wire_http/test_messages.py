@@ -231,3 +231,18 @@ def test_a_queue_that_is_full_refuses_by_name(http: Http) -> None:
     assert "small" in reason
     assert "max_length" in reason
     assert http.get("queues/%2F/small")["messages"] == 1
+
+
+def test_a_request_is_answered_over_http(http: Http) -> None:
+    """Who waits without a queue waits for an answer by any door."""
+    with pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url)) as connection:
+        channel = connection.channel()
+        next(channel.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=0.01))
+        channel.basic_publish("", "q", b"?", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
+        [request] = http.take("q")
+        address = request["properties"]["reply_to"]
+        assert http.publish(address, "!")
+        _, _, body = next(channel.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=10))
+        assert body == b"!"
+        channel.cancel()
+    assert not http.publish(address, "late")

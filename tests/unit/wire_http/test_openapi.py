@@ -25,6 +25,7 @@ def test_every_path_is_described_and_answers(http: Http) -> None:
             assert {one["name"] for one in operation["parameters"] if one["in"] == "path"} == named
             assert operation["summary"]
         assert {one.lower() for one in allowed} - {"head", "options"} == methods.keys(), path
+        assert http.ask("OPTIONS", f"{plain}/").headers["allow"].split(", ") == allowed, f"{path}/"
 
 
 def test_reading_needs_nothing_but_a_login(http: Http) -> None:

@@ -68,7 +68,7 @@ def test_messages_are_moved_and_dead_letters_redriven(http: Http) -> None:
     ann = Http(http.broker, "ann")
     for path in ("pause", "redrive"):
         ann.refused("POST", f"queues/%2F/work/{path}", {}, 401)
-    ann.do("GET", "queues/%2F/work/peek", status=404)
+    ann.do("GET", "queues/%2F/work/peek", status=401)
 
 
 def test_a_field_that_is_not_known_is_refused_before_anything_is_moved(http: Http) -> None:

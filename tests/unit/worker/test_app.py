@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -290,3 +290,25 @@ async def test_the_lifespan_surrounds_the_work() -> None:
     assert told == ["open", "2", "close"]
     with pytest.raises(InvalidArgument, match="no workers"):
         await penstock.App().serve()
+
+
+def test_a_burst_does_not_end_while_a_message_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, seen, told = penstock.App(), list[bytes](), penstock.Client.queue
+
+    @app.worker("q")
+    async def one(body: bytes) -> None:
+        seen.append(body)
+
+    def counts(client: penstock.Client, queue: str) -> Mapping[str, object]:
+        """What comes as the worker looks whether anything is ready is leased to it already."""
+        if not seen:
+            client.publish("q", b"work")
+        found = told(client, queue)
+        assert found["ready"] == 0
+        return found
+
+    monkeypatch.setattr(penstock.Client, "queue", counts)
+    with broker() as server:
+        counted = run(app, server)
+        assert (counted.done, counted.released, set(seen)) == (len(seen), 0, {b"work"})
+        assert server.stats("q")["queue_depth"] == 0

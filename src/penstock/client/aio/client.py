@@ -162,10 +162,10 @@ class Client:
             lambda: client.declare(queue, durable=durable, auto_delete=auto_delete, passive=passive, **settings)
         )
 
-    async def alter(self, queue: str, **settings: object) -> None:
-        """Change settings of a queue; those that are not named stay."""
+    async def alter(self, queue: str, **settings: object) -> int:
+        """Change settings of a queue, as of the blocking client; how many messages a `recovery_point` took out."""
         client = await self.blocking()
-        await self.run(lambda: client.alter(queue, **settings))
+        return await self.run(lambda: client.alter(queue, **settings))
 
     async def action(self, name: str, **fields: object) -> dict[str, Any]:
         """The answer of a server action by its name; fields that are None are left out."""

@@ -179,7 +179,7 @@ TRANSACTION_LOG: Mapping[str, Row] = {
     "Topic": Row("topic", many=True, inner=True),
     "PreallocatedJournalFiles": _not_here("room is made as the log grows"),
     "MinJournalSize": _not_here("segments grow as they are written"),
-    "JournalArchiveDirectory": _not_here("there is no archive of the log"),
+    "JournalArchiveDirectory": Row("archive"),
     "FlushInterval": _not_here("a confirm waits for its own sync: see server.sync"),
     "BatchSize": _not_here("a commit takes what has gathered"),
     "O_DIRECT": _not_here("a confirm waits for its own sync: see server.sync"),

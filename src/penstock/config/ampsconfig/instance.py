@@ -38,6 +38,12 @@ def read_transaction_log(book: Book, element: Element) -> None:
     folder = fields.text("data")
     if folder is not None:
         book.put("server", "data", folder, fields.place("data"))
+    archive = fields.text("archive")
+    if archive is not None:
+        place = fields.place("archive")
+        book.put("log", "archive", {"folder": archive}, place)
+        below = "" if archive.startswith("/") else ", below the data folder"
+        book.remark(Verdict.DIFFERS, place, f"{archive!r}: closed files of the log are kept there as Parquet{below}")
     journal = fields.text("segment")
     if journal is not None:
         book.put("log", "segment", _segment(book, journal, fields.place("segment")), fields.place("segment"))
@@ -68,13 +74,7 @@ def _logged(book: Book, element: Element, patterns: list[str]) -> None:
         return
     patterns.append(name)
     place = fields.place("name")
-    if SPECIAL.intersection(name):
-        book.remark(
-            Verdict.DIFFERS,
-            place,
-            f"{name!r}: what queues see is always logged; a topic that no queue sees is kept under its own name only",
-        )
-    elif _is_view(book, name):
+    if _is_view(book, name):
         book.remark(Verdict.NO_MEANING, place, f"{name!r} is a queue: its state is always in the log")
     elif not any(topic.get("name") == name for topic in book.tables("topic")):
         book.add("topic", {"name": name}, Place(element.file, element.line, fields.of), {("name",): place})

@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 
 from penstock.config.arguments import HARMLESS_ARGUMENTS
 from penstock.config.foreign.converted import Book, Converted, Verdict
+from penstock.config.foreign.queue_types import StandIn, stand_in
 from penstock.config.foreign.rabbitmq_people import (
     VHOST_LIMITS,
     Permission,
@@ -23,7 +24,7 @@ from penstock.config.foreign.rabbitmq_people import (
     user_table,
 )
 from penstock.config.places import Path_, Place
-from penstock.config.policies import MIRRORS
+from penstock.config.policies import MIRRORS, NO_MIRRORS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import SettingsError
@@ -60,7 +61,6 @@ _USUAL: Mapping[str, object] = {
 }
 _USUAL_OF_POLICIES: Mapping[str, object] = {"vhost": "/", "apply_to": "all", "priority": 0}
 VHOST_COMPONENT = "vhost-limits"
-NO_MIRRORS = "there is one instance, so there are no mirrors"
 _SECTIONS = (
     "users",
     "vhosts",
@@ -100,11 +100,12 @@ def read_definitions(data: bytes, shown: str) -> Converted:
     default_vhost = _default_vhost(top)
     vhosts = list[str]()
     limited = _limits_of_vhosts(book, top, shown, default_vhost)
+    streams = set[tuple[str, str]]()
     for vhost in _items(book, top, "vhosts", shown):
         name = _text(book, vhost, "name")
         if name:
             vhosts.append(name)
-        limits = limits_of(book, limited.get(name or "", {}), VHOST_LIMITS, vhost.place)
+        limits = limits_of(book, limited.get(name or "") or vhost.values.get("limits"), VHOST_LIMITS, vhost.place)
         if name and (name != "/" or limits):
             book.add("vhost", {"name": name, **limits}, vhost.place, {})
         kind = vhost.values.get("default_queue_type", "classic")
@@ -116,9 +117,9 @@ def read_definitions(data: bytes, shown: str) -> Converted:
     for exchange in _items(book, top, "exchanges", shown):
         _exchange(book, exchange, default_vhost)
     for queue in _items(book, top, "queues", shown):
-        _queue(book, queue, default_vhost)
+        _queue(book, queue, default_vhost, streams)
     for binding in _items(book, top, "bindings", shown):
-        _binding(book, binding, default_vhost)
+        _binding(book, binding, default_vhost, streams)
     _parameters(book, top, shown, default_vhost)
     _permissions(book, top, shown, users, vhosts)
     for section, why in _ABOUT_US.items():
@@ -305,7 +306,8 @@ def _exchange(book: Book, item: Item, default_vhost: str) -> None:
     book.add("exchange", {key: value for key, value in table.items() if value != _USUAL.get(key)}, item.place, {})
 
 
-def _queue(book: Book, item: Item, default_vhost: str) -> None:
+def _queue(book: Book, item: Item, default_vhost: str, streams: set[tuple[str, str]]) -> None:
+    """`streams` gets the vhost and name of one that is a stream."""
     name = _text(book, item, "name")
     vhost = _text(book, item, "vhost", default_vhost)
     if not name:
@@ -313,15 +315,21 @@ def _queue(book: Book, item: Item, default_vhost: str) -> None:
     table: dict[str, object] = {"name": name}
     if vhost != "/":
         table["vhost"] = vhost
+    place, held, lost = stand_in(_arguments(book, item))
+    if lost:
+        book.remark(Verdict.DIFFERS, item.place, lost)
+    if place is StandIn.TOPIC:
+        streams.add((vhost or "/", name))
+        book.add("topic", table, item.place, {})
+        return
     if not _truth(book, item, "durable", default=True):
         table["durable"] = False
     if _truth(book, item, "auto_delete", default=False):
         table["auto_delete"] = True
     table["fairness_model"] = "round-robin"
     places: dict[Path_, Place] = {}
-    for argument, value in _arguments(book, item).items():
-        place = item.place._replace(what=f"{item.place.what} {argument}")
-        _argument(book, table, places, argument, value, place)
+    for argument, value in held.items():
+        _argument(book, table, places, argument, value, item.place._replace(what=f"{item.place.what} {argument}"))
     if arguments := _arguments(book, item):
         table["arguments"] = dict(arguments)
     book.add("queue", table, item.place, places)
@@ -353,7 +361,7 @@ def _argument(
     places[key,] = place
 
 
-def _binding(book: Book, item: Item, default_vhost: str) -> None:
+def _binding(book: Book, item: Item, default_vhost: str, streams: set[tuple[str, str]]) -> None:
     source, destination = _text(book, item, "source"), _text(book, item, "destination")
     if not source or not destination:
         return  # the default exchange needs no bindings
@@ -370,4 +378,8 @@ def _binding(book: Book, item: Item, default_vhost: str) -> None:
     arguments = dict(_arguments(book, item))
     if arguments:
         table["arguments"] = arguments
-    book.add("binding", table, item.place._replace(what=f'{item.place.what} "{source}" to "{destination}"'), {})
+    place = item.place._replace(what=f'{item.place.what} "{source}" to "{destination}"')
+    if kind == "queue" and (vhost, destination) in streams:
+        book.remark(Verdict.DIFFERS, place, "ends at a stream, which is no queue here: it is left out")
+        return
+    book.add("binding", table, place, {})

@@ -88,12 +88,14 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
         table["tags"] = known
     if other:
         book.remark(Verdict.NO_MEANING, place, f"the tags {', '.join(other)}")
-    table |= limits_of(book, values.get("limits") or {}, USER_LIMITS, place)
+    table |= limits_of(book, values.get("limits"), USER_LIMITS, place)
     return table
 
 
 def limits_of(book: Book, given: object, known: Mapping[str, str], place: Place) -> dict[str, object]:
-    """Limits as keys of a `[[user]]` or `[[vhost]]`; below 0 is none, as there."""
+    """Limits as keys of a `[[user]]` or `[[vhost]]`; below 0 is none, as there, and so is an empty list."""
+    if given in (None, []):
+        return {}
     if not isinstance(given, dict):
         book.wrong(place, f"limits {given!r} are no object")
         return {}

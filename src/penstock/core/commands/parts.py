@@ -115,6 +115,8 @@ class Parts:
         self._sweeps: dict[Token, Sweep] = {}  # settlements by filter on their way
         self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
         self._unruled: dict[int, None] = {}  # ids of queues for which policies of now may say something else
+        self.lsn_at: Callable[[int], int] = lambda time: 0  # the first LSN published at this time (microseconds) or
+        # later; whoever has the log sets it
         self._sweeping = 0  # the serial number of the last one
         self.attendance: list[tuple[bool, Consumer]] | None = None  # consumers that came (True) or went; whoever wants
         # to know of them puts a list here, and empties it

@@ -101,9 +101,7 @@ class QueueCommands(RecoveryCommands):
                 given=given,
             )  # fmt: skip
             self.queues_declared += not passive
-            if queue.settings.queue_expires is not None:
-                note_use(queue, now)
-                self._touch(queue)
+            self.used_queue(now, queue)
             if fresh:
                 self._touch(queue)  # whoever counts queues knows it by that
                 drain(queue, self.draining)
@@ -112,6 +110,12 @@ class QueueCommands(RecoveryCommands):
         finally:
             self._out.end()
         return queue
+
+    def used_queue(self, now: Now, queue: Queue) -> None:
+        """Somebody declared the queue, or asked whether it is there: what counts as use for `queue_expires`."""
+        if queue.settings.queue_expires is not None:
+            note_use(queue, self._at(now))
+            self._touch(queue)
 
     def _check_limit(self, vhost: str, name: str) -> None:
         """PreconditionFailed when the vhost has as many queues as it may."""
@@ -125,17 +129,18 @@ class QueueCommands(RecoveryCommands):
         """A queue's own settings, which of them were given, and what makes those in force of them."""
         return ruling_of(queue.settings, queue.ruling)
 
-    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings, given: Iterable[str] | None = None) -> None:
+    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings, given: Iterable[str] | None = None) -> int:
         """Other settings of its own for a queue, at once; those in force follow.
 
         given: names of the settings that somebody gave; None: those given before, and those that are others now.
+        Returns how many messages left, because somebody gave a recovery point that they come before.
         """
         in_force, ruling = self._admin.altering(queue, settings, given)
         own = ruling_of(queue.settings, queue.ruling).own
         held = [name for names, _ in fixed(queue, in_force) for name in names]
         if all(getattr(settings, name) == getattr(own, name) for name in held):  # what only policies want may wait
             in_force, ruling = self._possible(queue, in_force, ruling)
-        self._rule(now, queue, in_force, ruling)
+        return self._rule(now, queue, in_force, ruling)
 
     def _possible(
         self, queue: Queue, settings: QueueSettings, ruling: Ruling | None
@@ -153,17 +158,20 @@ class QueueCommands(RecoveryCommands):
         sources = tuple((name, source) for name, source in said.sources if name not in stay)
         return kept, replace(said, sources=sources, unapplied=tuple(sorted(unapplied.items())))
 
-    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> None:
-        """These settings are in force from now on, and why."""
+    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> int:
+        """These settings are in force from now on, and why; how many messages a new recovery point has taken out."""
         now = self._at(now)
         for _, why in fixed(queue, settings):
             raise PreconditionFailed(why)
         moved = settings.recovery_point != queue.settings.recovery_point
         if moved:
             self._check_point(queue.name, settings)
+        left = 0
         self._out.begin()
         altered = self._admin.alter_queue(queue, settings, ruling)
         if altered:
+            if moved and "recovery_point" in ruling_of(settings, ruling).given:  # a default takes nothing away
+                left = self._leave_behind(now, queue, settings)
             queue.alter(now, settings, self._out)
             self._paging.wanted |= bool(settings.file_backed_metadata)
             self._admin.altered(queue)
@@ -172,6 +180,7 @@ class QueueCommands(RecoveryCommands):
         self._out.end()
         if altered:
             self._touch(queue)
+        return left
 
     def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many were ready.  Errors: PreconditionFailed when in use or not empty."""
@@ -179,7 +188,7 @@ class QueueCommands(RecoveryCommands):
             raise AccessRefused(f"queue '{queue.name}' belongs to exchange '{queue.onward}', and goes with it")
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' in use")
-        if if_empty and queue.ready + queue.held + queue.tail.count:
+        if if_empty and queue.available + queue.inactive:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' not empty")
         now = self._at(now)
         self._out.begin()
@@ -213,8 +222,8 @@ class QueueCommands(RecoveryCommands):
             **statistics(queue, now, self.stamps),
             "ready": queue.ready,
             "held": queue.held,
-            "inactive": queue.tail.count,
-            "barriers_waiting": len(queue.barriers),
+            "inactive": queue.inactive,
+            "barriers_waiting": queue.barriers_waiting,
             "leased": queue.leased,
             "ready_bytes": weight.ready,
             "leased_bytes": weight.leased,

@@ -6,6 +6,9 @@ was durable, and folding runs no filter.  Passes of several queues walk together
 
 A queue is offered each message once.  What was published after its declare it was offered then, unless the route says
 that others alone took it; what an earlier pass has been over is not taken again, whatever became of it.
+
+A point that is moved forward takes out what the queue has from before it, waiting or leased: a DROP record says so, and
+the rows stay in the log.
 """
 
 from __future__ import annotations
@@ -81,6 +84,10 @@ class RecoveryCommands(Parts):
                 )  # fmt: skip
         return out
 
+    def looked_back(self, queue: Queue) -> bool:
+        """Whether a queue may have messages that are older than itself, whatever its recovery point is now."""
+        return queue.id in self._passes
+
     def passing_floor(self) -> int:
         """No pass asks for what is older."""
         return min((one.at for _, one in self._passes.values() if one is not None), default=LSN_LIMIT)
@@ -153,13 +160,21 @@ class RecoveryCommands(Parts):
                 f"{point.origin}, and this is the log {self.origin}"
             )
 
+    def _leave_behind(self, now: Now, queue: Queue, settings: QueueSettings) -> int:
+        """What the queue has from before the recovery point of these settings leaves it; how many messages."""
+        point = parse_recovery_point(settings.recovery_point)
+        start = {"epoch": 0, "now": LSN_LIMIT, "creation": queue.id, "lsn": point.lsn, "time": LSN_LIMIT}[point.kind]
+        if point.kind == "time" and point.time <= now.wall and queue.floor() <= self._out.last_lsn:
+            start = self.lsn_at(point.time)
+        return queue.leave_behind(now, min(start, self._out.next_lsn), self._out)
+
     def _begin_pass(self, queue: Queue) -> None:
         """Write that a pass begins, or that none is wanted any more, by the queue's recovery point."""
         point = parse_recovery_point(queue.settings.recovery_point)
         reviewed, passing = self._passes.get(queue.id, ((), None))
-        if point.kind == "now" and passing is None:
+        start = {"epoch": 0, "time": 0, "now": LSN_LIMIT, "creation": queue.id, "lsn": point.lsn}[point.kind]
+        if passing is None and start >= self._out.last_lsn:  # all of it was offered, or is to come
             return
-        start = {"epoch": 0, "time": 0, "now": LSN_LIMIT, "lsn": point.lsn}[point.kind]
         header: dict[str, object] = {"point": queue.settings.recovery_point, "from": start}
         if point.time:
             header["time"] = point.time

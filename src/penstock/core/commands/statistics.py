@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.places import oldest
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Now
 
 RUNS_MOST = 1000
-"""Runs of a queue that are looked at for its oldest message; of a more disordered queue the age is a guess."""
+"""Runs of each place that are looked at for its oldest message; of a more disordered queue the age is a guess."""
 
 
 def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
@@ -24,11 +24,11 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
     settings = queue.settings
     return {
         "queue_depth": depth,
-        "inactive_message_count": queue.tail.count,
+        "inactive_message_count": queue.inactive,
         "backlog": queue.outstanding,
         "age_of_oldest_lease": age_of_oldest_lease(queue, now),
         "seconds_behind": seconds_behind(queue, now, stamps),
-        "owned": depth + queue.tail.count,
+        "owned": depth + queue.inactive,
         "transferred_in": 0,
         "transferred_out": 0,
         "proxied_transfer": False,
@@ -85,9 +85,5 @@ def age_of_oldest_lease(queue: Queue, now: Now) -> float:
 
 def seconds_behind(queue: Queue, now: Now, stamps: Stamps) -> float:
     """Seconds since the oldest message that is not settled was published, or since the start; 0 for an empty queue."""
-    lowest = queue.main.head() if queue.main.count else NEVER
-    if queue.shares is not None:
-        lowest = min(lowest, queue.shares.floor())
-    for run in islice(chain(queue.runs_held(), queue.delays.retries.runs()), RUNS_MOST):
-        lowest = min(lowest, run.chunk[0])
+    lowest = oldest(queue, RUNS_MOST)
     return 0.0 if lowest == NEVER else max(now.wall - stamps.of(lowest, now.wall), 0) / 1e6

@@ -210,15 +210,16 @@ class SubscriptionCommands(AcknowledgeCommands):
             self._look_around(self._at(now), queue)
         return queue
 
-    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> None:
+    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> int:
         """As before; the backlog that a subscription has for several queues follows."""
-        super()._rule(now, queue, settings, ruling)
+        left = super()._rule(now, queue, settings, ruling)
         for subscription in self._patterns:
             if queue.id in subscription.consumers:
                 self._set_credit(subscription)
                 for consumer in list(subscription.consumers.values()):
                     if not consumer.paused:
                         self.resume(now, consumer)
+        return left
 
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
         """As before; where the queue was its own, those come that its pattern keeps waiting."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.sow import SowCommands, check_topic
+from penstock.core.topology.names import Taker
 from penstock.core.topology.topology import Topology
 from penstock.records.chunks import Now
 
@@ -30,6 +31,18 @@ class TopologyCommands(SowCommands):
         """Whether messages of this topic are stored: a queue takes them, or may, or a declared topic keeps them."""
         plan = self._router.plan(vhost, exchange, (key,), None)
         return bool(plan.queues) or plan.keep or plan.by_headers
+
+    def open_replies(self, vhost: str, name: str, take: Taker) -> None:
+        """Have messages that come to this address (`REPLY_PREFIX` and a secret) given away instead of stored."""
+        self._router.replies[vhost, name] = take
+
+    def close_replies(self, vhost: str, name: str) -> None:
+        """Nobody waits there any more."""
+        self._router.replies.pop((vhost, name), None)
+
+    def takes_replies(self, vhost: str, name: str) -> bool:
+        """Whether somebody waits at this address."""
+        return (vhost, name) in self._router.replies
 
     def declare_exchange(
         self,
@@ -65,9 +78,11 @@ class TopologyCommands(SowCommands):
         arguments: Mapping[str, object] = NO_TABLE,
         by: object | None = None,
     ) -> None:
-        """Bind a queue ("queue") or an exchange ("exchange") to an exchange."""
-        self._usable(vhost, destination, destination_type, by)
-        self._admin.bind(self._at(now), vhost, source, destination, destination_type, key, arguments)
+        """Bind a queue ("queue") or an exchange ("exchange") to an exchange.
+
+        by: the connection that asks, which may not bind the exclusive queue of another one.
+        """
+        self._admin.bind(self._at(now), vhost, source, destination, destination_type, key, arguments, by)
 
     def unbind(
         self,
@@ -80,14 +95,8 @@ class TopologyCommands(SowCommands):
         arguments: Mapping[str, object] = NO_TABLE,
         by: object | None = None,
     ) -> None:
-        """Remove a binding."""
-        self._usable(vhost, destination, destination_type, by)
-        self._admin.unbind(self._at(now), vhost, source, destination, destination_type, key, arguments)
-
-    def _usable(self, vhost: str, name: str, kind: str, by: object | None) -> None:
-        queue = self._admin.queues.find(vhost, name)
-        if kind == "queue" and queue is not None and queue.exclusive_to is not None and by is not None:
-            self._admin.queue(vhost, name, by)
+        """Remove a binding, if it is there; `by` as in `bind`."""
+        self._admin.unbind(self._at(now), vhost, source, destination, destination_type, key, arguments, by)
 
     def declare_topic(
         self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object] | None = None

@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import NoReturn
 
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.effects import Verb
+from penstock.core.effects import Reply, Verb
 from penstock.core.publishing.dead_letters import Prepared
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
@@ -134,7 +134,7 @@ class TransactionCommands(DeliveryCommands):
         self._refuse_rows(transaction)
         self._refuse_overflow(now, transaction)
         out = self._out
-        first = out.next_lsn
+        first, effects = out.next_lsn, len(out.effects)
         published: Published | None = None
         ended = 0
         out.begin()
@@ -149,6 +149,9 @@ class TransactionCommands(DeliveryCommands):
                 header["by"] = transaction.by
             lsn = out.record(Kind.TRANSACTION, "", header)
             self.transactions += 1
+            for effect in out.effects[effects:]:
+                if isinstance(effect, Reply):
+                    effect.after = lsn
         out.end()
         return Transacted(lsn, published, ended)
 

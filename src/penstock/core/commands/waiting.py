@@ -75,7 +75,7 @@ class WaitingCommands(QueueCommands):
             return out
         self._out.begin()
         for queue in queues:
-            if queue.id > wanted[-1] and queue.settings.recovery_point == "now":
+            if queue.id > wanted[-1] and not self.looked_back(queue):
                 continue  # it came later than all of them
             if when is None:
                 count = queue.withdraw(now, wanted, self._out, by)

@@ -130,6 +130,7 @@ def _with(published: Published, start: int, reasons: Mapping[int, Refusal], sile
     left = [row + start for row in published.unroutable]
     unroutable = [row for row in left if row not in silent]
     dropped = [row for row in left if row in silent and row not in reasons]
+    dropped = sorted([*dropped, *(row + start for row in published.dropped)])
     lost = set(left)
     refused = {**reasons, **{row + start: why for row, why in published.refused}}
     lost.update(row + start for row, _ in published.refused)

@@ -16,7 +16,7 @@ from penstock.core.actions.rules import Rules
 from penstock.core.actions.templates import Happening
 from penstock.core.effects import Act, Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.deaths import REJECTED, Death, after_death, amqp_reason, is_cycle
+from penstock.core.publishing.deaths import REJECTED, Death, after_death, amqp_reason, is_cycle, own_words
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.published import Published
@@ -235,7 +235,8 @@ class DeadLetters:
             if topic is None:
                 continue  # the exchange is missing now; it is looked up at each death
             carbon = read_traits(rows.properties[i]).keys
-            death = Death(queue.name, reason, came_by.exchange, (came_by.name, *carbon), self._outbox.time)
+            keys = came_by.name, *carbon
+            death = Death(queue.name, reason, came_by.exchange, keys, self._outbox.time, own_words(why))
             header, history = after_death(rows.properties[i], death, own=self.letters.has(lsn))
             if amqp_reason(reason) != REJECTED:
                 letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))

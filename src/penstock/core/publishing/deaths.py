@@ -23,6 +23,14 @@ AMQP_REASONS = {
 }
 """Our reasons in AMQP's words."""
 
+WHY = "x-last-death-why"
+"""Our own header beside those: the words in which the last consumer refused a message, `reject(reason=...)`."""
+
+WHY_MOST = 1000
+"""Characters of them."""
+
+_OURS = frozenset((*AMQP_REASONS, "replaced", "poison"))
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -33,6 +41,7 @@ class Death:
     exchange: str  # that it was published to before
     keys: tuple[str, ...]  # that it was published with: routing key and CC
     time: int  # microseconds since the epoch
+    why: str = ""  # in the words of the consumer that refused it
 
 
 def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, list[tuple[str, str]]]:
@@ -78,6 +87,9 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
     for field, value in (("reason", reason), ("queue", death.queue), ("exchange", death.exchange)):
         headers.setdefault(f"x-first-death-{field}", value)
         headers[f"x-last-death-{field}"] = value
+    headers.pop(WHY, None)
+    if death.why:
+        headers[WHY] = death.why[:WHY_MOST]
     header.headers = headers
     header.expiration = None
     history = [(str(one.get("queue")), str(one.get("reason"))) for one in entries]
@@ -87,6 +99,11 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
 def amqp_reason(reason: str) -> str:
     """Our reason in AMQP's words; what a consumer gave as its own reason is a rejection."""
     return AMQP_REASONS.get(reason, REJECTED)
+
+
+def own_words(reason: str) -> str:
+    """What a consumer said itself; empty for the server's own reasons, of which several may be joined by commas."""
+    return "" if _OURS.issuperset(reason.split(",")) else reason
 
 
 def is_cycle(target: str, history: list[tuple[str, str]]) -> bool:

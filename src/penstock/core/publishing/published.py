@@ -20,7 +20,7 @@ class Published:
     duplicates: int = 0  # leading rows whose sequence this publisher had used before: confirmed, not stored again
     stored: int = 0  # rows written
     kept: Sequence[int] = ()  # of the refused ones those that are stored all the same, for other queues took them
-    dropped: Sequence[int] = ()  # nobody took them, for a full queue drops what comes: confirmed, not stored
+    dropped: Sequence[int] = ()  # confirmed, not stored: a full queue drops what comes, or they are replies
     lsns: Sequence[int] | None = None  # of the stored rows, where they are not `first` and those that follow it
 
     @property

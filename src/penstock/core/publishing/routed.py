@@ -15,6 +15,7 @@ from penstock.core.publishing.rating import unrated
 from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
+from penstock.core.topology.names import Taker
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
@@ -29,7 +30,7 @@ PLANS_KEPT = 4096
 class Routed:
     """What each row of a batch becomes."""
 
-    __slots__ = ("asking", "barriers", "kept", "refused", "routes", "takers", "unroutable")
+    __slots__ = ("asking", "barriers", "kept", "refused", "replies", "routes", "takers", "unroutable")
 
     def __init__(self, size: int, asking: Asking | None = None) -> None:
         self.asking = asking  # whether, and what, may be asked instead of evaluated
@@ -39,6 +40,7 @@ class Routed:
         self.barriers: dict[Queue, list[int]] = {}  # of those the rows that are barriers in it
         self.unroutable: list[int] = []
         self.refused: list[tuple[int, Refusal]] = []
+        self.replies: list[tuple[int, Taker]] = []  # rows that are replies to somebody who waits
 
     def take(self, rows: list[int], queues: tuple[Queue, ...], route: int) -> None:
         """These rows are kept, and these queues take them."""
@@ -211,6 +213,12 @@ class RowRouter:
 
     def _take(self, batch: Publishes, rows: list[int], topic: Topic, plan: Plan, routed: Routed) -> None:
         """Note for rows of one plan which queues take them."""
+        if plan.replies:
+            waiting = self._router.replies
+            found = [waiting[topic.vhost, one] for one in plan.replies if (topic.vhost, one) in waiting]
+            routed.replies += [(row, take) for row in rows for take in found]
+            if found and not (plan.queues or plan.keep):
+                return
         if not plan.filtered:
             if plan.queues or plan.keep:
                 routed.take(rows, plan.queues, self.route_of(plan))

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from penstock.core.effects import Effect
+from penstock.core.effects import Effect, Reply
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.published import Published, joined
@@ -211,11 +211,14 @@ class Storing:
             batch.properties = [
                 batch.properties_of(row) if one.cleaned is None else one.cleaned for row, one in enumerate(traits)
             ]
+        for row, take in routed.replies:
+            self._outbox.effect(Reply(take, batch.topic_of(row), batch.properties_of(row), bytes(batch.bodies[row])))
         batch.routes = routed.routes
         rows = [row for row in range(size) if routed.kept[row]]
+        replied = sorted({row for row, _ in routed.replies if not routed.kept[row]})
         outcome = (routed.unroutable, routed.refused, skip)
         if not rows:
-            return Published(0, self._outbox.last_lsn, *outcome)
+            return Published(0, self._outbox.last_lsn, *outcome, dropped=replied)
         stored, place = (batch, None) if len(rows) == size else (batch.select(rows), {r: i for i, r in enumerate(rows)})
         if blind:
             stored.topics = self._hidden(batch, rows, traits)
@@ -253,7 +256,7 @@ class Storing:
         stored.judged = None
         if grouped:
             self._outbox.end()
-        return Published(first, first + len(rows) - 1, *outcome, stored=len(rows))
+        return Published(first, first + len(rows) - 1, *outcome, stored=len(rows), dropped=replied)
 
     def _hidden(self, batch: Publishes, rows: Sequence[int], traits: list[Traits]) -> list[Topic]:
         """Topics of the rows, which hold what BCC says; the header that is stored says it no longer."""

@@ -86,6 +86,15 @@ def withdraw(queue: Queue, now: Now, wanted: Chunk, sink: Sink, by: str = "") ->
     return count
 
 
+def leave_behind(queue: Queue, now: Now, start: int, sink: Sink) -> int:
+    """Remove what is older than `start`, waiting or leased, for the queue begins there now; how many."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    count = moving.leave_behind(queue, start, sink)
+    queue.carry_on(now, sink)
+    return count
+
+
 def reschedule(queue: Queue, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
     """Delay those of the wanted that wait until `when` (wall), whatever they waited for; how many."""
     if queue.is_due(now):
@@ -105,12 +114,12 @@ def purge(queue: Queue, now: Now, sink: Sink) -> int:
     count = drop_all(queue, sink)
     queue.hungry = False
     if queue.targets.lists:
-        queue.targets.ask(queue.main, queue.returned, sink)
+        queue.targets.ask(queue.main, sink)
     return count
 
 
 def drop_all(queue: Queue, sink: Sink) -> int:
-    count = queue.ready + queue.held + queue.tail.count
+    count = queue.available + queue.inactive
     if count:
         sink.record(Kind.PURGE, queue.name, None, pack_pairs(queue.id, ready_pairs(queue)))
         queue.drop_ready()
@@ -128,7 +137,7 @@ def delete(queue: Queue, now: Now, sink: Sink) -> int:
             close(queue, consumer)
         queue.freed(consumer, consumer.leases.clear())
         queue.drop_if_done(consumer)
-    count = queue.ready + queue.held + queue.tail.count
+    count = queue.available + queue.inactive
     queue.bury()
     queue.lease_due = NEVER
     queue.hungry = queue.overspent = queue.overfull = queue.leaving = False

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.core.queue import lasting, weighing
+from penstock.core.queue import places as looking
 from penstock.core.queue.barriers.barriers import hold_back, join_front
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import END, NEVER, Key, Run
@@ -22,17 +24,24 @@ from penstock.core.queue.parts import (
     NOTHING_RETURNED,
     Parts,
 )
-from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.shares.shares import Shares
 from penstock.core.state.capture import Contained
 from penstock.records.chunks import Chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.target_list import TargetList
 
 
 class Contents(Parts):
     """What the parts of a queue hold together, and how messages move between them."""
 
     __slots__ = ()
+
+    places = looking.places
+    standing = looking.standing
+    first = looking.first
+    chunks = looking.chunks
 
     def __repr__(self) -> str:
         counts = f"ready={self.ready}, held={self.held}, leased={self.leased}"
@@ -86,6 +95,26 @@ class Contents(Parts):
         return self.barriers.held + (self.older.count if self.older is not None else 0)
 
     @property
+    def available(self) -> int:
+        """What is ready for clients that know no barriers, and what queries look at."""
+        return self.ready + self.held
+
+    @property
+    def inactive(self) -> int:
+        """Messages beyond the target depth."""
+        return self.tail.count
+
+    @property
+    def first_inactive(self) -> int:
+        """The oldest of these; `NEVER` without one."""
+        return self.tail.head() if self.tail.count else NEVER
+
+    @property
+    def barriers_waiting(self) -> int:
+        """Barriers that are not let go yet."""
+        return len(self.barriers)
+
+    @property
     def ready_bytes(self) -> int:
         """Bytes of the bodies of what is ready; counted at each call (`core.queue.weighing`)."""
         return weighing.ready_bytes(self)
@@ -107,6 +136,14 @@ class Contents(Parts):
             return self.returned.head() if self.returned.count else None
         first = self.main.key()
         return min(first, self.returned.head()) if self.returned.count else first
+
+    def first_wanted(self, targets: TargetList) -> Key | None:
+        """Where the oldest message stands that a filter's list has found."""
+        return targets.head(self.main)
+
+    def looks_on(self, targets: TargetList) -> bool:
+        """Whether the list has something to look at still."""
+        return targets.busy or targets.stop(self.main, END) is not None
 
     def take_ready(self, count: int) -> list[Run]:
         """Up to `count` of the oldest ready messages, in order; of several tenants those whose turn it is."""
@@ -221,10 +258,10 @@ class Contents(Parts):
         if self.shares is not None and self.shares.tenants is not None:
             self.shares.tenants.put(run)
             return
-        returned = self.coming_back()
-        returned.push(run)
         if self.targets.lists:
-            self.targets.came_back(run, returned)
+            self.targets.came_back(run)
+        run.by = None
+        self.coming_back().push(run)
 
     # -- leases and consumers
 
@@ -233,10 +270,14 @@ class Contents(Parts):
         count = slots = 0
         if self.shares is not None:
             self.shares.freed([run for run in runs if run.place != SLOT])
+        by = consumer.let_in
         for run in runs:
+            run.by = by
             count += len(run.chunk)
             if run.place == SLOT:
                 slots += len(run.chunk)
+        if not consumer.leases.count:
+            consumer.mixed = False
         if consumer.serial:
             self.outstanding -= count
         self.leased -= count - slots
@@ -282,62 +323,23 @@ class Contents(Parts):
 
     def floor(self) -> int:
         """No living message is older than this."""
-        floor = self.main.lowest() if self.main.count else NEVER
-        if self.tail.count:
-            floor = min(floor, self.tail.head())
-        if self.returned.count:
-            floor = min(floor, self.returned.lowest())
-        for consumer in self.all_consumers:
-            floor = min(floor, consumer.leases.lowest())
-        for runs in (self.delays.retries.runs(), self.letters.runs()):
-            floor = min(floor, min((run.chunk[0] for run in runs), default=NEVER))
-        for block in self.delays.scheduled.blocks:
-            floor = min(floor, block.lsns[0])
-        if self.barriers is not NO_BARRIERS:
-            floor = min(floor, self.barriers.floor())
-        if self.shares is not None:
-            floor = min(floor, self.shares.floor())
-        return floor if self.older is None or not self.older.count else min(floor, self.older.floor())
-
-    def runs(self) -> Iterator[Run]:
-        """All runs of living messages, but the main order, what is scheduled, and what barriers hold."""
-        yield from self.runs_held()
-        yield from self.delays.retries.runs()
-
-    def runs_held(self) -> Iterator[Run]:
-        """All runs of living messages that are ready again, leased or dying."""
-        yield from self.returned.runs()
-        yield from self.leased_runs()
-        yield from self.letters.runs()
+        return looking.oldest(self)
 
     def leased_runs(self) -> Iterator[Run]:
         """All runs of leased messages."""
-        for consumer in self.all_consumers:
-            yield from (run for run in consumer.leases.held() if run.place != SLOT)
+        return (run for run, _ in looking.leased(self))
 
     def living_pieces(self) -> Iterator[Chunk]:
-        """All living messages, but those that a pass has found, in no order; nothing of it will change."""
-        copies = self.main.copies() if isinstance(self.main, PriorityOrder) else []
-        yield from copies or self.main.chunks()
-        yield from self.beside_main()
-
-    def beside_main(self) -> Iterator[Chunk]:
-        """The same without those that are ready and were never delivered."""
-        yield from self.tail.chunks()
-        if self.shares is not None:
-            yield from self.shares.chunks()
-            yield from (run.chunk for run in self.shares.runs())
-        yield from self.barriers.chunks()
-        yield from (run.chunk for runs in (self.runs(), self.barriers.runs()) for run in runs if len(run.chunk))
-        yield from (lsns for lsns, _ in self.delays.scheduled.items())
+        """All living messages in no order, not even within a piece; nothing of it will change."""
+        for place in self.places():
+            yield from place.loose() if place.loose is not None else place.fresh() if place.fresh is not None else ()
+            yield from (run.chunk for run in (place.back() if place.back is not None else ()) if len(run.chunk))
 
     # -- what lasts
 
     def capture(self) -> Contained | None:
         """What lasts of it, as references; None for an empty queue."""
-        if self.ready or self.leased or self.delayed or self.dying or self.held or self.tail.count:
-            return lasting.capture(self)
-        return None
+        return lasting.capture(self) if any(self.places()) else None
 
     def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
         """`waiting`, in any order, and `columns` of a `QueueState`; `transient` and `letter` are not known here."""

@@ -284,7 +284,8 @@ def lives(queue: Contents, lsn: int) -> bool:
     """Whether a message is in the queue, in any state."""
     if queue.main.has(lsn):
         return True
-    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in queue.beside_main())
+    others = (chunk for place in queue.places() if place.part != "main" for chunk in place.chunks())
+    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in others)
 
 
 def deduplicates(settings: QueueSettings) -> bool:

@@ -10,8 +10,7 @@ It knows no expression; messages without a key, 0 here, are none of its business
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,6 @@ from penstock.core.queue.keys import NO_KEY, key_of
 from penstock.core.queue.limits.limits import REPLACED
 from penstock.core.queue.limits.trimming import drop
 from penstock.core.queue.order.runs import Run, packed, view
-from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.durable import Ints, flat
@@ -183,24 +181,21 @@ class LastValues:
         return 0
 
 
-def _beside(queue: Contents) -> Iterator[Run]:
-    """What stands beside the main order: ready again, leased or in back-off.  What is dying replaces nothing."""
-    apart = queue.shares.runs() if queue.shares is not None else iter(())
-    return chain(queue.returned.runs(), queue.leased_runs(), queue.delays.retries.runs(), apart)
-
-
 def _standing(queue: Contents) -> tuple[Ints, Ints]:
     """All that live and are neither scheduled nor dying, ascending, and where each stands in order of arrival."""
-    copies = queue.main.copies() if isinstance(queue.main, PriorityOrder) else []
-    lsns = [flat([*copies] if copies else queue.main.chunks())]
-    if queue.shares is not None:
-        lsns += [view(chunk) for chunk in queue.shares.chunks() if len(chunk)]
-    orders = [*lsns]
-    for run in _beside(queue):
-        if len(run.chunk):
-            some = view(run.chunk)
-            lsns.append(some)
-            orders.append(np.full(len(some), run.place, dtype=np.int64) if run.place > 0 else some)
+    lsns: list[Ints] = [np.zeros(0, dtype=np.int64)]
+    orders: list[Ints] = [lsns[0]]
+    for place in queue.places("ready", "leased", "delayed"):
+        if place.part == "scheduled":
+            continue
+        if place.fresh is not None:
+            lsns.append(flat(place.loose() if place.loose is not None else place.fresh()))
+            orders.append(lsns[-1])
+        for run in place.back() if place.back is not None else ():
+            if len(run.chunk):
+                some = view(run.chunk)
+                lsns.append(some)
+                orders.append(np.full(len(some), run.place, dtype=np.int64) if run.place > 0 else some)
     every, places = np.concatenate(lsns), np.concatenate(orders)
     order = np.argsort(every, kind="stable")
     return every[order], places[order]
@@ -210,9 +205,8 @@ def _lives(queue: Contents, lsn: int) -> bool:
     """Whether a message is in the queue, scheduled or not, and not dying."""
     if queue.main.has(lsn):
         return True
-    scheduled = (lsns for lsns, _ in queue.delays.scheduled.items())
-    waiting = queue.shares.chunks() if queue.shares is not None else iter(())
-    some = chain((run.chunk for run in _beside(queue)), scheduled, waiting)
+    others = (place for place in queue.places("ready", "leased", "delayed") if place.part != "main")
+    some = (chunk for place in others for chunk in place.chunks())
     return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in some)
 
 

@@ -12,10 +12,9 @@ import numpy as np
 from penstock.core.queue.barriers.barriers import split
 from penstock.core.queue.depth import draw_bound
 from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
-from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.places import STATES
 from penstock.core.queue.priority.ranking import load_ranks
 from penstock.core.queue.settling.attempts import FRESH, Tally
-from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.shares.setting import stage
 from penstock.core.state.capture import Contained
 from penstock.core.state.durable import Ints, flat, spread
@@ -27,15 +26,22 @@ if TYPE_CHECKING:
 
 def capture(queue: Contents) -> Contained:
     """What waits, in any state, and what is remembered of it.  Costs a reference a chunk; nothing of it will change."""
-    main = queue.main
-    loose = main.copies() if isinstance(main, PriorityOrder) else []
-    out = Contained([] if loose else list(main.chunks()), loose=loose)
-    if queue.shares is not None:
-        if queue.shares.groups is not None:
-            out.loose += queue.shares.groups.waiting()
-        out.main += queue.shares.in_order()
-    if queue.tail.count:
-        out.inactive = list(queue.tail.chunks())
+    out = Contained()
+    for place in queue.places():
+        if place.state == "inactive":
+            out.inactive += place.chunks()
+            continue
+        if place.part == "scheduled":
+            out.scheduled = list(queue.delays.scheduled.items())
+        elif place.loose is not None:
+            out.loose += place.loose()
+        elif place.fresh is not None:
+            out.main += place.fresh()
+        if place.back is not None:
+            runs = [_copy(run) for run in place.back() if len(run.chunk)]
+            out.runs += runs
+            if place.part == "retries":
+                out.retries = runs
     if queue.ranks is not None and queue.settings.rank_text is not None:
         out.ranks = queue.ranks.copy()
         out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
@@ -43,19 +49,11 @@ def capture(queue: Contents) -> Contained:
         out.keys = queue.last_values.known.copy()
     if queue.dedup is not None and queue.dedup.living is not None:
         out.dedup = queue.dedup.living.copy()
-    out.retries = [_copy(run) for run in queue.delays.retries.runs()]
-    out.runs = [_copy(run) for run in queue.runs_held() if len(run.chunk)] + out.retries
-    if queue.shares is not None:
-        out.runs += [_copy(run) for run in queue.shares.runs()]
-    out.scheduled = list(queue.delays.scheduled.items())
     if not queue.expiry.empty:
         out.expiry = queue.expiry.copy()
     if len(queue.barriers) or queue.barriers.dormant:
-        out.main += queue.barriers.chunks()
-        out.runs += [_copy(run) for run in queue.barriers.runs()]
         out.barriers = queue.barriers.marked()
     if queue.older is not None:
-        out.main += queue.older.chunks
         out.barriers = sorted_chunk([out.barriers, as_chunk(sorted(queue.older.barriers))])
     return out
 
@@ -166,39 +164,32 @@ def _without_barriers(
 
 def check(queue: Contents) -> None:
     """Recount everything; AssertionError names what is off."""
-    main = sum(map(len, queue.main.chunks()))
-    assert main == queue.main.count, f"{queue!r}: main {main}, counted {queue.main.count}"
-    returned = sum(len(run.chunk) for run in queue.returned.runs())
-    assert returned == queue.returned.count, f"{queue!r}: returned {returned}, counted {queue.returned.count}"
-    behind = 0 if queue.shares is None else queue.shares.count
-    assert main + returned + behind == queue.ready, f"{queue!r}: {main + returned} + {behind} are ready"
+    counts = dict.fromkeys(STATES, 0)
+    for place in queue.places():
+        there = sum(map(len, place.chunks()))
+        assert there == place.count, f"{queue!r}: {place.part} has {there}, counted {place.count}"
+        counts[place.state] += there
+        lowest = min(chunk[0] for chunk in place.chunks())
+        assert queue.floor() <= lowest, f"{queue!r}: {lowest} of {place.part} is below the floor {queue.floor()}"
+    told = (queue.ready, queue.held, queue.inactive, queue.delayed, queue.leased, queue.dying)
+    assert tuple(counts.values()) == told, f"{queue!r}: there is {counts}, counted {told}"
     if queue.shares is not None:
         queue.shares.check(queue)
     if queue.weight >= 0 and queue.weighing is None:
         assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
-    inactive = sum(map(len, queue.tail.chunks()))
-    assert inactive == queue.tail.count, f"{queue!r}: {inactive} are inactive, counted {queue.tail.count}"
-    assert queue.delays.count == queue.delayed, f"{queue!r}: {queue.delays.count} are delayed"
-    kept = sum(map(len, queue.barriers.chunks())) + sum(len(run.chunk) for run in queue.barriers.runs())
-    kept += sum(map(len, queue.older.chunks)) if queue.older is not None else 0
-    assert kept == queue.held, f"{queue!r}: {kept} are held back, counted {queue.held}"
     _check_barriers(queue)
-    dying = sum(len(run.chunk) for run in queue.letters.runs())
-    assert dying == queue.dying, f"{queue!r}: {dying} are dying"
-    leased = outstanding = 0
+    outstanding = 0
     for consumer in queue.holders():
-        held = list(consumer.leases.held())
-        count = sum(len(run.chunk) for run in held)
+        count = sum(len(run.chunk) for run in consumer.leases.held())
         assert count == consumer.leases.count, f"{consumer!r}: holds {count}"
         outstanding += count if consumer.serial else 0
-        leased += sum(len(run.chunk) for run in held if run.place != SLOT)
-    assert leased == queue.leased, f"{queue!r}: {leased} are leased"
     assert outstanding == queue.outstanding, f"{queue!r}: {outstanding} outstanding, counted {queue.outstanding}"
     everything = flat(capture(queue).waiting())
     assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
     solid = [(segment.chunk, "main") for segment in queue.main.segments if segment.solid]
-    solid += ((run.chunk, "a run") for run in queue.runs() if run.solid and len(run.chunk))
-    solid += ((run.chunk, "a run held back") for run in queue.barriers.runs() if run.solid)
+    for place in queue.places():
+        runs = place.back() if place.back is not None else ()
+        solid += ((run.chunk, f"a run of {place.part}") for run in runs if run.solid and len(run.chunk))
     for barrier in queue.barriers.waiting():
         if barrier.main is not None:
             solid += ((segment.chunk, "a part") for segment in barrier.main.segments if segment.solid)

@@ -7,8 +7,7 @@ is put in order once, at the end of the pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,10 +60,6 @@ class Older:
         """They are gone."""
         self.chunks, self.count = [], 0
         self.barriers.clear()
-
-    def floor(self) -> int:
-        """None is older; only when there is one."""
-        return min(chunk[0] for chunk in self.chunks)
 
 
 def waits(queue: Contents) -> bool:
@@ -124,8 +119,9 @@ def _mix(queue: Contents, last: int) -> None:
     for main in (queue.filled(), *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None)):
         main.loosen()
         main.seal(last)
-    for run in chain(queue.runs(), queue.barriers.runs()):
-        run.solid = False
+    for runs in [place.back() for place in queue.places() if place.back is not None]:
+        for run in runs:
+            run.solid = False
     for consumer in queue.holders():  # of leases in no order `runs` told copies
         consumer.leases.loosen()
 
@@ -144,11 +140,11 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
         queue.weigh()
         return
     contained = Contained([*older.chunks])
-    contained.main += _ready(queue)
-    contained.runs = [Run(run.chunk, False, run.tally, run.place) for run in queue.returned.runs()]
-    contained.runs += [Run(run.chunk, False, run.tally, run.place) for run in queue.barriers.runs()]
-    if queue.shares is not None:
-        contained.runs += [Run(run.chunk, False, run.tally, run.place) for run in queue.shares.runs()]
+    for place in queue.places("ready", "held", "inactive"):
+        contained.main += place.fresh() if place.fresh is not None else ()
+        contained.runs += (
+            Run(run.chunk, False, run.tally, run.place) for run in (place.back() if place.back is not None else ())
+        )
     barriers = np.array(sorted({*older.barriers, *queue.barriers.all_lsns()}), dtype=np.int64)
     contained.barriers = packed(barriers) if len(barriers) else range(0)
     dormant = queue.barriers.dormant
@@ -161,14 +157,6 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
         main.seal(last)
     queue.renew_targets()
     queue.weigh()
-
-
-def _ready(queue: Contents) -> Iterator[Chunk]:
-    yield from queue.main.chunks()
-    if queue.shares is not None:
-        yield from queue.shares.chunks()
-    yield from queue.barriers.chunks()
-    yield from queue.tail.chunks()
 
 
 def _among(lsns: Ints, lsn: int) -> bool:

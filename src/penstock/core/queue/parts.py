@@ -305,7 +305,7 @@ class Parts:
     def sieved(self) -> Targets:
         """Target lists of filters."""
         if self.targets is _TARGETS:
-            self.targets = Targets(self.id) if self.ranks is None else PriorityTargets(self.id)
+            self.targets = Targets(self.id) if self.ranks is None else PriorityTargets(self.id, self.ranks)
         return self.targets
 
     def renew_targets(self) -> None:

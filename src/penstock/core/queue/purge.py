@@ -13,7 +13,6 @@ import numpy as np
 
 from penstock.core.queue.order.runs import view
 from penstock.core.state.durable import Ints, flat
-from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
@@ -21,14 +20,7 @@ if TYPE_CHECKING:
 
 def ready_pairs(queue: Contents) -> list[int]:
     """Flat pairs, ascending, that hold what is ready or held back, and nothing else that lives."""
-    ready: list[Chunk] = [*queue.main.whole(), *(run.chunk for run in queue.returned.runs())]
-    ready += queue.tail.whole()
-    if queue.shares is not None:
-        ready += [*queue.shares.chunks(), *(run.chunk for run in queue.shares.runs())]
-    if len(queue.barriers):
-        ready += [*queue.barriers.chunks(), *(run.chunk for run in queue.barriers.runs())]
-    if queue.older is not None:
-        ready += queue.older.chunks
+    ready = list(queue.chunks("ready", "held", "inactive"))
     if not ready:
         return []
     low, high = min(chunk[0] for chunk in ready), max(chunk[-1] for chunk in ready)
@@ -57,9 +49,6 @@ def _widen(spans: dict[int, tuple[int, int]], group: int, low: int, high: int) -
 
 def _staying(queue: Contents, low: int, high: int) -> Ints:
     """LSNs that live and are not ready, between the two; ascending."""
-    staying: list[Chunk] = [run.chunk for run in queue.leased_runs()]
-    staying += (run.chunk for run in queue.letters.runs())
-    staying += (run.chunk for run in queue.delays.retries.runs())
-    staying += (block.lsns for block in queue.delays.scheduled.blocks)
+    staying = queue.chunks("leased", "delayed", "dying")
     overlapping = [chunk for chunk in staying if len(chunk) and chunk[0] <= high and low <= chunk[-1]]
     return flat([chunk[bisect_left(chunk, low) : bisect_left(chunk, high + 1)] for chunk in overlapping])

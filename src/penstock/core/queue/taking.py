@@ -144,7 +144,7 @@ def arrive(
             queue.shares.tenants.come_again()
         queue.shares.ask(queue, sink)
     if queue.targets.lists:
-        queue.targets.ask(queue.main, queue.returned, sink)
+        queue.targets.ask(queue.main, sink)
     if queue.attendance.looking and not queue.targets.looking:
         queue.give_out(now, sink)
     if queue.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone

@@ -28,6 +28,14 @@ FOUND_MOST = 1024
 """Positions of a filter looked at for one answer: each is asked whether it is still there."""
 
 
+def reaches_back(queue: Queue, lsn: int) -> bool:
+    """Whether something that is dispatched next may be no newer than this."""
+    if not queue.ready and queue.barriers.floor() > lsn:
+        return False
+    main = queue.main
+    return queue.ranks is not None or not main.count or main.head() <= lsn or queue.returned.count > 0
+
+
 class Upcoming:
     """One list; equal and stable for as long as the queue and the filter's list are."""
 
@@ -93,7 +101,7 @@ class Upcoming:
         if queue.ranks is not None:
             return next_by_priority(queue, targets, count)
         if targets is not None:
-            return as_chunk(sorted(islice(targets.recalled, count)))
+            return as_chunk(sorted(lsn for _, lsn in targets.back.first(count)))
         if not queue.returned.count:
             return range(0)
         out: list[int] = []

@@ -16,7 +16,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.effects import Purpose, Sink, Token, Verb
-from penstock.core.queue.administering import alter, delete, drain, drop_all, halt, purge, reschedule, withdraw
+from penstock.core.queue.administering import (
+    alter,
+    delete,
+    drain,
+    drop_all,
+    halt,
+    leave_behind,
+    purge,
+    reschedule,
+    withdraw,
+)
 from penstock.core.queue.aside import set_aside
 from penstock.core.queue.barriers.release import looked, release
 from penstock.core.queue.contents import Contents
@@ -60,6 +70,7 @@ class Queue(Contents):
     halt = halt
     drain = drain
     withdraw = withdraw
+    leave_behind = leave_behind
     reschedule = reschedule
     purge = purge
     delete = delete
@@ -191,6 +202,8 @@ class Queue(Contents):
             self.ranks.forget_some()
         if self.shares is not None:
             self.shares.tick(now.mono)
+        if self.pace is not None:
+            self.pace.tick(now.mono)
         if self.attendance.due <= now.mono:
             look(self, now, sink)
         if self.lease_due <= now.mono:
@@ -243,7 +256,7 @@ class Queue(Contents):
         if self.barriers.held:
             release(self, now, sink)
         if self.targets.lists:
-            self.targets.ask(self.main, self.returned, sink)
+            self.targets.ask(self.main, sink)
         if self.attendance.looking and not self.targets.looking:
             looked_first(self, now)
             self.give_out(now, sink)
@@ -266,7 +279,7 @@ class Queue(Contents):
         if token.purpose is Purpose.BARRIER:
             looked(self, token, found, upto)
         else:
-            self.targets.scanned(token, found, upto, self.main, self.returned)
+            self.targets.scanned(token, found, upto, self.main)
         self.carry_on(now, sink)
 
     def rated(self, now: Now, token: Token, chunk: Chunk, ranks: Sequence[int], sink: Sink) -> None:

@@ -8,18 +8,15 @@ while it holds very many is weighed in steps: the limit begins to hold when that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.places import State, chunks, places
 
 if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
     from penstock.core.queue.parts import Parts
-    from penstock.records.chunks import Chunk
 
 STEP = 1 << 20
 """Messages that are weighed together: some five milliseconds, where they lie scattered."""
@@ -38,64 +35,17 @@ class Weight(NamedTuple):
 
 
 def ready_bytes(queue: Parts) -> int:
-    """Of the messages that may be delivered now: those that `ready` counts."""
-    if not queue.ready:
-        return 0
-    return _sum(queue, _ready(queue))
+    """Of the messages that `ready` counts."""
+    return sum(map(queue.sizes.total, chunks(queue, "ready")))
 
 
-def _ready(queue: Parts) -> Iterator[Chunk]:
-    """What is ready, as chunks that will not change."""
-    if queue.main.count:
-        yield from queue.main.chunks()
-    yield from (run.chunk for run in queue.returned.runs())
-    if (shares := queue.shares) is not None:
-        yield from chain(shares.chunks(), (run.chunk for run in shares.runs()))
-
-
-def leased_bytes(queue: Contents) -> int:
-    """Of those that are delivered and not settled."""
-    if not queue.leased:
-        return 0
-    return _sum(queue, (run.chunk for run in queue.leased_runs()))
-
-
-def delayed_bytes(queue: Contents) -> int:
-    """Of those that wait for a time."""
-    if not queue.delayed:
-        return 0
-    return _sum(queue, (run.chunk for run in queue.delays.retries.runs())) + _sum(
-        queue, (lsns for lsns, _ in queue.delays.scheduled.items())
-    )
-
-
-def held_bytes(queue: Contents) -> int:
-    """Of those that nobody may be given yet: see `Contents.held`."""
-    if not queue.held:
-        return 0
-    found = queue.older.chunks if queue.older is not None else []
-    return (
-        _sum(queue, queue.barriers.chunks())
-        + _sum(queue, (run.chunk for run in queue.barriers.runs()))
-        + _sum(queue, found)
-    )
-
-
-def weighed(queue: Contents) -> Weight:
+def weighed(queue: Parts) -> Weight:
     """Of all of it."""
-    ready, leased, held = ready_bytes(queue), leased_bytes(queue), held_bytes(queue)
-    total = ready + leased + held
-    if queue.delayed:
-        total += delayed_bytes(queue)
-    if queue.tail.count:
-        total += _sum(queue, queue.tail.chunks())
-    if queue.dying:
-        total += _sum(queue, (run.chunk for run in queue.letters.runs()))
-    return Weight(ready, leased, held, total)
-
-
-def _sum(queue: Parts, chunks: Iterable[Chunk]) -> int:
-    return sum(map(queue.sizes.total, chunks))
+    by_state = dict[State, int]()
+    for place in places(queue):
+        by_state[place.state] = by_state.get(place.state, 0) + sum(map(queue.sizes.total, place.chunks()))
+    told = by_state.get
+    return Weight(told("ready", 0), told("leased", 0), told("held", 0), sum(by_state.values()))
 
 
 class Weighing:
@@ -107,7 +57,7 @@ class Weighing:
     __slots__ = ("_chunks", "_sizes", "total")
 
     def __init__(self, queue: Parts) -> None:
-        self._chunks = list(_ready(queue))
+        self._chunks = list(chunks(queue, "ready"))
         self._chunks.reverse()
         self._sizes = queue.sizes.copy()
         self.total = 0  # bytes of those that were looked at

@@ -17,6 +17,7 @@ from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
 from penstock.core.state.rulings import difference, dump_exchanges, dump_ruling, dump_some
 from penstock.core.topology.interning import Interning
+from penstock.core.topology.names import REPLY_TO
 from penstock.core.topology.refusals import (
     bad_argument,
     check_settings,
@@ -229,8 +230,8 @@ class Admin(Register):
             return
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        alternate = arguments.get("alternate-exchange")
-        if alternate is not None and not isinstance(alternate, str):
+        alternate = arguments.get("alternate-exchange", "")
+        if not isinstance(alternate, str):
             raise bad_argument(
                 "alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", f"{alternate!r} is not text"
             )
@@ -318,37 +319,20 @@ class Admin(Register):
     # bindings
 
     def bind(
-        self, now: Now, vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
+        self,
+        now: Now,
+        vhost: str,
+        source: str,
+        destination: str,
+        kind: str,
+        key: str,
+        arguments: Mapping[str, object],
+        by: object | None = None,
     ) -> None:
         """Bind a queue or an exchange to an exchange; the same twice is one."""
-        binding, source_type = self._binding(vhost, source, destination, kind, key, arguments)
-        if source_type == "headers":
-            how = arguments.get("x-match")
-            if how is not None and how not in _X_MATCH:
-                raise PreconditionFailed(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
-        if not self._topology.has(binding):
-            now = self._outbox.at(now)
-            self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
-            self._topology.bind(binding)
-
-    def unbind(
-        self, now: Now, vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
-    ) -> None:
-        """Remove a binding; one that does not exist is no error, but its ends must exist."""
-        binding, _ = self._binding(vhost, source, destination, kind, key, arguments)
-        if self._topology.has(binding):
-            now = self._outbox.at(now)
-            self._outbox.begin()
-            self._outbox.record(Kind.UNBIND, destination, binding_header(binding, arguments))
-            self._topology.unbind(binding)
-            self._sweep(now, vhost, {source})
-            self._outbox.end()
-
-    def _binding(
-        self, vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
-    ) -> tuple[Binding, str]:
-        if source == DEFAULT or (kind == "exchange" and destination == DEFAULT):
-            raise on_default_exchange()
+        binding = _binding(vhost, source, destination, kind, key, arguments)
+        if kind == "queue" and destination.startswith(REPLY_TO):
+            raise AccessRefused("cannot bind or unbind to a volatile (direct reply-to) queue")
         exchange = self._topology.exchange(vhost, source)
         if exchange is None:
             raise no_exchange(vhost, source)
@@ -358,9 +342,47 @@ class Admin(Register):
                 raise NotFound(f"no queue '{destination}' in vhost '{vhost}'")
             if bound.onward is not None:
                 raise AccessRefused(f"queue '{destination}' belongs to exchange '{bound.onward}': it cannot be bound")
+            self._refuse_other(bound, by)
         elif self._topology.exchange(vhost, destination) is None:
             raise no_exchange(vhost, destination)
-        return Binding(vhost, source, destination, kind, key, canonical_table(arguments)), routing_type(exchange)
+        if routing_type(exchange) == "headers" and "x-match" in arguments:
+            how = arguments["x-match"]
+            if how not in _X_MATCH:
+                raise PreconditionFailed(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
+        if not self._topology.has(binding):
+            now = self._outbox.at(now)
+            self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
+            self._topology.bind(binding)
+
+    def unbind(
+        self,
+        now: Now,
+        vhost: str,
+        source: str,
+        destination: str,
+        kind: str,
+        key: str,
+        arguments: Mapping[str, object],
+        by: object | None = None,
+    ) -> None:
+        """Remove a binding; one that does not exist is no error, whether its ends do or not."""
+        binding = _binding(vhost, source, destination, kind, key, arguments)
+        if self._topology.has(binding):
+            bound = self.queues.find(vhost, destination) if kind == "queue" else None
+            if bound is not None:
+                self._refuse_other(bound, by)
+            now = self._outbox.at(now)
+            self._outbox.begin()
+            self._outbox.record(Kind.UNBIND, destination, binding_header(binding, arguments))
+            self._topology.unbind(binding)
+            self._sweep(now, vhost, {source})
+            self._outbox.end()
+
+    @staticmethod
+    def _refuse_other(queue: Queue, by: object | None) -> None:
+        """ResourceLocked for a connection that wants to change the bindings of another one's queue."""
+        if by is not None and queue.exclusive_to not in {None, by}:
+            raise locked(queue.vhost, queue.name)
 
     # topics
 
@@ -382,6 +404,15 @@ class Admin(Register):
             now = self._outbox.at(now)
             self._outbox.record(Kind.TOPIC_DELETE, key, {"vhost": vhost, "exchange": exchange})
             self._topology.delete_topic(vhost, exchange, key)
+
+
+def _binding(
+    vhost: str, source: str, destination: str, kind: str, key: str, arguments: Mapping[str, object]
+) -> Binding:
+    """One that somebody may ask for; the default exchange has none but its own."""
+    if source == DEFAULT or (kind == "exchange" and destination == DEFAULT):
+        raise on_default_exchange()
+    return Binding(vhost, source, destination, kind, key, canonical_table(arguments))
 
 
 def binding_header(binding: Binding, arguments: Mapping[str, object]) -> dict[str, object]:

@@ -1,8 +1,25 @@
-"""The queues by their names: a table for each vhost, so that a queue costs one entry and no key of its own."""
+"""The queues by their names: a table for each vhost, so that a queue costs one entry and no key of its own.
+
+Beside them the addresses for replies: names of the default exchange behind which no queue stands, but whoever waits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
 from penstock.core.queue.view import Queue
+
+if TYPE_CHECKING:
+    from penstock.core.effects import Reply
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+"""What a client names that wants replies without a queue, as a queue to consume from and as `reply_to`."""
+
+REPLY_PREFIX = f"{REPLY_TO}."
+"""What addresses for replies begin with; the rest is a secret of whoever waits there and of those it has asked."""
+
+Taker: TypeAlias = "Callable[[Reply], None]"
 
 
 class Names:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import Binding
-from penstock.core.topology.names import Names
+from penstock.core.topology.names import REPLY_PREFIX, Names, Taker
 from penstock.core.topology.topology import DEFAULT, Topology, routing_type, table_of
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
@@ -34,6 +34,7 @@ class Plan:
     by_headers: bool  # a headers exchange is on the way: `queues` holds for messages without headers only
     filtered: bool
     fenced: tuple[int, ...] = ()  # places in `queues` of those with a barrier expression, as these follow in `filters`
+    replies: tuple[str, ...] = ()  # addresses for replies: who waits there, if anybody, is asked message by message
     route: int = -1  # interned id of `queues`; -1 until the first message is stored
     _together: FilterSet | None = None
 
@@ -52,7 +53,7 @@ class Plan:
         queues = tuple(self.queues[i] for i in kept)
         return Plan(
             self.version, queues, filters, self.keep, self.by_headers, any(one is not None for one in filters),
-            tuple(i for i, _ in fenced),
+            tuple(i for i, _ in fenced), self.replies,
         )  # fmt: skip
 
 
@@ -180,8 +181,10 @@ class Router:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self.queues = Names()
+        self.replies: dict[tuple[str, str], Taker] = {}  # who waits at an address of a vhost
         self._views: dict[tuple[str, str], Views] = {}
         self._indexes: dict[tuple[str, str], ExchangeIndex] = {}
+        self._patterns: dict[str, TopicPattern | None] = {}  # of declared topics, by name; None: it is none
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
         self.rating: set[int] = set()  # ids of queues with priorities
@@ -334,17 +337,35 @@ class Router:
         """The plan of a topic; with several keys (CC, BCC), of their union.  By queue id: a route has one form."""
         found: dict[Queue, None] = {}
         by_headers = keep = False
+        replies: tuple[str, ...] = ()
+        if exchange == DEFAULT:
+            keys = tuple(keys)
+            replies = tuple([key for key in keys if key.startswith(REPLY_PREFIX)])
         for key in keys:
+            if key in replies:
+                continue  # no view and no topic sees what is for one client alone
             some, said = self.find(vhost, exchange, key, headers or {})
             found |= some
             by_headers |= said
-            keep |= (vhost, exchange, key) in self._topology.topics
+            keep |= (vhost, exchange, key) in self._topology.topics or self._kept_by_pattern(vhost, exchange, key)
         queues = tuple(sorted(found, key=_by_id))
         filters = tuple(self._filters.get(queue.id) for queue in queues)
         fenced = tuple(i for i, queue in enumerate(queues) if queue.id in self._barriers) if self._barriers else ()
         filters += tuple(self._barriers[queues[i].id] for i in fenced)
         filtered = any(one is not None for one in filters)
-        return Plan(self._topology.version, queues, filters, keep, by_headers, filtered, fenced)
+        return Plan(self._topology.version, queues, filters, keep, by_headers, filtered, fenced, replies)
+
+    def _kept_by_pattern(self, vhost: str, exchange: str, key: str) -> bool:
+        for name in self._topology.kept_by_pattern.get((vhost, exchange), ()):
+            if name not in self._patterns:
+                try:
+                    self._patterns[name] = TopicPattern(name)
+                except ValueError:  # it keeps what has its very name, as ever
+                    self._patterns[name] = None
+            pattern = self._patterns[name]
+            if pattern is not None and pattern.matches(key):
+                return True
+        return False
 
     @property
     def filtering(self) -> bool:

@@ -15,6 +15,7 @@ import orjson
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.plain import as_table, wrap
 from penstock.core.topology.policies import Policies
+from penstock.records.patterns import SPECIAL
 from penstock.records.tables import FieldValue
 
 DEFAULT = ""
@@ -67,6 +68,7 @@ class Topology:
         self.by_source: dict[tuple[str, str], dict[Binding, None]] = {}
         self.by_destination: dict[tuple[str, str, str], dict[Binding, None]] = {}  # (vhost, type, name)
         self.topics: dict[tuple[str, str, str], dict[str, object]] = {}
+        self.kept_by_pattern: dict[tuple[str, str], dict[str, None]] = {}  # names of those that are patterns
         self.policies = Policies()
 
     def exchange(self, vhost: str, name: str) -> ExchangeState | None:
@@ -134,11 +136,25 @@ class Topology:
         """TOPIC_DECLARE."""
         self.version += 1
         self.topics[vhost, exchange, key] = settings
+        self._note_pattern((vhost, exchange, key))
 
     def delete_topic(self, vhost: str, exchange: str, key: str) -> None:
         """TOPIC_DELETE."""
         self.version += 1
         self.topics.pop((vhost, exchange, key), None)
+        self._note_pattern((vhost, exchange, key))
+
+    def _note_pattern(self, topic: tuple[str, str, str]) -> None:
+        """A topic was declared or deleted: of one without a key whose name is a pattern all that match are kept."""
+        vhost, exchange, key = topic
+        here = self.kept_by_pattern.setdefault((vhost, exchange), {})
+        here.pop(key, None)
+        settings = self.topics.get(topic)
+        keyed = settings is not None and (settings.get("key") or settings.get("key_from"))
+        if settings is not None and not keyed and not SPECIAL.isdisjoint(key):
+            here[key] = None
+        if not here:
+            del self.kept_by_pattern[vhost, exchange]
 
     def boot(self) -> None:
         """BOOT: exchanges that are not durable go.  (Queues are their owner's business: see `queue_gone`.)"""
@@ -156,6 +172,8 @@ class Topology:
         for binding in sorted(state.bindings, key=_order):
             self.bind(binding)
         self.topics = {key: dict(value) for key, value in state.topics.items()}
+        for topic in self.topics:
+            self._note_pattern(topic)
         for policy in state.policies.values():
             self.policies.put(policy)
         for setting in state.addresses.values():

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
+from penstock.log.arrow import rows_of
 from penstock.log.frame import Frame, FrameReader, NotAFrame, Window, sound
 from penstock.log.reader import damaged
 from penstock.log.segment import NotASegment, SegmentHeader, read_header
 from penstock.ports import Disk, File
 from penstock.records.kinds import Kind
-from penstock.records.schema import COLUMNS
 
 _BLOCK = 256 << 10
 """Bytes that are read at once: of more, two would lie in memory while the next comes."""
@@ -47,7 +47,7 @@ class RawBatch(NamedTuple):
 
     def decode(self) -> pa.RecordBatch:
         """Its rows."""
-        return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(self.message)), COLUMNS)
+        return rows_of(self.message, compressed=self.frame.compressed)
 
 
 class Source:

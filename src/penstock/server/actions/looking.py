@@ -9,7 +9,7 @@ from penstock.core.actions.rules import Deleting, Querying
 from penstock.core.actions.templates import Happening
 from penstock.errors import NotFound
 from penstock.records.entries import Rows
-from penstock.server.actions.walking import Walk, at_most, ready_chunks, record_chunks
+from penstock.server.actions.walking import Walk, at_most, available_chunks, record_chunks
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
@@ -29,7 +29,7 @@ def query(engine: Engine, step: Querying, happening: Happening, then: Callable[[
     if sow is not None:
         chunks, _ = record_chunks(sow)
     elif (queue := engine.core.find_queue(vhost, name)) is not None:
-        chunks = ready_chunks(queue)
+        chunks = available_chunks(queue)
     else:
         raise NotFound(f"no queue and no SOW topic '{name}' in vhost '{vhost}'")
     happening.added[step.step.capture] = step.default.render(happening)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.publishing.judging import Question, answers_of
+from penstock.core.queue.places import AVAILABLE
 from penstock.expr import Filter
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.chunks import Chunk, as_chunk
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 LOOKED = 256
 """Messages of a chunk."""
-
-BACK_MOST = 100_000
-"""Messages beside the main order of a queue that are put in order."""
 
 Found = Callable[[Rows, list[bool]], bool]
 """Rows, and which of them match; whether the walk is over."""
@@ -87,13 +85,16 @@ class Walk:
             self._engine.call_soon(self._next)  # the others have their turn
 
 
-def ready_chunks(queue: Queue) -> Iterator[Chunk]:
+def available_chunks(queue: Queue) -> Iterator[Chunk]:
     """What is available in a queue, the oldest first."""
-    back = sorted(islice((lsn for run in queue.returned.runs() for lsn in run.chunk), BACK_MOST))
-    main = list(queue.main.chunks()) if queue.main.count else []
-    if not back:
-        return (chunk[start : start + LOOKED] for chunk in main for start in range(0, len(chunk), LOOKED))
-    return _portions(merge(back, (lsn for chunk in main for lsn in chunk)))
+    chunks = sorted(queue.chunks(*AVAILABLE), key=_first_of)
+    if all(a[-1] < b[0] for a, b in pairwise(chunks)):
+        return (chunk[start : start + LOOKED] for chunk in chunks for start in range(0, len(chunk), LOOKED))
+    return _portions(merge(*chunks))
+
+
+def _first_of(chunk: Chunk) -> int:
+    return chunk[0]
 
 
 def _portions(lsns: Iterator[int]) -> Iterator[Chunk]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from penstock.records.rights import MONITORING
 
 if TYPE_CHECKING:
     from penstock.server.amqp.session import Session
@@ -16,15 +19,20 @@ class Admission:
         self._users = users
 
     def to_vhost(self, session: Session, vhost: str) -> str | None:
-        """Why the session may not open the vhost, None if it may.  Whoever has opened one counts."""
+        """Why the session may not open the vhost, None if it may or there is none.  Whoever has opened one counts.
+
+        Only who sees all vhosts, or may open any, is told that there is none.
+        """
         user, accounts = session.user, self._users.accounts
+        if vhost not in accounts.vhosts and self._users.who(user).has(vhost, MONITORING):
+            return None
         if not self._users.enters(user, vhost):
             return f"access to vhost '{vhost}' refused for user '{user}'"
         most = accounts.limits_of_vhosts().get(vhost, {}).get("max-connections", -1)
-        if most >= 0 and sum(one.opened and one.vhost == vhost for one in session.door.sessions) >= most:
+        if most >= 0 and sum(one.vhost == vhost for one in _open(session)) >= most:
             return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
         most = accounts.limits_of_users().get(user, {}).get("max-connections", -1)
-        if most >= 0 and sum(one.opened and one.user == user for one in session.door.sessions) >= most:
+        if most >= 0 and sum(one.user == user for one in _open(session)) >= most:
             return f"connection refused for user '{user}': user connection limit ({most}) is reached"
         return None
 
@@ -34,3 +42,8 @@ class Admission:
         if most < 0 or sum(len(one.channels) for one in session.door.sessions if one.user == session.user) < most:
             return None
         return f"number of channels opened for user '{session.user}' has reached the user's limit ({most})"
+
+
+def _open(session: Session) -> Iterator[Session]:
+    """The connections of the door that have opened a vhost and are not on their way out."""
+    return (one for one in session.door.sessions if one.opened and not one.closing)

@@ -1,4 +1,8 @@
-"""The answers of one channel leave in the order of their questions, also when one has to wait."""
+"""What one channel is told leaves in the order of what it asked, also when an answer has to wait.
+
+What comes of a request without being its answer (a consumer's end, a returned message, the close for a refusal) goes
+behind the answers that are owed: clients match answers with questions by their order.  Deliveries are no answers.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ class Answer:
     then: Callable[[], None] | None = None  # run once it is on its way
     promise: bool = False  # it waits for the disk
     ready: bool = False
+    lasts: bool = True  # it is owed also once the channel is over
 
 
 class Answers:
@@ -46,12 +51,36 @@ class Answers:
         self._waiting.append(answer)
         return answer
 
+    def tell(self, write: Callable[[], None]) -> None:
+        """Say something that is no answer, behind all that are owed."""
+        if self._waiting:
+            self._waiting.append(Answer(None, write, ready=True))
+        else:
+            write()
+
     def ready(self, answer: Answer) -> None:
         """What an answer waited for has come."""
         answer.ready = True
-        channel, waiting = self._channel, self._waiting
-        while waiting and waiting[0].ready and channel.open:
-            first = waiting.popleft()
+        self._go_on()
+
+    def close(self, last: Callable[[], None]) -> None:
+        """The channel is over: of what is owed that goes out which can still come true, then the last word."""
+        owed = [one for one in self._waiting if one.lasts and (one.ready or one.promise)]
+        for one in owed:
+            if one.method is not None:
+                one.then = None
+        self._waiting = deque([*owed, Answer(None, last, ready=True, lasts=False)])
+        self._go_on()
+
+    def break_promises(self) -> None:
+        """What waits for the disk never comes true."""
+        self._waiting = deque([one for one in self._waiting if one.ready or not one.promise])
+        self._go_on()
+
+    def _go_on(self) -> None:
+        channel = self._channel
+        while self._waiting and self._waiting[0].ready:
+            first = self._waiting.popleft()
             if first.method is not None:
                 channel.session.send(channel.number, first.method)
             if first.then is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.expr import Filter
     from penstock.server.amqp.following import Following
+    from penstock.server.amqp.replying import Replies
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transacting import Open
 
@@ -38,6 +39,7 @@ class Channel(Receiver):
         self.consumers: dict[str, Consumer] = {}  # by consumer tag
         self.followings: dict[str, Following] = {}  # those with a bookmark
         self.subscriptions: dict[str, Subscription] = {}  # by consumer tag: of several queues, or replaced
+        self.replies: Replies | None = None  # what the pseudo queue of replies leads to
         self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
         self.informed: set[str] = set()  # tags of consumers that want to know of their leases
         self.encoders: dict[Consumer, DeliveryEncoder] = {}
@@ -66,6 +68,11 @@ class Channel(Receiver):
     def queue(self, name: str) -> Queue:
         """The queue of that name, in the same sense.  Raises NotFound, ResourceLocked."""
         return self.session.core.queue(self.session.vhost, self.queue_name(name), by=self.session)
+
+    def has_consumer(self, tag: str) -> bool:
+        """Whether a consumer of any kind has this tag."""
+        own = self.replies is not None and self.replies.tag == tag
+        return own or any(tag in some for some in (self.consumers, self.followings, self.subscriptions))
 
     def encoder(self, tag: str) -> DeliveryEncoder:
         """One for a consumer of the channel."""
@@ -200,6 +207,9 @@ class Channel(Receiver):
         for following in self.followings.values():
             following.close()
         self.followings.clear()
+        if self.replies is not None:
+            self.replies.close()
+            self.replies = None
         self.consumers.clear()
         self.getters.clear()
         self.encoders.clear()

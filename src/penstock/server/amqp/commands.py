@@ -53,6 +53,10 @@ def _no_tag(tag: int) -> NoReturn:
     raise PreconditionFailed(f"unknown delivery tag {tag}")
 
 
+def _flow(session: Session, channel: Channel, method: m.ChannelFlow) -> None:
+    session.reply(channel, m.ChannelFlowOk(True))  # the machine refuses to stop
+
+
 def _recover(session: Session, channel: Channel, method: m.BasicRecover) -> None:
     session.settle(channel.tags.all(), Verb.RELEASE)
     session.reply(channel, m.BasicRecoverOk())
@@ -72,6 +76,7 @@ def _confirm_select(session: Session, channel: Channel, method: m.ConfirmSelect)
 
 
 _HANDLERS: dict[type[Any], Handler] = {
+    m.ChannelFlow: _flow,
     m.QueueDeclare: declaring.declare_queue,
     m.QueueBind: declaring.bind_queue,
     m.QueueUnbind: declaring.unbind_queue,

@@ -7,8 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
+from penstock.core.topology.names import REPLY_TO
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.expr import compile_filter
+from penstock.server.amqp import replying
 from penstock.server.amqp.arguments import count_of, flag, text_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.following import BOOKMARK
@@ -52,8 +54,13 @@ OF_TOPICS = {
 def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     """basic.consume: of one queue; of several, or from a bookmark, elsewhere."""
     tag = method.consumer_tag or session.door.generated_name("amq.ctag-")
+    if method.queue == REPLY_TO:
+        if channel.has_consumer(tag):
+            raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
+        replying.consume(session, channel, tag, method)
+        return
     if BOOKMARK in method.arguments:
-        if tag in channel.consumers or tag in channel.followings:
+        if channel.has_consumer(tag):
             raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
         consume_from_bookmark(session, channel, channel.queue_name(method.queue), tag, method)
         return
@@ -72,7 +79,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     if flag(arguments, REPLACE):
         replace(session, channel, name, tag, method, filter=text, max_backlog=backlog)
         return
-    if tag in channel.consumers or tag in channel.followings or tag in channel.subscriptions:
+    if channel.has_consumer(tag):
         raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
     if backlog is None and channel.prefetch:
         backlog = channel.prefetch
@@ -81,6 +88,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     if is_pattern(session, name):
         consume_from_several(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
         return
+    narrow = consuming(session, name, text)
     queue = channel.queue(name)
     informs = flag(arguments, INFO)
     consumer = session.core.subscribe(
@@ -91,7 +99,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         client=f"{session.peer}/{channel.number}",
         no_ack=method.no_ack,
         exclusive=method.exclusive,
-        filter=consuming(session, queue, text),
+        filter=narrow,
         max_backlog=backlog,
         shared=channel.shared,
         priority=priority,
@@ -113,6 +121,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
 
 def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
     """basic.cancel: answered when what it was granted before has gone out."""
+    replying.cancel(session, channel, method.consumer_tag)
     consumer = channel.consumers.pop(method.consumer_tag, None)
     wish = channel.subscriptions.pop(method.consumer_tag, None)
     channel.filters.pop(method.consumer_tag, None)

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.config.arguments import given_arguments, name_prefix, queue_settings
+from penstock.core.topology.names import REPLY_TO
+from penstock.core.topology.topology import canonical_table
 from penstock.errors import NotFound
-from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_purge
+from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_find, may_purge
+from penstock.server.amqp.replying import declared
 from penstock.server.entitlements import exchange_needs
 from penstock.wire.amqp import methods as m
 
@@ -19,14 +22,25 @@ if TYPE_CHECKING:
 def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) -> None:
     """queue.declare: a queue, or whether it is there."""
     name = method.queue
+    if name.startswith(REPLY_TO):
+        if not declared(session, name):
+            raise NotFound(f"no queue '{name}' in vhost '{session.vhost}'")
+        if not method.nowait:
+            session.reply(channel, m.QueueDeclareOk(name, 0, 1))
+        return
     if method.passive:
+        may_find(session, "queue", channel.queue_name(name))
         queue = channel.queue(name)
-        may_declare(session, queue.name, queue.settings)
+        session.core.used_queue(session.engine.now(), queue)
     else:
         server_named = not name
         prefix = name_prefix(method.arguments, name, session.vhost)
         name = name or session.door.generated_name(prefix)
-        settings = queue_settings(method.arguments, queue=name, vhost=session.vhost)
+        present = session.core.find_queue(session.vhost, name)
+        if present is not None and canonical_table(present.arguments) == canonical_table(method.arguments):
+            settings = present.settings  # it was asked of when it was declared, by whomever
+        else:
+            settings = queue_settings(method.arguments, queue=name, vhost=session.vhost)
         may_declare(session, name, settings)
         queue = session.core.declare_queue(
             session.engine.now(),
@@ -43,37 +57,40 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
         )
     channel.last_queue = queue.name
     if not method.nowait:
-        ok = m.QueueDeclareOk(queue.name, queue.ready + queue.held, len(queue.consumers))
+        ok = m.QueueDeclareOk(queue.name, queue.available, len(queue.consumers))
         session.reply(channel, ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
 
 
 def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
     """queue.bind."""
-    name = channel.queue_name(method.queue)
-    may_configure(session, "binding a queue", ("write", "queue", name), ("read", "exchange", method.exchange))
-    key = method.routing_key if method.routing_key or method.queue else name
-    may_bind(session, method.exchange, key)
+    name = _change_binding(session, channel, method, "binding", session.core.bind)
     queue = session.core.queue(session.vhost, name, by=session)
-    session.core.bind(session.engine.now(), session.vhost, method.exchange, queue.name, "queue", key, method.arguments)
     if not method.nowait:
         session.reply(channel, m.QueueBindOk(), durable=queue.durable)
 
 
 def unbind_queue(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
     """queue.unbind."""
-    name = channel.queue_name(method.queue)
-    may_configure(session, "unbinding a queue", ("write", "queue", name), ("read", "exchange", method.exchange))
-    may_bind(session, method.exchange, method.routing_key)
-    session.core.unbind(
-        session.engine.now(), session.vhost, method.exchange, name, "queue", method.routing_key, method.arguments
-    )
+    _change_binding(session, channel, method, "unbinding", session.core.unbind)
     session.reply(channel, m.QueueUnbindOk(), durable=True)
+
+
+def _change_binding(
+    session: Session, channel: Channel, method: m.QueueBind | m.QueueUnbind, what: str, command: Callable[..., object]
+) -> str:
+    """Both ask for the same rights and name a binding in the same way; the name of the queue."""
+    name, exchange = channel.queue_name(method.queue), method.exchange
+    may_configure(session, f"{what} a queue", ("write", "queue", name), ("read", "exchange", exchange))
+    key = method.routing_key if method.routing_key or method.queue else name
+    may_bind(session, exchange, key)
+    command(session.engine.now(), session.vhost, exchange, name, "queue", key, method.arguments, by=session)
+    return name
 
 
 def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> None:
     """queue.purge."""
+    may_purge(session, channel.queue_name(method.queue))
     queue = channel.queue(method.queue)
-    may_purge(session, queue)
     count = session.core.purge_queue(session.engine.now(), queue)
     if not method.nowait:
         session.reply(channel, m.QueuePurgeOk(count), durable=queue.durable)
@@ -82,13 +99,14 @@ def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> Non
 def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> None:
     """queue.delete."""
     name = channel.queue_name(method.queue)
+    present = session.core.find_queue(session.vhost, name)
+    if present is None or present.exclusive_to is not session:
+        may_configure(session, "deleting a queue", ("configure", "queue", name))
     try:
         queue = session.core.queue(session.vhost, name, by=session)
     except NotFound:
         count = 0  # deleting what is not there is fine
     else:
-        if queue.exclusive_to is not session:
-            may_configure(session, "deleting a queue", ("configure", "queue", name))
         count = session.core.delete_queue(
             session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
         )
@@ -101,7 +119,9 @@ def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> N
 
 def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDeclare) -> None:
     """exchange.declare: an exchange, or whether it is there."""
-    if not method.passive:
+    if method.passive:
+        may_find(session, "exchange", method.exchange)
+    else:
         needs = exchange_needs(method.exchange, method.arguments.get("alternate-exchange"))
         may_configure(session, "declaring an exchange", *needs)
     session.core.declare_exchange(

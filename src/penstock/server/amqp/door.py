@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import socket
 from collections.abc import Callable, Container, Sequence
@@ -15,9 +14,9 @@ from penstock.server.amqp.appetite import Appetite
 from penstock.server.amqp.holding import Holding
 from penstock.server.amqp.outgoing import SEND_MOST
 from penstock.server.amqp.session import Session
-from penstock.server.opening.listening import BACKLOG, bind
+from penstock.server.opening.listening import bind
+from penstock.version import __version__
 from penstock.wire.amqp import events, methods
-from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.frames import Limits
 from penstock.wire.amqp.handshake import EXTERNAL, SPEAKS_TLS
 from penstock.wire.amqp.machine import ServerConnection
@@ -28,24 +27,16 @@ if TYPE_CHECKING:
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
-    from penstock.server.tls.handshakes import Handshakes
+    from penstock.server.guard.listening import Entry, Listener
+    from penstock.server.guard.strangers import Stranger
+    from penstock.server.logins import Logins, Verdict
     from penstock.server.tls.keeping import Keeper
     from penstock.server.tls.peer import Peer
 
-logger = logging.getLogger("penstock.server.amqp")
-
-HEADER_TIMEOUT_US = 10_000_000
-LOGIN_TIMEOUT_US = 30_000_000
+OPEN_TIMEOUT_US = 30_000_000
+"""Who has logged in has so long, from the connection on, to open a vhost."""
 CLOSE_TIMEOUT_US = 10_000_000
-"""A client that does not answer our close for so long is cut off."""
-REFUSED_LOGIN_DELAY_S = 1.0
-"""A refused login is answered late, to slow guessing."""
-
-CheckLogin = Callable[[str, str, str], bool]
-"""(user, password, peer host) -> may log in."""
-
-Admits = Callable[[str, str], bool]
-"""(user, peer host) -> may log in, its certificate having said who it is."""
+"""A client that does not answer our close, or does not close after the last word, for so long is cut off."""
 
 
 def unlimited(user: str) -> None:
@@ -58,24 +49,28 @@ class AmqpDoor:
     def __init__(
         self,
         engine: Engine,
-        check_login: CheckLogin,
+        logins: Logins,
         vhosts: Container[str],
         counters: Counters,
         limits: Limits | None = None,
         rights: Callable[[str], Rights | None] = unlimited,
         admission: Admission | None = None,
-        admits: Admits | None = None,
+        certificates: bool = False,
+        entry: Entry | None = None,
     ) -> None:
         """`rights`: what a user may read and write; None where nothing is limited.  `vhosts` may change.
 
-        admits: whom certificates log in (SASL EXTERNAL); without it that is not offered.
+        certificates: whether certificates log in (SASL EXTERNAL); else that is not offered.
+        entry: how clients are taken; without it nobody listens.
         """
         self.admission = admission
-        self._admits = admits
-        self._handshakes: Handshakes | None = None
+        self._certificates = certificates
+        self._asking = set[asyncio.Task[None]]()
+        self._entry = entry
+        self._listeners: list[Listener] = []
         self.rights = rights
         self.engine = engine
-        self.check_login = check_login
+        self.logins = logins
         self.vhosts = vhosts
         self.limits = limits or Limits()
         self.sessions: set[Session] = set()
@@ -83,48 +78,50 @@ class AmqpDoor:
         self.holding = Holding(engine)
         self.alarm = DiskAlarm(engine, self.holding)
         self._confirms: dict[Channel, int] = {}
-        self._servers: list[asyncio.Server] = []
         engine.on_broken.append(self._broken)
 
     # -- listening
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
+    def listen(self, host: str, port: int) -> tuple[str, int]:
         """Start to accept; returns the address that was bound."""
-        return await self.open(bind(host, port))
+        return self.open(bind(host, port))
 
-    async def open(self, sockets: Sequence[socket.socket]) -> tuple[str, int]:
+    def open(self, sockets: Sequence[socket.socket]) -> tuple[str, int]:
         """Accept who waits at these listening sockets, and who comes; returns the first one's address."""
-        loop = asyncio.get_running_loop()
-        for sock in sockets:
-            server = await loop.create_server(lambda: AmqpLink(self), sock=sock, backlog=BACKLOG)
-            self._servers.append(server)
-        bound = sockets[0].getsockname()
-        return bound[0], bound[1]
+        assert self._entry is not None
+        listener = self._entry.listener("amqp", lambda stranger: AmqpLink(self, stranger))
+        self._listeners.append(listener)
+        return listener.open(sockets)
 
     def open_tls(self, sockets: Sequence[socket.socket], keeper: Keeper) -> tuple[str, int]:
         """The same for clients with TLS."""
         from penstock.server.amqp.tls_link import TlsLink
-        from penstock.server.tls.handshakes import Handshakes
 
-        self._handshakes = Handshakes("amqps", keeper.current, lambda: TlsLink(self))
-        return self._handshakes.open(sockets)
+        assert self._entry is not None
+        listener = self._entry.listener("amqps", lambda stranger: TlsLink(self, stranger), keeper.current)
+        self._listeners.append(listener)
+        return listener.open(sockets)
 
     def stop_listening(self) -> None:
         """Accept nobody any more."""
-        if self._handshakes is not None:
-            self._handshakes.close()
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
 
     def close_all(self, text: str) -> None:
         """connection.close 320 to everybody."""
         for session in list(self.sessions):
             session.close_by_server(320, text)
 
-    def open_session(self, link: AmqpLink, peer: str, local: str = "", tls: Peer | None = None) -> Session:
-        """A connection came from one address to another.  tls: what its handshake has shown, where there was one."""
-        external = self._admits is not None and tls is not None and tls.der is not None
-        session = Session(self, ServerConnection(self.limits, external=external), link, peer, local, tls)
+    def open_session(
+        self, link: AmqpLink, peer: str, local: str = "", tls: Peer | None = None, stranger: Stranger | None = None
+    ) -> Session:
+        """A connection came from one address to another.  tls: what its handshake has shown, where there was one.
+
+        stranger: how long it may be one is somebody's care.
+        """
+        external = self._certificates and tls is not None and tls.der is not None
+        machine = ServerConnection(self.limits, version=__version__, external=external)
+        session = Session(self, machine, link, peer, local, tls, stranger)
         self.sessions.add(session)
         self.counters.connections_opened += 1
         return session
@@ -142,35 +139,56 @@ class AmqpDoor:
     # -- logins
 
     def login(self, session: Session, event: events.LoginAsked) -> None:
-        """Accept, or refuse late."""
+        """Accept, or refuse late: at once, or when the password's hash has been worked out."""
+        session.waits(for_us=True)
         host = session.peer.rsplit(":", 1)[0]
         user = event.user
         if event.mechanism == EXTERNAL:
             user = (session.tls.user() if session.tls is not None else None) or ""
-            good = bool(user) and self._admits is not None and self._admits(user, host)
+            verdict: Verdict | None = self.logins.by_certificate("amqp", user if self._certificates else "", host)
         else:
-            good = self.check_login(user, event.password, host)
-        if good:
-            session.user = user
-            session.rights = self.rights(user)
-            session.machine.accept_login()
-            session.outgoing.mark_dirty()
+            verdict = self.logins.at_once("amqp", user, event.password, host)
+        if verdict is not None:
+            self._answer_login(session, user, verdict)
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def ask() -> None:
+            found = await self.logins.ask("amqp", user, event.password, host)
+            self._answer_login(session, user, found, loop.time() - began)
+            self.engine.arm()
+
+        task = loop.create_task(ask())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _answer_login(self, session: Session, user: str, verdict: Verdict, took_s: float = 0.0) -> None:
+        """A refusal comes as late whatever was wrong, and however long that took to find out."""
+        if verdict.good:
+            if not session.closed:
+                session.logged_in()
+                session.user = user
+                session.rights = self.rights(user)
+                session.machine.accept_login()
+                session.outgoing.mark_dirty()
             return
 
         def refuse() -> None:
             if not session.closed:
+                session.waits(for_us=False)
                 session.machine.refuse_login()
                 session.outgoing.mark_dirty()
                 self.engine.arm()
 
-        asyncio.get_running_loop().call_later(REFUSED_LOGIN_DELAY_S, refuse)
+        asyncio.get_running_loop().call_later(self.logins.delay_s - took_s, refuse)
 
     def open_vhost(self, session: Session, vhost: str) -> None:
         """connection.open."""
-        if vhost not in self.vhosts:
-            session.machine.fail_connection(530, f"vhost {vhost} not found", methods.ConnectionOpen)
-        elif self.admission is not None and (why := self.admission.to_vhost(session, vhost)) is not None:
+        if self.admission is not None and (why := self.admission.to_vhost(session, vhost)) is not None:
             session.machine.fail_connection(530, why, methods.ConnectionOpen)
+        elif vhost not in self.vhosts:
+            session.machine.fail_connection(530, f"vhost {vhost} not found", methods.ConnectionOpen)
         else:
             session.vhost = vhost
             session.opened = True
@@ -180,8 +198,8 @@ class AmqpDoor:
 
     def tell_stranger(self, session: Session, event: events.ConnectionFailed) -> None:
         """Somebody who does not speak AMQP came: a client with TLS is told of, for its settings are wrong."""
-        if event.text == SPEAKS_TLS:
-            logger.warning("amqp: %s was sent away: %s", session.peer, event.text)
+        if event.text == SPEAKS_TLS and session.stranger is not None:
+            session.stranger.tell(event.text)
 
     def generated_name(self, prefix: str) -> str:
         """A name nobody else has."""
@@ -234,8 +252,7 @@ class AmqpDoor:
                     session.link.close()
                 continue
             if not session.opened:
-                limit = LOGIN_TIMEOUT_US if session.machine.phase is not Phase.HEADER else HEADER_TIMEOUT_US
-                if now - session.opened_at > limit:
+                if now - session.opened_at > OPEN_TIMEOUT_US:
                     session.link.close()
                 continue
             interval = session.machine.heartbeat * 1_000_000
@@ -252,10 +269,11 @@ class AmqpDoor:
 class AmqpLink(asyncio.Protocol):
     """The asyncio transport of one session."""
 
-    def __init__(self, door: AmqpDoor) -> None:
+    def __init__(self, door: AmqpDoor, stranger: Stranger) -> None:
         self.door = door
         self.transport: asyncio.Transport
         self.session: Session
+        self._stranger = stranger
         self._tls: Peer | None = None
         self._appetite = Appetite()
 
@@ -264,12 +282,14 @@ class AmqpLink(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
         self.keep_below(SEND_MOST)
         self._read_at_most(self._appetite.size)
-        host, port = self.transport.get_extra_info("peername")[:2]
-        here = self.transport.get_extra_info("sockname")[:2]
-        self.session = self.door.open_session(self, f"{host}:{port}", f"{here[0]}:{here[1]}", self._tls)
+        stranger, here = self._stranger, self.transport.get_extra_info("sockname")[:2]
+        peer = f"{stranger.host}:{stranger.port}"
+        self.session = self.door.open_session(self, peer, f"{here[0]}:{here[1]}", self._tls, stranger)
+        stranger.close, stranger.doing = self.transport.abort, ""
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came."""
+        self._stranger.heard(len(data))
         mono = self.door.engine.clock.mono
         began = mono()
         self.session.receive(data)
@@ -290,6 +310,7 @@ class AmqpLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's: the link is gone."""
+        self._stranger.gone()
         self.session.connection_lost()
 
     def write(self, data: bytes) -> None:
@@ -307,6 +328,11 @@ class AmqpLink(asyncio.Protocol):
     def close(self) -> None:
         """Send what is buffered, then close."""
         self.transport.close()
+
+    def end_writing(self) -> None:
+        """Send what is buffered, then say that nothing follows, which TLS of asyncio cannot; read on."""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def pause_reading(self) -> None:
         """Let the kernel hold the peer back."""

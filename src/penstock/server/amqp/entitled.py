@@ -19,7 +19,6 @@ from penstock.server.entitlements import Need, Rights, narrowed
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
     from penstock.records.settings import QueueSettings
     from penstock.server.amqp.intake import Intake, Judged
     from penstock.server.amqp.session import Session
@@ -115,10 +114,16 @@ class Entitled:
         intake.session.fail_channel(run.channel, error, methods.BasicPublish)
 
 
-def consuming(session: Session, queue: Queue, text: str | None) -> Filter | None:
-    """The filter of a consumer, narrowed to what its user may read.  Raises AccessRefused, ExpressionError."""
-    right = None if session.rights is None else session.rights.read_queue(queue.vhost, queue.name)
+def consuming(session: Session, name: str, text: str | None) -> Filter | None:
+    """The filter of a queue's consumer, narrowed to what its user may read.  Raises AccessRefused, ExpressionError."""
+    right = None if session.rights is None else session.rights.read_queue(session.vhost, name)
     return narrowed(text, right)
+
+
+def may_find(session: Session, thing: str, name: str) -> None:
+    """AccessRefused unless the user may ask whether it is there: before it is looked for."""
+    if session.rights is not None:
+        session.rights.find(session.vhost, thing, name)
 
 
 def may_declare(session: Session, name: str, settings: QueueSettings) -> None:
@@ -140,7 +145,7 @@ def may_bind(session: Session, source: str, key: str) -> None:
         session.rights.binds(session.core, session.vhost, source, key)
 
 
-def may_purge(session: Session, queue: Queue) -> None:
-    """AccessRefused unless the user may read, and so acknowledge, all of it."""
+def may_purge(session: Session, name: str) -> None:
+    """AccessRefused unless the user may read, and so acknowledge, all of a queue."""
     if session.rights is not None:
-        session.rights.read_all_of_queue(queue.vhost, queue.name, "purging")
+        session.rights.read_all_of_queue(session.vhost, name, "purging")

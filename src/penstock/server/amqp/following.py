@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.records import properties as header_codec
-from penstock.server.amqp.arguments import flag, text_of
+from penstock.server.amqp.arguments import count_of, flag, text_of
 from penstock.server.filters.asking import asked_by
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.replays import Asked
@@ -196,7 +196,8 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     flag(arguments, "x-fully-durable")  # it always is
     fields = text("x-select")
     select = None if fields is None else parse_select([fields])
-    info, timed = arguments.get("x-info") is True, flag(arguments, STAMP)
+    info, timed = flag(arguments, "x-info"), flag(arguments, STAMP)
+    count_of(arguments, "x-priority", None)  # whoever reads a topic by himself has nobody to go before
     selection = selection_of(session.core, session.vhost, "", name)
     select = narrowed_select(select, fields_of(selection, session.rights))
     following = Following(session, channel, tag, info=info, timed=timed, select=select)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     """basic.get."""
+    narrow = consuming(session, channel.queue_name(method.queue), None)
     queue = channel.queue(method.queue)
     getter = channel.getters.get((queue.id, method.no_ack))
     now = session.engine.now()
@@ -34,7 +35,7 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
             holder=channel,
             client=f"{session.peer}/{channel.number}",
             no_ack=method.no_ack,
-            filter=consuming(session, queue, None),
+            filter=narrow,
             passive=True,
             on_overdue=channel.overdue,
         )
@@ -108,5 +109,5 @@ def answer_get(session: Session, channel: Channel, effect: Deliver, piece: Piece
         session.outgoing.mark_dirty()
 
     answer = channel.getting[effect.consumer].popleft()
-    answer.method, answer.then = None, write
+    answer.method, answer.then, answer.lasts = None, write, False
     channel.answers.ready(answer)

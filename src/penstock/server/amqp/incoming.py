@@ -48,6 +48,7 @@ class Incoming:
         self.paused = False  # the link is not read
         self.stopped = False  # and is not to be until `start`
         self.received_at = engine.clock.mono()
+        self.received = self.reads = 0  # bytes; how often some came
         self._engine = engine
         self._link = link
         self._actor = actor
@@ -55,9 +56,11 @@ class Incoming:
         self._methods = 0  # since the others had their turn
         self._breathing = False  # held for that reason
 
-    def begin(self) -> None:
-        """A read came."""
+    def begin(self, size: int) -> None:
+        """A read of so many bytes came."""
         self.received_at = self._engine.clock.mono()
+        self.received += size
+        self.reads += 1
         self._methods = 0
 
     def take(self, some: Iterable[events.Event]) -> bool:
@@ -170,9 +173,14 @@ class Incoming:
             self.stopped = False
             self.resume()
 
+    def pass_over(self) -> None:
+        """Nobody acts on what comes any more: read it all, whatever it waited for."""
+        self._held, self._breathing, self.stopped = None, False, False
+        self.resume()
+
     def resume(self) -> None:
         """Read again, unless events wait."""
-        if self._held is not None or self.stopped:
+        if not self.paused or self._held is not None or self.stopped:
             return
         self.paused = False
         if not self._actor.closed:

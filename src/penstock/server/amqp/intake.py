@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, Refused
 from penstock.records.entries import Publishes, Topic
-from penstock.records.properties import peeked
+from penstock.records.properties import REPLY_TO, peeked
 from penstock.server.amqp.entitled import Entitled
 from penstock.server.amqp.holding import part
+from penstock.server.amqp.replying import asking
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.deliver import returned
 from penstock.wire.amqp.events import Target
@@ -61,9 +62,9 @@ class Intake:
         channel = self.session.channels.get(run.channel)
         if channel is None or not channel.open or self.session.closing:
             return
-        forged = self._forged(run)
-        if forged is not None:
-            self._refuse_forged(run, *forged, judged)
+        wrong = self._wrong_header(channel, run)
+        if wrong is not None:
+            self._refuse_header(run, *wrong, judged)
             return
         if self.session.rights is not None and not self._entitled(self.session.rights).allows(run, judged):
             return
@@ -90,24 +91,36 @@ class Intake:
             self._judge = Entitled(self, rights)
         return self._judge
 
-    def _forged(self, run: events.PublishRun) -> tuple[int, str] | None:
-        """The first row that says it is of another user than the one who logged in, and which."""
+    def _wrong_header(self, channel: Channel, run: events.PublishRun) -> tuple[int, Refused] | None:
+        """The first row whose header is of another user, or asks for replies that nobody waits for, and why not.
+
+        Those before it that ask for replies say where from now on.
+        """
+        some, user = run.properties, self.session.user
+        rows = [some] if isinstance(some, bytes) else some
         if run.plain >= 0:
             return None
-        some = run.properties
-        rows = [some] if isinstance(some, bytes) else some
         for row, data in enumerate(rows):
-            if data[1] & USER_ID and (user := peeked(data)[3]) is not None and user != self.session.user:
-                return row, user
+            if data[0] & REPLY_TO:
+                try:
+                    changed = asking(channel, data)
+                except PreconditionFailed as refusal:
+                    return row, refusal
+                if changed is not None:
+                    rows[row] = changed
+            if data[1] & USER_ID and (claimed := peeked(data)[3]) is not None and claimed != user:
+                text = f"user_id property set to '{claimed}' but authenticated user was '{user}'"
+                return row, PreconditionFailed(text)
+        if isinstance(some, bytes):
+            run.properties = rows[0]
         return None
 
-    def _refuse_forged(self, run: events.PublishRun, row: int, user: str, judged: Judged | None) -> None:
+    def _refuse_header(self, run: events.PublishRun, row: int, why: Refused, judged: Judged | None) -> None:
         """Publish the rows before it, then close the channel for it."""
         if row and isinstance(run.properties, list):  # with one header for all the first is wrong already
             targets = run.targets[:row] if isinstance(run.targets, list) else run.targets
             self.take(events.PublishRun(run.channel, targets, run.properties[:row], run.bodies[:row]), judged)
-        text = f"user_id property set to '{user}' but authenticated user was '{self.session.user}'"
-        self.session.fail_channel(run.channel, PreconditionFailed(text), methods.BasicPublish)
+        self.session.fail_channel(run.channel, why, methods.BasicPublish)
 
     def topic_of(self, target: Target) -> Topic:
         """The topic of a method frame.  Raises NotFound, AccessRefused."""
@@ -216,18 +229,16 @@ class Intake:
                 self.counters.unroutable_dropped += 1
                 continue
             self.counters.unroutable_returned += 1
-            self.machine.send_pieces(
+            pieces = returned(
                 channel.number,
-                returned(
-                    channel.number,
-                    312,
-                    target.exchange,
-                    target.key,
-                    run.properties_of(row),
-                    run.bodies[row],
-                    self.machine.frame_max,
-                ),
+                312,
+                target.exchange,
+                target.key,
+                run.properties_of(row),
+                run.bodies[row],
+                self.machine.frame_max,
             )
+            channel.answers.tell(partial(self.machine.send_pieces, channel.number, pieces))
         self.session.outgoing.take_machine_output()
 
     def confirm(self, channel: Channel, first: int, last: int, refused: list[int] | None) -> None:

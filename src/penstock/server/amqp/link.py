@@ -16,6 +16,10 @@ class Link(Protocol):
         """Send what is buffered, then close."""
         ...
 
+    def end_writing(self) -> None:
+        """Send what is buffered, then say that nothing follows, where the transport can say that; read on."""
+        ...
+
     def buffered(self) -> int:
         """Bytes written and not yet taken by the kernel."""
         ...

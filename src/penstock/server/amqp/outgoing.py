@@ -26,16 +26,26 @@ SEND_FREE = 64 << 10
 class Outgoing:
     """What one connection has to send.  Deliveries add to `frames` and `unsent`, and mark it dirty."""
 
-    def __init__(self, engine: Engine, machine: ServerConnection, link: Link, on_room: Callable[[], None]) -> None:
-        """on_room: called when deliveries were written and the link takes more."""
+    def __init__(
+        self,
+        engine: Engine,
+        machine: ServerConnection,
+        link: Link,
+        on_room: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """on_room: called when deliveries were written and the link takes more.  on_end: with the last word."""
         self.frames: list[bytes] = []
         self.unsent = 0  # bytes of deliveries in `frames`, about
         self.blocked = False  # the peer does not read
         self.sent_at = engine.clock.mono()
+        self.sent = self.writes = 0  # bytes; how often some went out
         self._engine = engine
         self._machine = machine
         self._link = link
         self._on_room = on_room
+        self._on_end = on_end
+        self._ended = False  # the last word was said
         self._dirty = False
         self._over = False
         self._narrow = False  # the budget is short: no more than SEND_FREE may wait
@@ -76,14 +86,18 @@ class Outgoing:
             frames.clear()
         if data and not self._over:
             self.sent_at = self._engine.clock.mono()
+            self.sent += len(data)
+            self.writes += 1
             self._link.write(data)
             self.count_unsent()
         if self.unsent:
             self.unsent = 0
             if not self.blocked:
                 self._on_room()
-        if self._machine.finished and not self._over:
-            self._link.close()
+        if self._machine.finished and not self._ended:
+            self._ended = True
+            if not self._over:
+                self._on_end()
 
     def count_unsent(self) -> None:
         """Charge what waits for the peer to the budget; when that is short, let less wait."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.errors import DiskFull, LogBroken, PenstockError, Refused
+from penstock.errors import DiskFull, LogBroken, PenstockError, PreconditionFailed, Refused
 from penstock.server.amqp import commands
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.holding import HELD_MOST
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.amqp.link import Link
     from penstock.server.entitlements import Rights
+    from penstock.server.guard.strangers import Stranger
     from penstock.server.tls.peer import Peer
 
 LONE_READ = 2048
@@ -45,6 +46,7 @@ class Session:
         peer: str,
         local: str = "",
         tls: Peer | None = None,
+        stranger: Stranger | None = None,
     ) -> None:
         self.door = door
         self.engine = door.engine
@@ -55,18 +57,20 @@ class Session:
         self.peer = peer
         self.local = local
         self.tls = tls  # what the client showed in its handshake; None without TLS
+        self.stranger = stranger  # what it is to the guard until it has logged in; None: nobody guards
         self.user = ""
         self.rights: Rights | None = None  # None: nothing is limited
         self.vhost = "/"
         self.opened = False
         self.closing = False
         self.closed = False
-        self.outgoing = Outgoing(self.engine, machine, link, self._go_on_delivering)
+        self.outgoing = Outgoing(self.engine, machine, link, self._go_on_delivering, self._linger)
         self.incoming = Incoming(self.engine, link, self)
         self._partial = 0  # bytes of announced bodies that count against the budget
         self.channels: dict[int, Channel] = {}
+        self.leaving: dict[int, Channel] = {}  # those that are over and still owe answers
         self.opened_at = door.engine.clock.mono()
-        self.closing_at = 0  # when we gave it up
+        self.closing_at = 0  # when we gave it up, or said our last word
         self.intake = Intake(self)
         self.settling = Settling(self)
         self._before = 0  # the last LSN when the present method came
@@ -76,7 +80,9 @@ class Session:
     def receive(self, data: bytes) -> None:
         """Handle what one read brought."""
         incoming, machine = self.incoming, self.machine
-        incoming.begin()
+        if machine.finished:
+            return  # it has not heard our last word yet
+        incoming.begin(len(data))
         published = incoming.take(machine.receive(data))
         while machine.unread and not self.closing:
             published |= incoming.take(machine.receive(b""))
@@ -190,9 +196,7 @@ class Session:
 
     def unknown_tag(self, channel: Channel, tag: int, method: type[methods.Method]) -> None:
         """A tag that is not outstanding: the channel's mistake."""
-        self.machine.fail_channel(channel.number, 406, f"unknown delivery tag {tag}", method)
-        self.close_channel(channel)
-        self.outgoing.mark_dirty()
+        self.fail_channel(channel.number, PreconditionFailed(f"unknown delivery tag {tag}"), method)
 
     # -- methods
 
@@ -249,13 +253,16 @@ class Session:
                 self.machine.refuse(channel.number, channel.published, multiple=True)
                 self.outgoing.take_machine_output()
             if channel.answers.promising:
+                channel.answers.break_promises()
                 error = LogBroken(f"{reason}; whether this will last is unknown")
                 self.fail_channel(channel.number, error, methods.Method)
+        for channel in list(self.leaving.values()):
+            channel.answers.break_promises()
 
     def notify_cancel(self, channel: Channel, tag: str) -> None:
         """basic.cancel to a client that announced that it understands one."""
         if "consumer_cancel_notify" in self.machine.client_capabilities:
-            self.send(channel.number, methods.BasicCancel(tag, True))
+            channel.answers.tell(partial(self.send, channel.number, methods.BasicCancel(tag, True)))
 
     def fail_channel(
         self, number: int, error: PenstockError, method: type[methods.Method], *, lost: bool = False
@@ -268,12 +275,21 @@ class Session:
         if whole:
             self.machine.fail_connection(code, text, method)
             self._close_all(lost=False)
-        else:
-            self.machine.fail_channel(number, code, text, method)
-            self._channel_over(number, lost=lost)
+        elif number in self.channels:
+            self._channel_over(number, partial(self.machine.fail_channel, number, code, text, method), lost=lost)
         self.outgoing.mark_dirty()
 
     # -- life
+
+    def logged_in(self) -> None:
+        """It has said who it is."""
+        if self.stranger is not None:
+            self.stranger.known()
+
+    def waits(self, *, for_us: bool) -> None:
+        """Whether its login is with us: then its time is not counted."""
+        if self.stranger is not None:
+            self.stranger.held = for_us
 
     def _other(self, event: events.Event) -> None:
         match event:
@@ -289,12 +305,12 @@ class Session:
                 self.channels[event.channel] = Channel(self, event.channel)
                 self.counters.channels_opened += 1
             case events.ChannelFailed():
-                self._channel_over(event.channel)
+                self._channel_over(event.channel, _nothing)
             case events.ChannelClosed() | events.ConnectionClosed() if self.door.holding.closes_later(self, event):
                 pass
             case events.ChannelClosed():
-                self._channel_over(event.channel)
-                self.send(event.channel, methods.ChannelCloseOk())
+                answer = methods.ChannelCloseOk()
+                self._channel_over(event.channel, partial(self.machine.send, event.channel, answer))
             case events.ConnectionFailed():
                 if event.drop:
                     self.door.tell_stranger(self, event)
@@ -314,12 +330,24 @@ class Session:
         self.rights = rights
         self.intake.forget_rights()
 
-    def _channel_over(self, number: int, *, lost: bool = False) -> None:
-        channel = self.channels.get(number)
-        if channel is not None:
-            self.close_channel(channel, lost=lost)
+    def _channel_over(self, number: int, last: Callable[[], None], *, lost: bool = False) -> None:
+        """A channel is over, or its client closes one that is: `last` is said behind the answers that it is owed."""
+        channel = self.channels.get(number) or self.leaving.get(number)
+        if channel is None:
+            last()
+        else:
+            if channel.open:
+                self._close_channel(channel, lost=lost)
+            self.leaving[number] = channel
+            channel.answers.close(partial(self._left, number, last))
+        self.outgoing.mark_dirty()
 
-    def close_channel(self, channel: Channel, *, lost: bool = False) -> None:
+    def _left(self, number: int, last: Callable[[], None]) -> None:
+        del self.leaving[number]
+        last()
+        self.outgoing.take_machine_output()
+
+    def _close_channel(self, channel: Channel, *, lost: bool) -> None:
         """What the channel held goes back to its queues, each message to its own place."""
         channel.open = False
         self.channels.pop(channel.number, None)
@@ -335,9 +363,20 @@ class Session:
         for channel in self.channels.values():
             channel.silence()  # what one gives back must not be granted to another
         for channel in list(self.channels.values()):
-            self.close_channel(channel, lost=lost)
+            self._close_channel(channel, lost=lost)
+        self.leaving.clear()
         self.core.end_exclusive(self.engine.now(), self)
         self.engine.arm()
+
+    def _linger(self) -> None:
+        """Our last word is said.  It is the peer who closes: a socket that is closed while bytes that nobody has read
+        lie in it is reset, and then the peer may never hear that word.  The door's beat bounds how long that takes.
+        """
+        if not self.closing:
+            self._close_all(lost=False)
+        self.closing_at = self.engine.clock.mono()
+        self.incoming.pass_over()
+        self.link.end_writing()
 
     def connection_lost(self) -> None:
         """The link is gone; leases return, exclusive queues end."""
@@ -356,3 +395,7 @@ class Session:
         self.machine.fail_connection(code, text)
         self._close_all(lost=False)
         self.outgoing.mark_dirty()
+
+
+def _nothing() -> None:
+    """It was said already."""

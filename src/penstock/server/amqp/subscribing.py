@@ -140,6 +140,8 @@ def replace(
         raise PreconditionFailed(f"{REPLACE}: the consumer '{tag}' has no_ack {wish.no_ack}, which stays")
     if channel.shared is not None and name != wish.topic:
         raise ProtocolError(f"{REPLACE} with another queue: not with a global prefetch", reply_code=540)
+    if session.rights is not None:
+        session.rights.take(session.vhost, name)
     session.core.replace(
         session.engine.now(),
         wish,

@@ -132,6 +132,11 @@ class Tags:
                 self._joined = None
         return first
 
+    def spend(self) -> int:
+        """The tag of a delivery that nobody settles: it is as that of a consumer that does not ack."""
+        self.next += 1
+        return self.next - 1
+
     def give_each(self, consumers: Sequence[Consumer], chunk: Chunk) -> int:
         """The first of `len(chunk)` new tags, outstanding, each of the consumer at its place; all are of one queue."""
         first = self.next

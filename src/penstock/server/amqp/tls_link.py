@@ -14,13 +14,14 @@ from penstock.server.tls.peer import peer_of
 
 if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.guard.strangers import Stranger
 
 
 class TlsLink(AmqpLink):
     """The asyncio transport of one session over TLS."""
 
-    def __init__(self, door: AmqpDoor) -> None:
-        super().__init__(door)
+    def __init__(self, door: AmqpDoor, stranger: Stranger) -> None:
+        super().__init__(door, stranger)
         self._below: asyncio.Transport | None = None  # the socket's
         self._rest = bytearray()  # read and not handed over
         self._stopped = False  # by the session

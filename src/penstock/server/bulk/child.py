@@ -37,7 +37,7 @@ def main() -> None:
     """Serve requests until the server closes the control socket; never returns."""
     control, folder = int(sys.argv[1]), sys.argv[2]
     memory, niceness, budget = map(int, sys.argv[3:])
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     os.nice(niceness)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))

@@ -140,7 +140,7 @@ class Census:
         if row is None:
             row = self.rows[number] = Row(queue)
         before = _counts(row)
-        row.ready, row.leased, row.delayed = queue.ready + queue.held, queue.leased, queue.delayed
+        row.ready, row.leased, row.delayed = queue.available, queue.leased, queue.delayed
         row.messages = row.ready + row.leased + row.delayed
         row.consumers = len(queue.consumers)
         self._sums = [total + new - old for total, new, old in zip(self._sums, _counts(row), before, strict=True)]

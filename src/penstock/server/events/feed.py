@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import Level
 
 RING_MOST = 4096
 """Events that are kept."""
@@ -31,7 +32,7 @@ class Happened:
     vhost: str | None = None  # None: it is of no vhost
     queue: str | None = None  # who sees this queue of the vhost
     user: str | None = None  # this user, and who sees the connections of others
-    tag: str = ""  # who has this tag
+    level: Level | None = None  # who has this tag
 
 
 class Feed:
@@ -58,12 +59,12 @@ class Feed:
         vhost: str | None = None,
         queue: str | None = None,
         user: str | None = None,
-        tag: str = "",
+        level: Level | None = None,
     ) -> None:
         """Something has changed; `fields` are JSON."""
         self.last += 1
         short = {key: clipped(value) for key, value in fields.items()}
-        self._ring.append(Happened(self.last, name, time, short, vhost, queue, user, tag))
+        self._ring.append(Happened(self.last, name, time, short, vhost, queue, user, level))
         if self.listeners and not self._ringing:
             self._ringing = True
             self._call_soon(self._ring_out)

@@ -16,6 +16,7 @@ import orjson
 from penstock.core.queue.order.runs import NEVER
 from penstock.records.entries import Control, Group
 from penstock.records.kinds import Kind
+from penstock.records.rights import MONITORING
 from penstock.server.events.feed import Feed
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.server.amqp.session import Session
     from penstock.server.engine import Engine
 
-MONITORING = "monitoring"
 
 ALTERED_MOST = 100
 """Altered queues of one turn that are told one by one."""
@@ -188,12 +188,12 @@ def _binding(event: str) -> Teller:
 
 def _stream(feed: Feed, control: Control, header: Table, _: object) -> None:
     fields = {"stream": control.name, "mode": header.get("mode"), "epoch": header.get("epoch")}
-    feed.tell("stream.opened", control.time, fields, tag=MONITORING)
+    feed.tell("stream.opened", control.time, fields, level=MONITORING)
 
 
 def _stream_released(feed: Feed, control: Control, header: Table, _: object) -> None:
     how = next((key for key in ("dropped", "abandoned") if header.get(key)), "released")
-    feed.tell("stream.released", control.time, {"stream": control.name, "how": how}, tag=MONITORING)
+    feed.tell("stream.released", control.time, {"stream": control.name, "how": how}, level=MONITORING)
 
 
 Teller = Callable[[Feed, Control, Table, "tuple[str, str] | None"], None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import MONITORING, Level
 from penstock.server.events.alarms import alarms
 from penstock.server.events.census import Census
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.upkeep.keeper import Keeper
 
-MONITORING = "monitoring"
 
 QUIET_S = 5.0
 """A queue that goes on losing messages to its limits is told of once in so long, and so are dead letters."""
@@ -47,8 +47,8 @@ class Watch:
     def _now(self) -> float:
         return self._server.loop.time()
 
-    def _tell(self, name: str, fields: Mapping[str, object], *, tag: str = "") -> None:
-        self._engine.notices.feed.tell(name, self._engine.clock.wall(), fields, tag=tag)
+    def _tell(self, name: str, fields: Mapping[str, object], *, level: Level | None = None) -> None:
+        self._engine.notices.feed.tell(name, self._engine.clock.wall(), fields, level=level)
 
     def look(self) -> None:
         """Tell what has changed since the last look."""
@@ -89,7 +89,7 @@ class Watch:
             if before.get(name) != (state, error):
                 was = before.get(name, (None, None))[0]
                 fields = {"pipeline": name, "state": state, "was": was, "error": error}
-                self._tell("pipeline.changed", fields, tag=MONITORING)
+                self._tell("pipeline.changed", fields, level=MONITORING)
 
     def _marks(self) -> tuple[int, int, int, int, int]:
         """Checkpoints, files rewritten, bytes freed, rows dropped, and where the log begins."""
@@ -106,12 +106,12 @@ class Watch:
             return
         self._upkeep = marks
         if marks[0] != before[0]:
-            self._tell("log.checkpoint", {"durable_lsn": self._server.log.durable}, tag=MONITORING)
+            self._tell("log.checkpoint", {"durable_lsn": self._server.log.durable}, level=MONITORING)
         if marks[1:4] != before[1:4]:
             rewritten, freed, dropped = (after - then for after, then in zip(marks[1:4], before[1:4], strict=True))
-            self._tell("log.compacted", {"rewritten": rewritten, "freed": freed, "dropped": dropped}, tag=MONITORING)
+            self._tell("log.compacted", {"rewritten": rewritten, "freed": freed, "dropped": dropped}, level=MONITORING)
         if marks[4] != before[4]:
-            self._tell("log.retired", {"first_lsn": marks[4]}, tag=MONITORING)
+            self._tell("log.retired", {"first_lsn": marks[4]}, level=MONITORING)
 
     def _look_at_limits(self) -> None:
         now, gone = self._now(), self.census.gone

@@ -1,7 +1,6 @@
 """What is the same for every Flight call: who calls, how many streams run, and what an error looks like outside.
 
-Owns what a user's tags allow, the limit on streams, and the translation of errors into Flight statuses.  Knows no
-command.
+Owns the limit on streams, and the translation of errors into Flight statuses.  Knows no command.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -13,32 +12,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sized
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
-from urllib.parse import unquote
+from typing import TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import ADMINISTRATOR
+from penstock.server.access import Who
 from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.intake import Intake
-from penstock.server.flight.logins import Credentials, Logins
+from penstock.server.flight.logins import Logins
 from penstock.wire.flight.failures import encode_error
 
 logger = logging.getLogger("penstock.flight")
 
-ADMINISTRATOR = "administrator"
-"""The tag of those who may see records of all kinds and vhosts, and have the server work on its whole log."""
-
-POLICYMAKER = "policymaker"
-"""The tag of those who may set policies and nothing more."""
-
 ABANDONED_SHARE = 4
 """Abandoned streams there may be for each one allowed; their threads wait for clients that do not move."""
+
+USERS_SHARE = 2
+"""A user has the places of all streams divided by so many."""
+
+ADMINISTRATORS_MORE = 8
+"""Places beyond those of all streams, for administrators: who has to see what is going on must get in."""
 
 T = TypeVar("T")
 
@@ -47,36 +47,29 @@ T = TypeVar("T")
 class Caller:
     """Who makes a call, and whether it still waits for the answer."""
 
-    user: str
+    who: Who
     peer: str
     gone: Callable[[], bool]
-    tags: tuple[str, ...] = ()
-    rights: Rights | None = None  # None: nothing is limited
 
-    def administer(self, what: str) -> None:
-        """AccessRefused unless this user has the administrator's tag.  `what`: what is asked for."""
-        if ADMINISTRATOR not in self.tags:
-            raise AccessRefused(f"{what}: for users with the tag {ADMINISTRATOR!r}, which {self.user!r} does not have")
+    @property
+    def user(self) -> str:
+        """The name."""
+        return self.who.user
 
-    def make_policies(self, what: str, *, operator: bool) -> None:
-        """AccessRefused unless this user may: policies take the tag policymaker too, operator policies do not."""
-        if operator or POLICYMAKER not in self.tags:
-            self.administer(what)
-
-
-def peer_host(peer: str) -> str:
-    """`ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000` without scheme, brackets and port."""
-    rest = unquote(peer).partition(":")[2]
-    return rest.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    @property
+    def rights(self) -> Rights | None:
+        """What the user may read and write; None where nothing is limited."""
+        return self.who.rights
 
 
 class Slot:
     """One open stream's place among those allowed.  A stream that stands still gives it up, its thread stays."""
 
-    __slots__ = ("_calls", "_held", "_state", "floor", "touched")
+    __slots__ = ("_calls", "_held", "_state", "floor", "touched", "user")
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, user: str) -> None:
         self._calls = calls
+        self.user = user
         self._state = "open"
         self._held = 0
         self.floor: int | None = None  # a read that may still need the log from this LSN on
@@ -141,25 +134,34 @@ class Calls:
 
     def caller(self, context: flight.ServerCallContext) -> Caller:
         """Who calls; raises Unauthenticated."""
-        credentials = cast("Credentials", context.get_middleware("login"))
-        peer: Any = context.peer()
-        peer = peer.decode() if isinstance(peer, bytes) else str(peer)
-        tags = self._logins.verify(credentials, peer_host(peer))
-        return Caller(credentials.user, peer, context.is_cancelled, tags, self._logins.rights(credentials.user))
+        who, peer = self._logins.enter(context)
+        return Caller(who, peer, context.is_cancelled)
 
-    def stream(self) -> Slot:
-        """Room for one stream; Unavailable when there is none."""
+    def stream(self, caller: Caller) -> Slot:
+        """Room for one stream of this user's; Unavailable when there is none.
+
+        A user has half of the places at most, so that nobody keeps all others out; an administrator may have all of
+        them, and finds places that nobody else is given when they are taken.
+        """
+        everybody, user, most = f"{len(self._open)} Flight streams", caller.user, self.streams_max
         with self._lock:
-            if len(self._open) >= self.streams_max or len(self._abandoned) >= ABANDONED_SHARE * self.streams_max:
-                self.refused_streams += 1
-                raise Unavailable(
-                    f"{len(self._open)} Flight streams are open and {self.streams_max} allowed: "
-                    "close some, or try again later"
-                )
-            slot = Slot(self)
+            if ADMINISTRATOR.holds(caller.who.tags):
+                self._refuse(everybody, self._open, self._abandoned, most + ADMINISTRATORS_MORE)
+            else:
+                own = [one for one in self._open if one.user == user], [s for s in self._abandoned if s.user == user]
+                self._refuse(f"{len(own[0])} Flight streams of user {user!r}", *own, max(1, most // USERS_SHARE))
+                self._refuse(everybody, self._open, self._abandoned, most)
+            slot = Slot(self, user)
             self._open.add(slot)
             self.total += 1
             return slot
+
+    def _refuse(self, whose: str, moving: Sized, standing: Sized, most: int) -> None:
+        """Unavailable when so many are open, or many times as many stand still."""
+        if len(moving) >= most or len(standing) >= ABANDONED_SHARE * most:
+            self.refused_streams += 1
+            still = f" and {len(standing)} stand still" if standing else ""
+            raise Unavailable(f"{whose} are open{still}, and {most} are allowed: close some, or try again later")
 
     def change(self, slot: Slot, state: str) -> None:
         """A stream is abandoned or closed."""

@@ -35,6 +35,7 @@ from penstock.server.flight.actions.ranges import RangeActions
 from penstock.server.flight.actions.replays import ReplayActions
 from penstock.server.flight.actions.table import Actions
 from penstock.server.flight.actions.upkeep import UpkeepActions
+from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Calls, Slot
 from penstock.server.flight.consuming.consume import Exchange
 from penstock.server.flight.entitled import Gatekeeper, shown
@@ -58,7 +59,7 @@ from penstock.wire.flight.commands import (
     Transact,
 )
 from penstock.wire.flight.fields import NAME_LIMIT
-from penstock.wire.flight.schemas import Bounds
+from penstock.wire.flight.received import Bounds
 from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
 
 if TYPE_CHECKING:
@@ -112,13 +113,12 @@ class FlightDoor:
         engine.bodies.budget.watch("uploads", lambda: intake.counted)
         self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota, intake)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
-        self.actions = Actions(self.handover, self.stages, self.copier, self.calls, vhosts)
-        self.gate = Gatekeeper(self.handover)
-        self.actions.gate = self.gate
-        self.actions.table |= TopicActions(self.handover, self.actions.check_vhost).table
-        self.actions.table |= AckActions(self.handover, self.actions.check_vhost).table
-        self.actions.table |= PolicyActions(self.handover, self.actions.check_vhost).table
-        self.actions.table |= MessageActions(self.handover, self.actions.check_vhost).table
+        self.gate = Gatekeeper(self.handover, vhosts)
+        self.actions = Actions(self.handover, self.stages, self.copier, self.calls, self.gate)
+        self.actions.table |= TopicActions(self.handover).table
+        self.actions.table |= AckActions(self.handover).table
+        self.actions.table |= PolicyActions(self.handover).table
+        self.actions.table |= MessageActions(self.handover).table
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate, self.limits.streams // 2)
         relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
         self.ranges = RangeActions(self.handover, self.actions, self.gate, relay)
@@ -128,7 +128,7 @@ class FlightDoor:
             self.actions.table |= UpkeepActions(upkeep).table
         self.exchanges = set[Exchange]()
         self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
-        self.reads = Reads(self.handover, self.gate, relay, self.actions.check_vhost)
+        self.reads = Reads(self.handover, self.gate, relay)
         self.following, self.watching, self.viewing = self.reads.following, self.reads.watching, self.reads.viewing
         self.queries = Queries(self.handover, self.reads.table, scratch or tempfile.gettempdir(), self.limits.sql)
         self.reads.queries = self.queries
@@ -140,7 +140,7 @@ class FlightDoor:
         engine.readers.append(self.calls.floor)
         self.holds = Holds(engine.clock)
         self.actions.table |= HoldAction(self.handover, self.holds).table
-        self.actions.table |= LocateAction(self.handover, disk, self.actions.check_vhost).table
+        self.actions.table |= LocateAction(self.handover, disk).table
         self.actions.table |= DetailsAction(self.handover).table
         self.actions.table |= PipelineActions(engine.pipelines).table
         engine.readers.append(self.holds.floor)
@@ -219,13 +219,14 @@ class FlightDoor:
         caller, slot = self._enter(context)
         try:
             wanted = parse_put(_command(descriptor))
-            self.actions.check_vhost(wanted.vhost)
+            self.gate.admit(caller, wanted)
+            arriving = Arriving(reader, slot, self.limits.bounds)
             if isinstance(wanted, Publish):
-                self.publishing.serve(caller, slot, wanted, reader, writer)
+                self.publishing.serve(caller, arriving, wanted, writer)
             elif isinstance(wanted, Transact):
-                self.transacting.serve(caller, slot, wanted, reader, writer)
+                self.transacting.serve(caller, arriving, wanted, writer)
             else:
-                stage, rows = self.stages.write(caller, slot, wanted, reader, self.gate)
+                stage, rows = self.stages.write(caller, arriving, wanted, self.gate)
                 writer.write(orjson.dumps({"stage": stage, "rows": rows}))
         finally:
             slot.close()
@@ -251,11 +252,11 @@ class FlightDoor:
         caller, slot = self._enter(context)
         try:
             wanted = parse_exchange(_command(descriptor))
-            self.actions.check_vhost(wanted.vhost)
-            stream = Exchange(self.handover, caller, wanted, slot, self.limits.bounds)
+            self.gate.admit(caller, wanted)
+            stream = Exchange(self.handover, caller, wanted, slot)
             self.exchanges.add(stream)
             try:
-                stream.serve(reader, writer, secrets.token_hex(8))
+                stream.serve(Arriving(reader, slot, self.limits.bounds), writer, secrets.token_hex(8))
             finally:
                 self.exchanges.discard(stream)
         finally:
@@ -268,12 +269,17 @@ class FlightDoor:
         body: Any = action.body
         return orjson.dumps(self.actions.run(caller, action.type, body.to_pybytes() if body is not None else b""))
 
+    def known(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        """ListActions: all of them, whatever the user may do."""
+        self.calls.caller(context)
+        return [flight.ActionType(name, action.text) for name, action in self.actions.table.items()]
+
     def listing(self, context: flight.ServerCallContext, criteria: bytes) -> list[flight.FlightInfo]:
         """ListFlights: every queue of the vhost that the criteria name, the default one without."""
         self._refuse_when_closing()
         caller = self.calls.caller(context)
         vhost = criteria.decode(errors="replace") or DEFAULT_VHOST
-        self.actions.check_vhost(vhost)
+        self.gate.act(caller, "ListFlights", self.actions.table["list"], {"vhost": vhost})
         queues = self.handover.call(lambda: self.actions.queues(vhost), caller.gone, durable=False)
         views = self.handover.call(lambda: self.viewing.flights(caller, vhost), caller.gone, durable=False)
         return [*(queue_info(queue) for queue in shown(caller, queues)), *views]
@@ -296,12 +302,11 @@ class FlightDoor:
         if len(path) != 3 or path[1] not in ("queue", "topic"):
             raise InvalidArgument('the path of a flight is ["queue", name], ["topic", name] or [vhost, "queue", name]')
         vhost, name = path[0], path[2]
-        self.actions.check_vhost(vhost)
         if path[1] == "topic":
             exchange, key = parted(self.engine.core.topology.topics, vhost, name)
             asked = orjson.dumps({"topic": key, "exchange": exchange, "vhost": vhost})
             return topic_info(self.actions.run(caller, "topic", asked), vhost, exchange, key)
-        self.gate.act(caller, "stats", {"queue": name, "vhost": vhost})
+        self.gate.act(caller, "GetFlightInfo", self.actions.table["stats"], {"queue": name, "vhost": vhost})
         counts = self.handover.call(
             lambda: self.actions.counts(self.engine.core.queue(vhost, name)), caller.gone, durable=False
         )
@@ -310,7 +315,8 @@ class FlightDoor:
     def _enter(self, context: flight.ServerCallContext) -> tuple[Caller, Slot]:
         self.engine.announce_guest()
         self._refuse_when_closing()
-        return self.calls.caller(context), self.calls.stream()
+        caller = self.calls.caller(context)
+        return caller, self.calls.stream(caller)
 
     def _refuse_when_closing(self) -> None:
         if self.closing:

@@ -1,32 +1,52 @@
-"""What a Flight call may do where entitlements are configured: every command passes here before it is carried out.
+"""What a Flight call may do: every command and action passes here before it is carried out.
 
-A command that nobody thought of takes the administrator's tag.  Reads come back narrowed: the filter of the user's
-right is part of the command, so it holds wherever the rows are read.
+What each asks stands beside it as data, actions in their table, commands below; here is what depends on more than the
+names in a request.  Reads come back narrowed: the filter of the user's right is part of the command, so it holds
+wherever the rows are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
 
 from penstock.config.arguments import queue_settings_from_mapping
 from penstock.core.publishing.traits import read_traits
 from penstock.core.sow.ordering import parse_order
-from penstock.errors import AccessRefused, InvalidArgument
+from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter
 from penstock.expr.context import RECORDS
 from penstock.records.bodies import listed
 from penstock.records.entries import Topic
-from penstock.server.entitlements import Rights, asks_shown, exchange_needs, narrowed_text, refused
+from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
+from penstock.server.access import judge, open_vhost
+from penstock.server.entitlements import Rights, asks_shown, exchange_needs, narrowed_text, refused, told
 from penstock.server.filters.asking import asked_by
 from penstock.server.filters.evaluating import breathe
-from penstock.wire.flight.commands import DEFAULT_VHOST, Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
+from penstock.wire.flight.commands import (
+    DEFAULT_VHOST,
+    Consume,
+    Get,
+    LogRange,
+    Plan,
+    Publish,
+    Put,
+    QueueContent,
+    Replay,
+    Sow,
+    Sql,
+    Stage,
+    Subscribe,
+    Transact,
+)
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.core.queue.view import Queue
     from penstock.core.sow.select import SelectList
-    from penstock.core.state.streams import Asked
+    from penstock.core.state.streams import StreamState
+    from penstock.server.flight.actions.action import Action
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
     from penstock.wire.flight.codec import Upload
@@ -36,17 +56,21 @@ T = TypeVar("T")
 SLICE = 500
 """Rows of an upload that are judged between two breaths."""
 
-REPLAYS = frozenset({"replay_pause", "replay_resume", "publisher"})
-"""Actions about replays, which belong to their user, and about a publisher's own number."""
+COMMANDS: Mapping[type[Get | Put | Consume], Right] = {
+    Publish: USES,  # and each of its rows, see `Gatekeeper.publish`
+    Stage: USES,
+    Transact: USES,
+    Consume: USES,  # and the queue, or each of a pattern
+    QueueContent: uses(("read", "queue", "name")),
+    Replay: USES,  # and its topics, see `Gatekeeper.get`
+    Sow: USES,
+    Subscribe: USES,
+    Sql: USES,  # and each of its tables
+    Plan: LOGIN,  # and its stream
+    LogRange: ADMINISTERS,
+}
+"""What each command asks."""
 
-FREE = REPLAYS | frozenset(
-    {"health", "position", "hold", "sink", "stage_drop", "list", "stats", "details", "topics", "ack", "ack_filter"}
-    | {"policies", "policy_set", "policy_delete", "locate", "cuts", "pipeline_report"}
-    | {"connections", "connection_close", "exchanges", "bindings", "vhosts", "vhost_set", "vhost_delete"}
-    | {"users", "user_set", "user_delete", "permissions", "permission_set", "permission_delete"}
-    | {"limits", "limit_set", "drain", "overview"}
-)
-"""Actions that show nothing of messages; those about queues, files, policies, users and vhosts ask for themselves."""
 
 Body = Mapping[str, Any]
 
@@ -54,33 +78,23 @@ Body = Mapping[str, Any]
 class Gatekeeper:
     """Asks for rights.  Methods belong to Flight's threads; what needs the core is handed to the loop."""
 
-    def __init__(self, handover: Handover) -> None:
+    def __init__(self, handover: Handover, vhosts: Container[str]) -> None:
+        """vhosts: names of those that there are."""
         self._handover = handover
-        self._actions: dict[str, Callable[[Caller, Rights, Body], None]] = {
-            "declare": self._declare,
-            "purge": self._purge,
-            "stream_open": self._stream_open,
-            "plan": self._stream,
-            "plan_range": self._stream,
-            "range_parts": self._stream,
-            "stream_begin": self._stream,
-            "plan_changes": self._stream_open,
-            "settle": self._stream,
-            "stream_resume": self._stream,
-            "stream_lag": self._stream,
-            "stream_release": self._stream,
-            "sink_commit": self._sink_commit,
-            "sow_delete": self._sow_delete,
-            "topic": self._topic,
-            "declare_exchange": self._declare_exchange,
-            "delete_exchange": self._delete_exchange,
-            "bind": self._bind,
-            "unbind": self._bind,
-        }
+        self._vhosts = vhosts
 
     def _call(self, caller: Caller, work: Callable[[Core], T]) -> T:
         core = self._handover.engine.core
         return self._handover.call(lambda: work(core), caller.gone, durable=False)
+
+    # -- every command
+
+    def admit(self, caller: Caller, wanted: Get | Put | Consume) -> None:
+        """AccessRefused unless the user may give such a command; NotFound for a vhost that is not there."""
+        names = {name: getattr(wanted, name, None) for name in ("vhost", "name")}
+        judge(caller.who, COMMANDS[type(wanted)], names, self._vhosts, type(wanted).__name__.lower())
+        if isinstance(wanted, Consume) and caller.rights is not None:
+            caller.rights.take(wanted.vhost, wanted.queue)
 
     # -- publishing
 
@@ -121,6 +135,7 @@ class Gatekeeper:
 
     def get(self, caller: Caller, wanted: Get) -> Get:
         """The command as far as the user may read.  Raises AccessRefused; ExpressionError for its filter."""
+        self.admit(caller, wanted)
         if not isinstance(wanted, (Plan, LogRange, Sql)) and wanted.filter:
             instance = self._call(caller, lambda core: core.instance)
             wanted = replace(
@@ -141,7 +156,7 @@ class Gatekeeper:
             case Sow():
                 queue, topic = self._call(caller, lambda core: (sow_of_queue(core, wanted), source_of(core, wanted)))
                 if queue:
-                    right = rights.read_queue(wanted.vhost, wanted.topic)
+                    right = self._of_queue(rights, wanted)
                     return replace(wanted, filter=narrowed_text(wanted.filter, right, RECORDS))
                 gathers = bool(wanted.projection) or wanted.grouping is not None
                 right = rights.read_topic(wanted.vhost, *topic, whole=gathers)
@@ -152,7 +167,7 @@ class Gatekeeper:
             case Subscribe():
                 gathered = Sow(wanted.topic, wanted.exchange, wanted.vhost)
                 if wanted.grouping is not None and self._call(caller, lambda core: sow_of_queue(core, gathered)):
-                    right = rights.read_queue(wanted.vhost, wanted.topic)
+                    right = self._of_queue(rights, wanted)
                     return replace(wanted, filter=narrowed_text(wanted.filter, right))
                 topic = self._call(caller, lambda core: source_of(core, wanted))
                 gathers = bool(wanted.projection) or wanted.grouping is not None
@@ -166,6 +181,14 @@ class Gatekeeper:
                 return wanted  # the administrator's
         assert_never(wanted)  # a new read says what right it takes
 
+    @staticmethod
+    def _of_queue(rights: Rights, wanted: Sow | Subscribe) -> Filter | None:
+        """The right to a queue by whose name its messages are asked for; refused, it is like a topic that is none."""
+        try:
+            return rights.read_queue(wanted.vhost, wanted.topic)
+        except AccessRefused:
+            raise refused("read", told(wanted.vhost, wanted.exchange, wanted.topic), rights.user) from None
+
     def _replay(self, rights: Rights, wanted: Replay) -> Replay:
         if wanted.topic is not None:
             name = wanted.vhost, wanted.exchange, wanted.topic
@@ -176,86 +199,87 @@ class Gatekeeper:
 
     # -- actions
 
-    def act(self, caller: Caller, name: str, body: Body) -> None:
-        """AccessRefused unless the user may do this."""
-        rights = caller.rights
-        if rights is None or rights.administrator:
-            return
-        if (asks := self._actions.get(name)) is not None:
-            asks(caller, rights, body)
-        elif name in {"stats", "details"} or (name == "explain" and isinstance(body.get("queue"), str)):
-            vhost, queue = _vhost(body), _text(body, "queue")
-            if not rights.sees_queue(vhost, queue):
-                raise refused("see", f"queue '{queue}' in vhost '{vhost}'", rights.user)
-        elif name not in FREE:
-            rights.configure(name, _vhost(body))
+    def act(self, caller: Caller, name: str, action: Action, body: Body) -> None:
+        """AccessRefused unless the user may do this; NotFound for a vhost that is not there."""
+        judge(caller.who, action.right_of(body), body, self._vhosts, name)
+        if action.asks is not None and caller.rights is not None:
+            action.asks(self, caller, caller.rights, body)
 
-    def _declare(self, caller: Caller, rights: Rights, body: Body) -> None:
+    def declare(self, caller: Caller, rights: Rights, body: Body) -> None:
         name, vhost = _text(body, "queue"), _vhost(body)
         given = body.get("settings")
         settings = queue_settings_from_mapping(cast("Body", given) if isinstance(given, dict) else {}, name)
         self._call(caller, lambda core: rights.declare(vhost, name, settings, core.find_queue(vhost, name)))
 
-    def _purge(self, caller: Caller, rights: Rights, body: Body) -> None:
-        rights.read_all_of_queue(_vhost(body), _text(body, "queue"), "purging")
-
-    def _declare_exchange(self, caller: Caller, rights: Rights, body: Body) -> None:
+    def declare_exchange(self, caller: Caller, rights: Rights, body: Body) -> None:
         name, given = _text(body, "exchange"), body.get("arguments")
         alternate = cast("Body", given).get("alternate-exchange") if isinstance(given, dict) else None
         rights.configure("declaring an exchange", _vhost(body), exchange_needs(name, alternate))
 
-    def _delete_exchange(self, caller: Caller, rights: Rights, body: Body) -> None:
-        needs = [("configure", "exchange", _text(body, "exchange"))]
-        rights.configure("deleting an exchange", _vhost(body), needs)
-
-    def _bind(self, caller: Caller, rights: Rights, body: Body) -> None:
+    def bind(self, caller: Caller, rights: Rights, body: Body) -> None:
         kind = "queue" if body.get("destination") is None else "exchange"
         name = _text(body, "destination" if kind == "exchange" else "queue")
         vhost, source, key = _vhost(body), _text(body, "exchange"), str(body.get("key", ""))
         rights.configure("binding", vhost, [("write", kind, name), ("read", "exchange", source)])
         self._call(caller, lambda core: rights.binds(core, vhost, source, key))
 
-    def _stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
+    def stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
         if body.get("queue") is not None:
             rights.read_all_of_queue(_vhost(body), _text(body, "queue"), "a stream")
         if body.get("topic") is not None:
             rights.read_topic(_vhost(body), str(body.get("exchange", "")), _text(body, "topic"))
-        self._stream(caller, rights, body)
+        try:
+            self.stream(caller, rights, body)
+        except NotFound:
+            raise refused("read", f"stream '{_text(body, 'stream')}'", rights.user) from None
 
-    def _stream(self, caller: Caller, rights: Rights, body: Body) -> None:
+    def stream(self, caller: Caller, rights: Rights, body: Body) -> None:
         self._stream_of(caller, rights, _text(body, "stream"))
 
-    def _sink_commit(self, caller: Caller, rights: Rights, body: Body) -> None:
+    def sink_commit(self, caller: Caller, rights: Rights, body: Body) -> None:
         settle = body.get("settle")
         for one in cast("list[object]", settle) if isinstance(settle, list) else [settle]:
             if isinstance(one, dict):
                 self._stream_of(caller, rights, _text(cast("Body", one), "stream"))
         drop = body.get("drop")
         if isinstance(drop, dict):
-            self._sow_delete(caller, rights, cast("Body", drop))
+            self.sow_delete(caller, rights, cast("Body", drop))
 
-    def _sow_delete(self, caller: Caller, rights: Rights, body: Body) -> None:
+    def sow_delete(self, caller: Caller, rights: Rights, body: Body) -> None:
+        """A user removes what he may publish, all of it; of a commit it is a part, with a vhost of its own."""
+        self._enter(caller, _vhost(body))
         vhost, exchange, name = _vhost(body), body.get("exchange", ""), _text(body, "topic")
         right = self._call(caller, lambda core: rights.publish(core, vhost, str(exchange), name))
         if right is not None:  # whether the records match is not looked at
             raise refused("remove records of", f"topic '{name}' in vhost '{vhost}'", rights.user)
 
-    def _topic(self, caller: Caller, rights: Rights, body: Body) -> None:
-        rights.read_topic(_vhost(body), str(body.get("exchange", "")), _text(body, "topic"), whole=False)
-
     def _stream_of(self, caller: Caller, rights: Rights, stream: str) -> None:
-        """A stream of a queue takes all of it; one of a topic reads what of the topic the user may read."""
+        """A stream of a queue takes all of it; one of a topic reads what of the topic the user may read.
 
-        def look(core: Core) -> tuple[tuple[str, str] | None, Asked]:
+        NotFound for one that the user may not read, as for one that is not there.
+        """
+
+        def look(core: Core) -> tuple[StreamState | None, Queue | None]:
             state = core.streams.states.get(stream)
-            queue = next((one for one in core.queues() if state is not None and one.id == state.queue), None)
-            return None if queue is None else (queue.vhost, queue.name), {} if state is None else state.asked
+            return state, None if state is None else core.queue_by_id(state.queue)
 
-        found, asked = self._call(caller, look)
-        if found is not None:
-            rights.read_all_of_queue(*found, "a stream")
-        if asked.get("topic") is not None:
-            rights.read_topic(str(asked.get("vhost")), str(asked.get("exchange", "")), str(asked["topic"]))
+        state, queue = self._call(caller, look)
+        if state is None:
+            return  # whoever carries it out says so
+        try:
+            if queue is not None:
+                self._enter(caller, queue.vhost)
+                rights.read_all_of_queue(queue.vhost, queue.name, "a stream")
+            if state.asked:
+                vhost = str(state.asked.get("vhost"))
+                self._enter(caller, vhost)
+                if state.asked.get("topic") is not None:
+                    rights.read_topic(vhost, str(state.asked.get("exchange", "")), str(state.asked["topic"]))
+        except AccessRefused:
+            raise NotFound(f"no stream '{stream}'") from None
+
+    def _enter(self, caller: Caller, vhost: str) -> None:
+        open_vhost(caller.who, vhost, None, self._vhosts)
 
 
 def parts_of(fields: SelectList | None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from pyarrow import flight
 
 from penstock.errors import Unavailable
 from penstock.server.flight.calls import reported
+from penstock.server.flight.connections import Connections, Strangers
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.logins import AnyHandshake, Logins, People
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 WAITING = 64
 PATIENCE_S = 60.0
 LOOK_S = 0.2
+
+CUT_S = 3.0
+"""How long calls may take to end whose connection was cut."""
 
 REBIND_S = 5.0
 REBIND_PAUSE_S = 0.002
@@ -45,9 +49,15 @@ def _starting() -> str:
 class Entrance:
     """Listens; lets calls through once `open` has named the door."""
 
-    def __init__(self, people: People, how_far: Callable[[], str] = _starting) -> None:
-        """`how_far`: what the server is doing until then, for who is sent away.  Any thread calls it."""
-        self.logins = Logins(people)
+    def __init__(
+        self, people: People, how_far: Callable[[], str] = _starting, strangers: Strangers | None = None
+    ) -> None:
+        """`how_far`: what the server is doing until then, for who is sent away.  Any thread calls it.
+
+        strangers: what connections may do before a login.
+        """
+        self.connections = Connections(strangers)
+        self.logins = Logins(people, self.connections.known)
         self._how_far = how_far
         self._door: FlightDoor | None = None
         self._changed = threading.Event()
@@ -62,12 +72,14 @@ class Entrance:
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Start to accept; returns the address that was bound.  Raises OSError."""
         self._server = self._made("grpc", host, port, {})
+        self.connections.watch(self._server.port)
         return host, self._server.port
 
     def listen_tls(self, host: str, port: int, identity: Identity) -> tuple[str, int]:
         """The same over TLS, beside the other or alone."""
         self._tls = self._made("grpc+tls", host, port, _shown(identity))
         self._tls_at = host, self._tls.port
+        self.connections.watch(self._tls.port)
         return self._tls_at
 
     def _made(self, scheme: str, host: str, port: int, tls: dict[str, Any]) -> _Server:
@@ -112,9 +124,10 @@ class Entrance:
         self._changed.set()
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Stop listening and wait for running calls, at most so many seconds; whether all have ended.
+        """Stop listening and wait for running calls, at most so many seconds; whether all have ended then.
 
-        pyarrow waits for every call, and a call whose client stands still does not end: then a thread stays behind.
+        pyarrow waits for every call, and a call whose client stands still or does not end its half of a stream never
+        ends: after that time connections are cut, and what runs on them ends with them.
         """
         self._changed.set()
         self._closed.set()
@@ -125,6 +138,12 @@ class Entrance:
                     self._end(server)
         for thread in self._ending:
             thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._ending):
+            logger.info("%d Flight connections are cut: their calls did not end", self.connections.cut_all())
+            until = time.monotonic() + CUT_S
+            for thread in self._ending:
+                thread.join(max(0.0, until - time.monotonic()))
+        self.connections.end()
         return not any(thread.is_alive() for thread in self._ending)
 
     # -- Flight's threads
@@ -134,6 +153,7 @@ class Entrance:
         return self._door or self._wait(context)
 
     def _wait(self, context: flight.ServerCallContext) -> FlightDoor:
+        self.logins.enter(context)  # places to wait are for those who may come in
         if not self._room.acquire(blocking=False):
             raise self._not_yet()
         try:
@@ -189,8 +209,7 @@ class _Server(flight.FlightServerBase):
     def list_actions(self, context: Any) -> Any:
         """Flight's."""
         with reported():
-            table = self._entrance.door(context).actions.table
-            return [flight.ActionType(name, text) for name, (_, text) in table.items()]
+            return self._entrance.door(context).known(context)
 
     def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
         """Flight's."""

@@ -1,6 +1,6 @@
 """Who a Flight call is from: Basic on each call, or Basic once and a bearer token.
 
-A login that was right is remembered for a minute; a refused one is answered late.
+Each call is asked about (`server.logins` remembers who was right); a refused one is answered late.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import secrets
 import threading
 import time
 from collections import OrderedDict
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+from urllib.parse import unquote
 
 from pyarrow import flight
 
 from penstock.errors import AccessRefused
-from penstock.server.entitlements import Rights
+from penstock.server.access import Who
 from penstock.wire.flight.failures import encode_error
-
-LOGIN_REMEMBERED_S = 60.0
-"""How long a login that was right is not checked again."""
 
 TOKENS_MAX = 10_000
 UNPROVEN_MAX = 1000
@@ -37,19 +35,25 @@ REFUSED_LOGIN_DELAY_S = 0.5
 DELAYED_MAX = 32
 
 
+def host_and_port(peer: str) -> tuple[str, int]:
+    """`ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000` without scheme and brackets."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port) if port.isdigit() else 0
+
+
+def _nobody_asks(peer: tuple[str, int]) -> None:
+    """Nobody counts who has logged in."""
+
+
 class People(Protocol):
-    """Who there is: `server.users.Users`.  Any thread asks."""
+    """Who there is: `server.logins.Logins`.  Any thread asks, with each call."""
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in with this password from this host."""
         ...
 
-    def tags(self, user: str) -> tuple[str, ...]:
-        """What else a user may do."""
-        ...
-
-    def rights(self, user: str) -> Rights | None:
-        """What a user may read and write; None where nothing is limited."""
+    def who(self, user: str) -> Who:
+        """Somebody who has logged in, as rights are judged; one who is gone may do nothing."""
         ...
 
 
@@ -69,11 +73,12 @@ class Credentials(flight.ServerMiddleware):
 class Logins(flight.ServerMiddlewareFactory):
     """Reads the authorization header of each call."""
 
-    def __init__(self, people: People) -> None:
+    def __init__(self, people: People, entered: Callable[[tuple[str, int]], object] = _nobody_asks) -> None:
+        """entered: told of each call that is let in, by host and port."""
+        self.entered = entered
         self._people = people
         self._proven = _Tokens(TOKENS_MAX)
         self._unproven = _Tokens(UNPROVEN_MAX)
-        self._right = dict[bytes, float]()  # digest of (user, password, host) -> until when it is not checked again
         self._waiting = 0  # refused logins that are kept waiting
         self._lock = threading.Lock()
 
@@ -113,26 +118,26 @@ class Logins(flight.ServerMiddlewareFactory):
                 self._unproven.put(pair, token)
             return token
 
-    def verify(self, credentials: Credentials, host: str) -> tuple[str, ...]:
-        """The user's tags.  Raises Unauthenticated, late, unless this user may log in from this host."""
-        digest = hashlib.sha256(repr((credentials.user, credentials.password, host)).encode()).digest()
-        now = time.monotonic()
-        if self._right.get(digest, 0.0) <= now:
-            if not self._people.check(credentials.user, credentials.password, host):
-                self._delay()
-                raise unauthenticated(f"user {credentials.user[:60]!r} may not log in from {host} with this password")
-            if len(self._right) >= TOKENS_MAX:
-                self._right.clear()
-            self._right[digest] = now + LOGIN_REMEMBERED_S
+    def enter(self, context: flight.ServerCallContext) -> tuple[Who, str]:
+        """Who makes a call, and from where as gRPC writes it.  Raises Unauthenticated."""
+        credentials = cast("Credentials", context.get_middleware("login"))
+        told: Any = context.peer()
+        peer = told.decode() if isinstance(told, bytes) else str(told)
+        host, port = host_and_port(peer)
+        who = self.verify(credentials, host)
+        self.entered((host, port))
+        return who, peer
+
+    def verify(self, credentials: Credentials, host: str) -> Who:
+        """Who calls.  Raises Unauthenticated, late, unless this user may log in from this host."""
+        if not self._people.check(credentials.user, credentials.password, host):
+            self._delay()
+            raise unauthenticated(f"user {credentials.user[:60]!r} may not log in from {host} with this password")
         pair = credentials.user, credentials.password
         with self._lock:
             if self._unproven.drop(pair):
                 self._proven.put(pair, credentials.token)
-        return self._people.tags(credentials.user)
-
-    def rights(self, user: str) -> Rights | None:
-        """What a user may read and write; None where nothing is limited."""
-        return self._people.rights(user)
+        return self._people.who(credentials.user)
 
     def _delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""

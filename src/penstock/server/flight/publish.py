@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-import pyarrow as pa
 
 from penstock.core.queue.limits import refusing
 from penstock.core.sow.worked import LARGE
@@ -27,13 +26,14 @@ from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, Pens
 from penstock.records.bodies import lengths, listed
 from penstock.records.entries import Publishes, Topic
 from penstock.server.filters.evaluating import breathe
-from penstock.server.flight.calls import Caller, Slot
+from penstock.server.flight.arriving import Arriving
+from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Abandoned, Answer
 from penstock.server.rooms import Waiter
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import Publish
 from penstock.wire.flight.fields import Fields, read_json
-from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
+from penstock.wire.flight.received import PUBLISHED, Bounds
 
 if TYPE_CHECKING:
     from penstock.core.publishing.published import Published
@@ -98,28 +98,25 @@ class Publishing:
     def serve(
         self,
         caller: Caller,
-        slot: Slot,
+        arriving: Arriving,
         command: Publish,
-        reader: Any,
         writer: Any,
     ) -> None:
         """Read batches until the client has sent all; answer each, then the whole."""
-        check_schema(reader.schema, PUBLISH, ("body",), "publish")
+        arriving.expect(PUBLISHED)
         sent = stored = duplicates = refused = batches = 0
         first = last = 0
         announced: int | None = None
         sequence = command.sequence
-        for batch, metadata in chunks(reader):
-            slot.touch()
+        for received, metadata in arriving.each(PUBLISHED):
             if metadata is not None:
                 announced = end_rows(metadata, announced)
-            if batch is None or batch.num_rows == 0:
+            if not received:
                 continue
-            slot.hold(batch.nbytes)
-            upload = read_upload(batch, command.topic, self.bounds, "publish")
+            upload = read_upload(received, command.topic, self.bounds)
             self._gate.publish(caller, command.vhost, command.exchange, upload)
             answer = self._store(caller, command, upload, sequence)
-            slot.hold(0)
+            arriving.release()
             sent += len(upload)
             covered: dict[str, int] = {}
             if sequence is not None:
@@ -338,17 +335,6 @@ def refused_rows(refused: Sequence[tuple[int, object]]) -> list[dict[str, object
         reason = getattr(why, "reason", None) or code
         out.append({"row": row, "code": code, "reason": str(reason), "message": str(getattr(why, "text", why))})
     return out
-
-
-def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes | None]]:
-    """Batches and metadata of an upload, until its end."""
-    while True:
-        try:
-            chunk: Any = reader.read_chunk()
-        except StopIteration:
-            return
-        batch = cast("pa.RecordBatch | None", chunk.data)
-        yield batch, None if chunk.app_metadata is None else cast("bytes", chunk.app_metadata.to_pybytes())
 
 
 def end_rows(metadata: bytes, before: int | None) -> int | None:

@@ -25,14 +25,15 @@ from penstock.records.entries import Publishes, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.committing import Charge, Committing
 from penstock.server.flight.consuming.settles import VERBS
-from penstock.server.flight.publish import chunks, to_publishes
+from penstock.server.flight.publish import to_publishes
 from penstock.wire.flight.codec import Upload, read_upload
-from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
+from penstock.wire.flight.received import TRANSACTED, Bounds
 from penstock.wire.flight.transactions import CommitWord, Goal, Settle, read_word
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.server.flight.calls import Caller, Slot
+    from penstock.server.flight.arriving import Arriving
+    from penstock.server.flight.calls import Caller
     from penstock.server.flight.consuming.consume import Exchange
     from penstock.server.flight.entitled import Gatekeeper
     from penstock.server.flight.handover import Answer, Handover
@@ -60,12 +61,12 @@ class Transacting:
 
     # -- Flight's thread
 
-    def serve(self, caller: Caller, slot: Slot, command: Transact, reader: Any, writer: Any) -> None:
+    def serve(self, caller: Caller, arriving: Arriving, command: Transact, writer: Any) -> None:
         """Read until the last word, then commit and answer."""
-        check_schema(reader.schema, PUBLISH, ("body",), "transact")
+        arriving.expect(TRANSACTED)
         charge = Charge(self._engine)
         try:
-            kept, word = self._read(caller, slot, command, reader, charge)
+            kept, word = self._read(caller, arriving, command, charge)
             if word is None:
                 if not caller.gone():
                     raise InvalidArgument("transact: the upload ended without its commit, so nothing is done")
@@ -79,18 +80,17 @@ class Transacting:
             self._handover.post(charge.close)
 
     def _read(
-        self, caller: Caller, slot: Slot, command: Transact, reader: Any, charge: Charge
+        self, caller: Caller, arriving: Arriving, command: Transact, charge: Charge
     ) -> tuple[Kept, CommitWord | None]:
         kept: Kept = []
         size = 0
-        for batch, metadata in chunks(reader):
-            slot.touch()
+        for received, metadata in arriving.each(TRANSACTED):
             word = Goal() if metadata is None else read_word(metadata)
             if isinstance(word, CommitWord):
                 return kept, word
-            if batch is None or not batch.num_rows:
+            if not received:
                 continue
-            upload = read_upload(batch, word.topic, self._bounds, "transact")
+            upload = read_upload(received, word.topic, self._bounds)
             self._gate.publish(caller, command.vhost, word.exchange, upload)
             size += upload.size
             if size > TRANSACTION_BYTES_MAX:
@@ -99,6 +99,7 @@ class Transacting:
                     "nothing of it is done"
                 )
             self._handover.call(partial(charge.add, upload.size + ROW_COST * len(upload)), caller.gone, durable=False)
+            arriving.release()
             kept.append((word.exchange, upload))
         return kept, None
 

@@ -83,17 +83,17 @@ class Commands:
         """The instant of a command."""
         return self.engine.now()
 
-    def rights(self, user: str) -> Rights | None:
-        """What a user may do; None where nothing is limited."""
-        return self.server.users.rights(user)
+    def rights(self, user: str | None) -> Rights | None:
+        """What a user may do; None where nothing is limited, and for nobody: all of it was judged before."""
+        return None if user is None else self.server.users.rights(user)
 
-    def configure(self, user: str, what: str, vhost: str, *needs: Need) -> None:
+    def configure(self, user: str | None, what: str, vhost: str, *needs: Need) -> None:
         """AccessRefused unless the user may change the topology so."""
         rights = self.rights(user)
         if rights is not None:
             rights.configure(what, vhost, needs)
 
-    def binds(self, user: str, vhost: str, source: str, key: str) -> None:
+    def binds(self, user: str | None, vhost: str, source: str, key: str) -> None:
         """AccessRefused unless the user may bind to this exchange, or unbind, with this key."""
         rights = self.rights(user)
         if rights is not None:

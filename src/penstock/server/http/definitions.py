@@ -7,16 +7,20 @@ what was made is undone when one is refused after all.  Both go in time steps.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.config.arguments import arguments_of, queue_settings
-from penstock.config.policies import read_policy
+from penstock.config.foreign.queue_types import OTHER_TYPES, StandIn, stand_in
+from penstock.config.policies import MIRRORS, NO_MIRRORS, read_policy
 from penstock.core.topology.refusals import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
-from penstock.server.accounts import Account, Accounts, Permission, TopicPermission, check_hash, hash_password
+from penstock.records.password_hashes import SHA256, check_hash
+from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Account, Accounts, Permission, TopicPermission
 from penstock.server.http.commands import Commands, Waits
+from penstock.server.passwords import Kept, hash_password
 from penstock.server.permissions import check_pattern
 from penstock.wire.http.fields import short
 from penstock.wire.http.people import LIMIT_MOST, tags_of
@@ -34,6 +38,11 @@ if TYPE_CHECKING:
 
 STEP = 64
 """Objects that are looked at before others have their turn."""
+
+LOGGED = 20
+"""Warnings of one document that the server's log shows; whoever asked is told all."""
+
+logger = logging.getLogger("penstock.server.http")
 
 Sections = Mapping[str, "list[Fields]"]
 
@@ -98,8 +107,8 @@ class Definitions(Commands):
 
     # -- in
 
-    async def take(self, sections: Sections, vhost: str | None, user: str) -> None:
-        """All of it, or nothing."""
+    async def take(self, sections: Sections, vhost: str | None) -> Sequence[str]:
+        """All of it, or nothing; what is not the same here, object by object."""
         self.refuse_full()
         taking = Taking(self, sections, vhost)
         await taking.look()
@@ -108,12 +117,17 @@ class Definitions(Commands):
         undo = list[Callable[[], Awaitable[object]]]()
         try:
             await accounts(taking.administer)
-            await taking.make(user, undo, self._topology, self._policies)
+            await taking.make(undo, self._topology, self._policies)
         except PenstockError:
             for one in reversed(undo):
                 await one()
             await accounts(lambda there: there.restore(before))
             raise
+        for warning in taking.warnings[:LOGGED]:
+            logger.warning("definitions: %s", warning)
+        if len(taking.warnings) > LOGGED:
+            logger.warning("definitions: %d more are not the same here", len(taking.warnings) - LOGGED)
+        return taking.warnings
 
 
 class Taking:
@@ -122,8 +136,10 @@ class Taking:
     def __init__(self, definitions: Definitions, sections: Sections, vhost: str | None) -> None:
         self._core = definitions.core
         self._accounts = definitions.server.accounts
-        self._sections = sections
         self._into = vhost
+        self.warnings: list[str] = []
+        self._sections = self._without_nodes(sections)
+        self._streams = set[tuple[str, str]]()  # vhost and name
         known = set(self._accounts.vhosts)
         self.vhosts = known | {one.text("name") for one in sections["vhosts"]}
         self._looks: dict[str, Callable[[Fields], None]] = {
@@ -138,6 +154,28 @@ class Taking:
             "exchanges": self._exchange,
             "bindings": self._binding,
         }
+
+    def _without_nodes(self, sections: Sections) -> Sections:
+        """The same but for what says how queues are spread over nodes, which has no meaning here; it is told."""
+        policies: list[Fields] = []
+        vhosts: list[Fields] = []
+        for one in sections["policies"]:
+            found = one.values.get("definition")
+            given = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+            if mirrors := MIRRORS.intersection(given):
+                self.warnings.append(one.told(f"policy: {', '.join(sorted(mirrors))}: {NO_MIRRORS}"))
+                kept = {key: value for key, value in given.items() if key not in mirrors}
+                if not kept:
+                    continue
+                one = one.holding({**one.values, "definition": kept})
+            policies.append(one)
+        for one in sections["vhosts"]:
+            kind = one.values.get("default_queue_type")
+            if kind in OTHER_TYPES:
+                self.warnings.append(one.told(f"vhost: default_queue_type {kind}: queues here are of one type"))
+                one = one.holding({**one.values, "default_queue_type": None})
+            vhosts.append(one)
+        return {**sections, "policies": policies, "vhosts": vhosts}
 
     async def look(self) -> None:
         """InvalidArgument for the first object that cannot be."""
@@ -161,16 +199,18 @@ class Taking:
     def _user(self, one: Fields) -> None:
         short(one.text("name"), "the name of a user")
         tags_of(one)
+        _limits(one, USER_LIMITS)
         if one.values.get("password") is None:
             check_hash(one.text("password_hash", ""), self._algorithm(one))
 
     @staticmethod
     def _algorithm(one: Fields) -> str:
-        return one.text("hashing_algorithm", "rabbit_password_hashing_sha256")
+        return one.text("hashing_algorithm", SHA256)
 
     def _vhost(self, one: Fields) -> None:
         short(one.text("name"), "the name of a vhost")
         description_of(one)
+        _limits(one, VHOST_LIMITS)
 
     def _permission(self, one: Fields) -> None:
         self._where(one)
@@ -207,9 +247,13 @@ class Taking:
         name, vhost = short(one.text("name"), "the name of a queue"), self._where(one)
         one.flag("durable", True)
         one.flag("auto_delete", False)
-        arguments = one.table("arguments")
-        if self._core.find_queue(vhost, name) is None:
-            check_settings(vhost, name, queue_settings(arguments, queue=name, vhost=vhost))
+        place, held, lost = stand_in(one.table("arguments"))
+        if lost:
+            self.warnings.append(one.told(f"queue '{name}' in vhost '{vhost}': {lost}"))
+        if place is StandIn.TOPIC:
+            self._streams.add((vhost, name))
+        elif self._core.find_queue(vhost, name) is None:
+            check_settings(vhost, name, queue_settings(held, queue=name, vhost=vhost))
 
     def _exchange(self, one: Fields) -> None:
         self._where(one)
@@ -220,11 +264,17 @@ class Taking:
         one.table("arguments")
 
     def _binding(self, one: Fields) -> None:
-        self._where(one)
+        vhost = self._where(one)
         for key in ("source", "destination", "routing_key"):
             short(one.text(key), key)
         one.choice("destination_type", ("queue", "exchange"))
         one.table("arguments")
+        if self._to_stream(one):
+            ends = f"the binding of exchange '{one.text('source')}' to '{one.text('destination')}' in vhost '{vhost}'"
+            self.warnings.append(one.told(f"{ends} ends at a stream, which is no queue here: it is left out"))
+
+    def _to_stream(self, one: Fields) -> bool:
+        return one.text("destination_type") == "queue" and (self._where(one), one.text("destination")) in self._streams
 
     # -- making
 
@@ -232,18 +282,20 @@ class Taking:
         """Users, vhosts, permissions, limits and global parameters."""
         for one in self._sections["vhosts"]:
             accounts.vhosts.setdefault(one.text("name"), {}).update(description_of(one))
+            if limits := _limits(one, VHOST_LIMITS):
+                accounts.vhost_limits.setdefault(one.text("name"), {}).update(limits)
         for one in self._sections["users"]:
             name = one.text("name")
             if name not in accounts.fixed_users:
-                password = one.values.get("password")
-                algorithm = self._algorithm(one)
-                kept = (
-                    hash_password(one.text("password"), algorithm)
-                    if password is not None
-                    else one.text("password_hash", "")
-                )
-                accounts.users[name] = Account(name, kept, algorithm, tags_of(one))
+                kept = Kept(one.text("password_hash", ""), self._algorithm(one))
+                if one.values.get("password") is not None:
+                    kept = Kept(hash_password(one.text("password")), SHA256)  # by Argon2id once its user logs in
+                accounts.users[name] = Account(name, kept, tags_of(one))
                 accounts.removed.discard(name)
+                if limits := _limits(one, USER_LIMITS):
+                    accounts.user_limits[name] = limits
+                else:
+                    accounts.user_limits.pop(name, None)
         for one in self._sections["permissions"]:
             user, vhost = one.text("user"), self._where(one)
             if user in accounts.users:
@@ -262,9 +314,7 @@ class Taking:
                 limits = {name: type(one)(value).count(name, -1, LIMIT_MOST) for name in value}
                 accounts.vhost_limits.setdefault(self._where(one), {}).update(limits)
 
-    async def make(
-        self, user: str, undo: list[Callable[[], Awaitable[object]]], topology: Topology, policies: Policies
-    ) -> None:
+    async def make(self, undo: list[Callable[[], Awaitable[object]]], topology: Topology, policies: Policies) -> None:
         """Everything in the core; `undo` gets what takes it back."""
         for section, operator in (("policies", False), ("parameters", True)):
             for one in self._sections[section]:
@@ -274,25 +324,30 @@ class Taking:
             vhost, name = self._where(one), one.text("name")
             if topology.exchange(vhost, name) is None:
                 await topology.declare_exchange(
-                    user, vhost, name, one.text("type"), durable=one.flag("durable", True),
+                    None, vhost, name, one.text("type"), durable=one.flag("durable", True),
                     auto_delete=one.flag("auto_delete", False), internal=one.flag("internal", False),
                     arguments=one.table("arguments"), wait=False,
                 )  # fmt: skip
-                undo.append(lambda v=vhost, n=name: topology.delete_exchange(user, v, n, if_unused=False))  # type: ignore[misc]
+                undo.append(lambda v=vhost, n=name: topology.delete_exchange(None, v, n, if_unused=False))  # type: ignore[misc]
         for place, one in enumerate(self._sections["queues"]):
             vhost, name = self._where(one), one.text("name")
-            if self._core.find_queue(vhost, name) is None:
+            if (vhost, name) in self._streams:
+                if await topology.declare_topic(vhost, name, wait=False):
+                    undo.append(lambda v=vhost, n=name: topology.delete_topic(v, n))  # type: ignore[misc]
+            elif self._core.find_queue(vhost, name) is None:
+                arguments = one.table("arguments")
                 await topology.declare_queue(
-                    user, vhost, name, durable=one.flag("durable", True), auto_delete=one.flag("auto_delete", False),
-                    arguments=one.table("arguments"), wait=False,
+                    None, vhost, name, durable=one.flag("durable", True), auto_delete=one.flag("auto_delete", False),
+                    arguments=arguments, held=stand_in(arguments)[1], wait=False,
                 )  # fmt: skip
                 undo.append(
-                    lambda v=vhost, n=name: topology.delete_queue(user, v, n, if_unused=False, if_empty=False)  # type: ignore[misc]
+                    lambda v=vhost, n=name: topology.delete_queue(None, v, n, if_unused=False, if_empty=False)  # type: ignore[misc]
                 )
             if place % STEP == 0:
                 await asyncio.sleep(0)
         for place, one in enumerate(self._sections["bindings"]):
-            await self._bind(one, topology, undo, user)
+            if not self._to_stream(one):
+                await self._bind(one, topology, undo)
             if place % STEP == 0:
                 await asyncio.sleep(0)
         await topology.durable(self._core.last_lsn)
@@ -314,17 +369,26 @@ class Taking:
                 )
             )  # fmt: skip
 
-    async def _bind(
-        self, one: Fields, topology: Topology, undo: list[Callable[[], Awaitable[object]]], user: str
-    ) -> None:
+    async def _bind(self, one: Fields, topology: Topology, undo: list[Callable[[], Awaitable[object]]]) -> None:
         vhost, source, name = self._where(one), one.text("source"), one.text("destination")
         kind, key, arguments = one.text("destination_type"), one.text("routing_key"), one.table("arguments")
         if source == DEFAULT:
             return  # every queue has it
         before = self._core.last_lsn
         try:
-            await topology.bind(user, vhost, source, kind, name, key, arguments, wait=False)
+            await topology.bind(None, vhost, source, kind, name, key, arguments, wait=False)
         except AccessRefused as error:
             raise InvalidArgument(f"bindings: {error}") from error
         if self._core.last_lsn > before:
-            undo.append(lambda: topology.unbind(user, vhost, source, kind, name, key, arguments))
+            undo.append(lambda: topology.unbind(None, vhost, source, kind, name, key, arguments))
+
+
+def _limits(one: Fields, known: Sequence[str]) -> dict[str, int]:
+    """Limits that an object of the document has beside its other fields; an empty list is none, as there."""
+    if one.values.get("limits") == []:
+        return {}
+    limits = type(one)(one.table("limits"))
+    for name in limits.values:
+        if name not in known:
+            raise InvalidArgument(f"the limit '{name[:60]}' is not one of {', '.join(known)}")
+    return {name: limits.count(name, -1, LIMIT_MOST) for name in limits.values}

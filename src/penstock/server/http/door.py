@@ -1,99 +1,91 @@
-"""The HTTP door: uvicorn on the server's own loop, and clients over TLS handed to it when their handshake is over."""
+"""The HTTP door: uvicorn on the server's own loop, and clients handed to it when the guard has taken them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
+from penstock.server.http.link import HttpLink
 from penstock.server.http.rows import rows_of
 from penstock.server.opening.listening import bind
-from penstock.wire.http.app import create_app
+from penstock.wire.http.app import KEPT_S, create_app
 
 if TYPE_CHECKING:
     from penstock.server.app import Server
+    from penstock.server.guard.listening import Entry, Listener
+    from penstock.server.guard.strangers import Stranger
     from penstock.server.opening.progress import Progress
-    from penstock.server.tls.handshakes import Handshakes
     from penstock.server.tls.keeping import Keeper
 
 
-class LinkedProtocol(H11Protocol):
-    """uvicorn's protocol; a request finds its connection's transport under `state`, as `transport`."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: a client connected."""
-        super().connection_made(cast("asyncio.Transport", transport))
-        self.app_state = {**self.app_state, "transport": transport}
-
-
 class HttpDoor:
-    """uvicorn without its own signal handling, on our loop."""
+    """uvicorn without its own sockets and signals, on our loop."""
 
-    def __init__(self, server: Server, version: str, progress: Progress | None = None) -> None:
+    def __init__(
+        self, server: Server, version: str, entry: Entry, progress: Progress | None = None, kept_s: float = KEPT_S
+    ) -> None:
+        """entry: how clients are taken.  kept_s: how long metrics that were rendered are good."""
         facts = Facts(server, version, progress)
         self._events = Events(server, facts)
         config = uvicorn.Config(
-            create_app(facts, rows_of(server, facts, self._events)),
-            log_level="warning",
+            create_app(facts, rows_of(server, facts, self._events), kept_s),
+            log_level="error",  # what strangers send is told by the guard, which counts the lines
             access_log=False,
             lifespan="off",
-            http=LinkedProtocol,
+            http=HttpLink,
+            h11_max_incomplete_event_size=server.settings.before_login.bytes,
             timeout_graceful_shutdown=1,
         )
         self._uvicorn = uvicorn.Server(config)
+        self._entry = entry
         self._task: asyncio.Task[None] | None = None
-        self._handshakes: Handshakes | None = None
+        self._listeners: list[Listener] = []
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Bind and serve; returns the address that was bound."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=128)
-        bound = listener.getsockname()
-        await self._begin(listener)
-        return bound[0], bound[1]
+        sockets = bind(host, port)
+        await self._begin()
+        return self._open(self._entry.listener("http", self._link)).open(sockets)
 
     async def listen_tls(self, host: str, port: int, keeper: Keeper) -> tuple[str, int]:
-        """The same over TLS; after `listen`, if there is that, too."""
-        from penstock.server.tls.handshakes import Handshakes
-
+        """The same over TLS."""
         sockets = bind(host, port)
-        if self._task is None:
-            await self._begin()
-        self._handshakes = Handshakes("https", keeper.current, self._protocol)
-        return self._handshakes.open(sockets)
+        await self._begin()
+        return self._open(self._entry.listener("https", self._link, keeper.current)).open(sockets)
 
-    def _protocol(self) -> asyncio.Protocol:
-        """What uvicorn makes for a connection it has accepted itself."""
+    def _open(self, listener: Listener) -> Listener:
+        self._listeners.append(listener)
+        return listener
+
+    def _link(self, stranger: Stranger) -> asyncio.Protocol:
+        """What uvicorn would make for a connection that it has accepted itself."""
         served = self._uvicorn
-        make = cast("Callable[..., asyncio.Protocol]", served.config.http_protocol_class)
-        return make(config=served.config, server_state=served.server_state, app_state=served.lifespan.state)
+        state = served.lifespan.state
+        return HttpLink(stranger, config=served.config, server_state=served.server_state, app_state=state)
 
-    async def _begin(self, *listeners: socket.socket) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._serve(listeners))
+    async def _begin(self) -> None:
+        """Start uvicorn, once."""
+        if self._task is not None:
+            return
+        self._task = asyncio.get_running_loop().create_task(self._serve())
         while not self._uvicorn.started:
             if self._task.done():
                 raise Unavailable("the HTTP door did not open") from self._task.exception()
             await asyncio.sleep(0)
         self._events.begin()
 
-    async def _serve(self, listeners: Sequence[socket.socket]) -> None:
-        with contextlib.ExitStack() as open_:
-            for listener in listeners:
-                open_.enter_context(contextlib.closing(listener))
-            await self._uvicorn._serve(list(listeners))  # pyright: ignore[reportPrivateUsage]  # `serve` takes signals
+    async def _serve(self) -> None:
+        await self._uvicorn._serve([])  # pyright: ignore[reportPrivateUsage]  # `serve` takes signals
 
     async def close(self) -> None:
         """Finish what is being answered, then stop."""
-        if self._handshakes is not None:
-            self._handshakes.close()
+        for listener in self._listeners:
+            listener.close()
         self._events.close()
         self._uvicorn.should_exit = True
         if self._task is not None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.errors import Unavailable
+from penstock.records.rights import MANAGEMENT, MONITORING, Level
 from penstock.server.allocator import resident_bytes
 from penstock.server.events.watch import Watch
 from penstock.wire.http.events import Told, Wanted
-from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, MONITORING, SUFFICES
 
 if TYPE_CHECKING:
     from penstock.server.app import Server
@@ -165,13 +165,13 @@ class Place:
             return self._events.closed
         return "" if self._may(MANAGEMENT) else f"user '{self.user}' may not look on any more"
 
-    def _may(self, tag: str) -> bool:
-        return not SUFFICES[tag].isdisjoint(self._events.facts.tags(self.user))
+    def _may(self, level: Level) -> bool:
+        return level.holds(self._events.facts.tags(self.user))
 
     def _sees(self, event: Happened) -> bool:
         if self._wanted.only and not event.name.startswith(self._wanted.only):
             return False
-        if event.tag and not self._may(event.tag):
+        if event.level is not None and not self._may(event.level):
             return False
         users = self._server.users
         if event.user is not None and event.user != self.user and not self._may(MONITORING):
@@ -181,7 +181,7 @@ class Place:
         if event.queue is not None:
             rights = users.rights(self.user)
             return rights is None or rights.sees_queue(event.vhost, event.queue)
-        return self._may(MONITORING) or self._may(ADMINISTRATOR) or users.enters(self.user, event.vhost)
+        return users.who(self.user).has(event.vhost, MONITORING)
 
     def _visible(self) -> Sequence[Row] | None:
         """The rows that the user sees; None: all."""

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config.in_force import in_force
 from penstock.core.commands.statistics import head_published
+from penstock.core.queue.weighing import weighed
 from penstock.core.topology.topology import PREDECLARED, TYPES
-from penstock.errors import Unavailable
+from penstock.errors import NotFound, Unavailable
+from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
 from penstock.server.figures import (
@@ -37,8 +39,10 @@ from penstock.wire.http.vhosts import CLUSTER_NAME
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
+    from penstock.records.rights import Level, Right
     from penstock.server.app import Server
     from penstock.server.engine import Engine
+    from penstock.server.guard.listening import Entry
     from penstock.server.opening.progress import Progress
 
 
@@ -91,6 +95,8 @@ class Facts:
         if damaged := engine.log.damage.batches:
             health["damaged_batches"] = damaged
             health["damage"] = engine.log.damage.sentences(DAMAGE_SHOWN)
+        if self._server.entry.short:
+            health["descriptors"] = "no descriptor is left for connections: they wait until one is given back"
         if engine.broken is not None:
             health["reason"] = engine.broken
             health["to_do"] = "restart the server: it replays the log"
@@ -128,7 +134,7 @@ class Facts:
         for queue in self._server.engine.core.queues():
             if vhost in {None, queue.vhost} and (rights is None or rights.sees_queue(queue.vhost, queue.name)):
                 rates = self._rates.stats(queue, clock.mono()) if sort.startswith("message_stats") else {}
-                ready, leased, delayed = queue.ready, queue.leased, queue.delayed
+                ready, leased, delayed = queue.available, queue.leased, queue.delayed
                 yield {
                     "name": queue.name,
                     "vhost": queue.vhost,
@@ -167,9 +173,21 @@ class Facts:
         """Names of all vhosts."""
         return list(self._server.accounts.vhosts)
 
-    def check_login(self, user: str, password: str, host: str) -> bool:
-        """Whether this user may log in."""
-        return self._server.users.check(user, password, host)
+    async def login(self, user: str, password: str, host: str) -> float | None:
+        """None for who may log in; late for others."""
+        verdict = await self._server.logins.ask_patiently("http", user, password, host)
+        return None if verdict.good else verdict.wait_s
+
+    def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
+        """Raise unless the user may; what is not there RabbitMQ does not name."""
+        try:
+            judge(self._server.users.who(user), right, names, self._server.accounts.vhosts, what)
+        except NotFound:
+            raise NotFound("Not Found") from None
+
+    def has(self, user: str, vhost: str, everywhere: Level | None) -> bool:
+        """Whether a vhost is the user's."""
+        return self._server.users.who(user).has(vhost, everywhere)
 
     def tags(self, user: str) -> Sequence[str]:
         """What else a user may do."""
@@ -199,6 +217,7 @@ class Facts:
             cluster=str(server.accounts.global_parameters.get(CLUSTER_NAME, "")),
             version=self._version,
             connections=len(sessions),
+            **_strangers(server.entry),
             channels=sum(len(session.channels) for session in sessions),
             queues_declared=engine.core.queues_declared,
             queues_created=engine.core.queues_created,
@@ -235,6 +254,7 @@ class Facts:
             pipelines=pipeline_numbers(engine),
             durable_lsn=log.durable,
             last_lsn=engine.core.last_lsn,
+            logins_refused=dict(server.logins.refused),
             bulk_running=server.bulk.running,
             bulk_requests=server.bulk.requests,
             bulk_starts=server.bulk.starts,
@@ -292,9 +312,7 @@ class Facts:
         return [
             asdict(one)
             for one in topic_numbers(self._server.engine.core)
-            if rights is None
-            or rights.administrator
-            or rights.reads_topic(one.vhost, one.exchange, one.name) is not False
+            if rights is None or rights.sees_topic(one.vhost, one.exchange, one.name)
         ]
 
     def views(self) -> Sequence[Mapping[str, object]]:
@@ -341,6 +359,10 @@ class Facts:
         """Exchanges of all vhosts."""
         return len(PREDECLARED) * len(self.vhosts()) + len(self._server.engine.core.topology.exchanges)
 
+    def open_metrics(self) -> bool:
+        """By the settings."""
+        return self._server.settings.server.open_metrics
+
     def scraped(self) -> None:
         """What is measured since the last scrape begins anew."""
         self._server.pulse.begin_anew()
@@ -348,6 +370,10 @@ class Facts:
     def _queue(self, queue: Queue) -> Mapping[str, object]:
         core, now = self._server.engine.core, self._server.engine.now()
         capacity = self._rates.capacity(queue, now.wall)
+        stats = core.stats(queue, now)
+        if queue.held:  # for clients that know no barriers it is ready
+            weight = weighed(queue)
+            stats |= {"ready": queue.available, "ready_bytes": weight.ready + weight.held}
         return {
             "name": queue.name,
             "vhost": queue.vhost,
@@ -355,7 +381,7 @@ class Facts:
             "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive_to is not None,
             "arguments": queue.arguments,
-            **core.stats(queue, now),
+            **stats,
             **core.policy_facts(queue),
             "message_stats": self._rates.stats(queue, self._server.engine.clock.mono()),
             "consumer_capacity": capacity,
@@ -375,6 +401,18 @@ def idle_since(queue: Queue, wall: int) -> dict[str, object]:
     if wall - used < IDLE_US or not used:
         return {}
     return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
+
+
+def _strangers(entry: Entry) -> dict[str, Any]:
+    guards = entry.guards.by_door
+    return {
+        "strangers": {door: len(guard) for door, guard in guards.items()},
+        "strangers_closed": {
+            (door, what): count for door, guard in guards.items() for what, count in guard.closed.items()
+        },
+        "descriptors_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "descriptors_short": entry.exhausted,
+    }
 
 
 def _archive(engine: Engine) -> dict[str, Any]:

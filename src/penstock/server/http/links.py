@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import NotFound
-from penstock.server.http.commands import Commands
+from penstock.server.http.commands import Commands, Waits
+from penstock.server.http.rates import Rates
 
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
+    from penstock.server.app import Server
+    from penstock.server.http.facts import Facts
 
 
 def name_of(session: Session) -> str:
@@ -26,6 +29,10 @@ def _ends(session: Session) -> dict[str, object]:
 class Links(Commands):
     """Looks at sessions as they are."""
 
+    def __init__(self, server: Server, facts: Facts, waits: Waits) -> None:
+        super().__init__(server, facts, waits)
+        self._rates = Rates()
+
     def connections(self, user: str | None, vhost: str | None = None) -> Iterator[dict[str, object]]:
         """Open connections, oldest first."""
         self.facts.refuse_early()
@@ -37,9 +44,11 @@ class Links(Commands):
 
     def _connection(self, session: Session, node: str) -> dict[str, object]:
         machine, clock = session.machine, self.engine.clock
-        waits = session.incoming.paused or self.server.amqp.holding.holds(session)
+        incoming, outgoing = session.incoming, session.outgoing
+        waits = incoming.paused or self.server.amqp.holding.holds(session)
         local_host, _, local_port = session.local.rpartition(":")
         age_us = clock.mono() - session.opened_at
+        called = machine.client_properties.get("connection_name")
         return {
             "name": name_of(session),
             "node": node,
@@ -61,6 +70,13 @@ class Links(Commands):
             "timeout": machine.heartbeat,
             "connected_at": (clock.wall() - age_us) // 1000,
             "client_properties": machine.client_properties,
+            **({"user_provided_name": called} if isinstance(called, str) else {}),
+            **self._rates.told(
+                name_of(session), clock.mono(), ("recv_oct", "send_oct"), (incoming.received, outgoing.sent)
+            ),
+            "recv_cnt": incoming.reads,
+            "send_cnt": outgoing.writes,
+            "send_pend": session.link.buffered(),
         }
 
     def channels(

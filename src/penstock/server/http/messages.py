@@ -60,9 +60,9 @@ class Messages(Commands):
         self.refuse_full()
         if self.core.draining:
             raise Draining("the server drains: it takes no new messages")
-        topic = engine.core.topic(vhost, exchange, key)
         rights = self.rights(user)
         right = None if rights is None else rights.publish(engine.core, vhost, exchange, key)
+        topic = engine.core.topic(vhost, exchange, key)
         if right is not None and not right.matches([body], [header])[0]:
             raise AccessRefused(f"this message to '{key}' in vhost '{vhost}' is not one that user '{user}' may write")
         batch = Publishes(topic, header, [body])
@@ -97,9 +97,9 @@ class Messages(Commands):
 
     async def get(self, user: str, vhost: str, name: str, count: int, mode: str) -> Sequence[Got]:
         """Up to `count` messages of a queue, settled as the mode says; fewer when they are long."""
-        queue = self.queue(vhost, name)
         rights = self.rights(user)
         right = None if rights is None else rights.read_queue(vhost, name)
+        queue = self.queue(vhost, name)
         getter = Getter(self, queue)
         consumer = self.core.subscribe(
             self.now(),

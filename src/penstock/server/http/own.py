@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from penstock.core.queue.places import AVAILABLE, leased
 from penstock.errors import AccessRefused, NotFound
 from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
@@ -66,22 +67,20 @@ class Own(Commands):
         engine, loop = self.engine, asyncio.get_running_loop()
         if self._actions is None or self._gate is None:
             handover = Handover(engine, loop.call_soon_threadsafe)
-            self._actions, self._gate = MessageActions(handover, self._check_vhost), Gatekeeper(handover)
-        actions, gate, gone = self._actions, self._gate, threading.Event()
-        caller = Caller(user, f"http/{user}", gone.is_set, tuple(self.facts.tags(user)), self.rights(user))
+            self._actions = MessageActions(handover)
+            self._gate = Gatekeeper(handover, self.server.accounts.vhosts)
+        action, gate, gone = self._actions.table[name], self._gate, threading.Event()
+        caller = Caller(self.server.users.who(user), f"http/{user}", gone.is_set)
         body: dict[str, object] = orjson.loads(orjson.dumps(values))
 
         def run() -> Mapping[str, object]:
-            gate.act(caller, name, body)
-            return actions.table[name][0](caller, Fields(name, body))
+            gate.act(caller, name, action, body)
+            return action.run(caller, Fields(name, body))
 
         try:
             return await asyncio.to_thread(run)
         finally:
             gone.set()
-
-    def _check_vhost(self, vhost: str) -> None:
-        self.vhost(vhost)
 
     def _readable(self, user: str, vhost: str, name: str) -> tuple[Queue, Filter | None]:
         queue, rights = self.queue(vhost, name), self.rights(user)
@@ -94,17 +93,18 @@ class Own(Commands):
     async def peek(
         self, user: str, vhost: str, name: str, count: int, filter: str | None
     ) -> tuple[Sequence[Seen], int]:
-        """The first ready messages, of those that the user may read, and that a filter matches."""
+        """The first messages that are ready or held, of those that the user may read, and that a filter matches."""
         queue, right = self._readable(user, vhost, name)
         wanted = narrowed(filter, right)
         most = count if filter is None else LOOKED_MOST
-        returned = {lsn: run.tally.deliveries for run in islice(queue.returned.runs(), most) for lsn in run.chunk}
-        main = list(queue.main.after(0, most)) if queue.main.count else []
-        lsns = sorted({*main, *returned})[:most]
+        standing = queue.first(most, *AVAILABLE)
+        lsns = sorted(lsn for _, run, _ in standing for lsn in run.chunk)[:most]
         if not lsns:
             return [], 0
+        below = queue.redelivered_below
+        again = {lsn for _, run, _ in standing for lsn in run.chunk if run.tally.deliveries or lsn < below}
         await self.durable(lsns[-1])
-        ready, origin, found, looked = queue.ready, self.engine.log.origin, list[Seen](), 0
+        there, origin, found, looked = queue.available, self.engine.log.origin, list[Seen](), 0
         while lsns[looked:] and len(found) < count:
             part = lsns[looked : looked + PART]
             rows = await self._rows(part, queue.id)
@@ -113,7 +113,7 @@ class Own(Commands):
             else:
                 allowed = await asyncio.to_thread(wanted.matches, rows.bodies, rows.properties)
             found += [
-                Seen(topic.exchange, topic.name, header, body, lsn in returned, max(ready - looked - place - 1, 0),
+                Seen(topic.exchange, topic.name, header, body, lsn in again, max(there - looked - place - 1, 0),
                      format_bookmark(origin, lsn), time)
                 for place, (lsn, topic, header, body, time, good) in enumerate(
                     zip(rows.lsns, rows.topics, rows.properties, rows.bodies, rows.times, allowed, strict=True)
@@ -143,14 +143,13 @@ class Own(Commands):
 
     def _leases(self, queue: Queue) -> Iterator[Mapping[str, object]]:
         now, origin = self.now(), self.engine.log.origin
-        for consumer in queue.holders():
-            for run in consumer.leases.held():
-                for lsn in run.chunk:
-                    yield {
-                        "bookmark": format_bookmark(origin, lsn),
-                        "lsn": lsn,
-                        "client": consumer.client,
-                        "consumer_tag": consumer.tag,
-                        "deliveries": run.tally.deliveries,
-                        "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
-                    }
+        for run, consumer in leased(queue):
+            for lsn in run.chunk:
+                yield {
+                    "bookmark": format_bookmark(origin, lsn),
+                    "lsn": lsn,
+                    "client": consumer.client,
+                    "consumer_tag": consumer.tag,
+                    "deliveries": run.tally.deliveries,
+                    "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
+                }

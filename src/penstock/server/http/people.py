@@ -7,19 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.core.topology.topology import table_of
-from penstock.errors import InvalidArgument, NotFound, Unavailable
-from penstock.server.accounts import (
-    SHA256,
-    USER_LIMITS,
-    VHOST_LIMITS,
-    Account,
-    Accounts,
-    Permission,
-    TopicPermission,
-    check_hash,
-    hash_password,
-)
+from penstock.errors import InvalidArgument, NotFound
+from penstock.records.password_hashes import ARGON2ID, SHA256, check_hash
+from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Account, Accounts, Permission, TopicPermission
 from penstock.server.http.commands import Commands
+from penstock.server.passwords import Kept, hash_password, keep
 from penstock.server.permissions import ALL, Permitted, check_pattern
 
 T = TypeVar("T")
@@ -39,22 +31,7 @@ class People(Commands):
     async def change(self, work: Callable[[Accounts], T]) -> T:
         """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
         self.facts.refuse_early()
-        accounts = self.accounts
-        async with accounts.changing:
-            before = accounts.state()
-            try:
-                result = work(accounts)
-                if accounts.state() != before:
-                    await accounts.save()
-            except OSError as error:
-                accounts.restore(before)
-                raise Unavailable(f"the file of users and vhosts cannot be written: {error}") from error
-            except BaseException:
-                accounts.restore(before)
-                raise
-            finally:
-                accounts.tell()
-            return result
+        return await self.accounts.change(work)
 
     # -- users
 
@@ -62,16 +39,16 @@ class People(Commands):
         """Those of the settings, then those of run time; of the former no hash is shown."""
         users, accounts = self.server.users, self.accounts
         for name in users.fixed():
-            yield self._user(name, "", SHA256, users.tags(name))
+            yield self._user(name, Kept("", SHA256), users.tags(name))
         for one in list(accounts.users.values()):
-            yield self._user(one.name, one.password_hash, one.algorithm, one.tags)
+            yield self._user(one.name, one.password, one.tags)
 
-    def _user(self, name: str, password_hash: str, algorithm: str, tags: Sequence[str]) -> Mapping[str, object]:
+    def _user(self, name: str, password: Kept, tags: Sequence[str]) -> Mapping[str, object]:
         limits = self.accounts.limits_of_users()
         return {
             "name": name,
-            "password_hash": password_hash,
-            "hashing_algorithm": algorithm,
+            "password_hash": password.text,
+            "hashing_algorithm": password.algorithm,
             "tags": list(tags),
             "limits": limits.get(name, {}),
         }
@@ -91,21 +68,20 @@ class People(Commands):
             raise InvalidArgument("the tag 'impersonator' is not supported in this version")
         if password is not None and password_hash is not None:
             raise InvalidArgument("there is both a password and a password_hash")
-        if password is not None:
-            algorithm = algorithm or SHA256
+        if algorithm is not None:
             check_hash("", algorithm)
-            kept = hash_password(password, algorithm) if password else ""
+        if password is not None:
+            kept = await asyncio.to_thread(keep, password)  # whatever algorithm is asked for: none is safer
         elif password_hash is not None:
-            algorithm = algorithm or SHA256
-            check_hash(password_hash, algorithm)
-            kept = password_hash
+            kept = Kept(password_hash, algorithm or SHA256)
+            check_hash(kept.text, kept.algorithm)
         elif present is not None:
-            kept, algorithm = present.password_hash, present.algorithm
+            kept = present.password
         elif not fresh:
             raise InvalidArgument(f"user '{name}' is there by default: say which password it is to have")
         else:
-            kept, algorithm = "", SHA256
-        account = Account(name, kept, algorithm, tuple(tags))
+            kept = Kept("", ARGON2ID)
+        account = Account(name, kept, tuple(tags))
         keeps = not fresh and present is None  # guest, who could use every vhost
 
         def work(accounts: Accounts) -> None:

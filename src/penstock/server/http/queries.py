@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,31 +18,20 @@ from penstock.server.http.commands import Commands
 if TYPE_CHECKING:
     from penstock.server.sql.queries import Rows
 
+STEP_ROWS = 1000
+"""Rows that are encoded at once: others have the interpreter in between."""
+
 
 class Querying(Commands):
     """The Flight door runs them; here they get another form."""
 
-    async def rows(self, user: str, vhost: str, sql: str, most: int) -> Mapping[str, object]:
-        """The result as plain values."""
-
-        def take(result: Rows) -> Mapping[str, object]:
-            schema, batches = result
-            out: list[list[object]] = []
-            with ended(batches):
-                for batch in batches:
-                    columns = [column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns]
-                    out += map(list, zip(*columns, strict=True))
-                    if len(out) > most:
-                        raise InvalidArgument(
-                            f"the result has more than {most} rows: add a LIMIT, or ask for "
-                            "application/vnd.apache.arrow.stream"
-                        )
-            columns_told = [{"name": one.name, "type": str(one.type)} for one in schema]
-            return {"columns": columns_told, "rows": out, "row_count": len(out)}
-
+    async def rows(self, user: str, vhost: str, sql: str, most: int, bytes_most: int) -> bytes:
+        """The result as JSON, made beside the loop."""
         gone = threading.Event()
         try:
-            return await asyncio.to_thread(lambda: take(self._begun(user, vhost, sql, gone)))
+            return await asyncio.to_thread(
+                lambda: encoded_rows(self._begun(user, vhost, sql, gone), most, bytes_most)
+            )
         finally:
             gone.set()
 
@@ -60,7 +49,7 @@ class Querying(Commands):
 
         self.facts.refuse_early()
         self.vhost(vhost)
-        caller = Caller(user, f"http/{user}", gone.is_set, tuple(self.facts.tags(user)), self.rights(user))
+        caller = Caller(self.server.users.who(user), f"http/{user}", gone.is_set)
         return self.server.flight.queries.run(caller, vhost, sql)
 
 
@@ -73,6 +62,29 @@ def ended(batches: Iterator[object]) -> Generator[None]:
         closing = getattr(batches, "close", None)
         if closing is not None:
             closing()
+
+
+def encoded_rows(result: Rows, most: int, bytes_most: int) -> bytes:
+    """A result as JSON.  InvalidArgument for more rows or bytes than that, and for values that JSON has not."""
+    from penstock.server.sql.result import to_json, values
+
+    schema, batches = result
+    columns = to_json([{"name": one.name, "type": str(one.type)} for one in schema])
+    pieces, rows, size = list[bytes](), 0, 0
+    with ended(batches):
+        for batch in batches:
+            for start in range(0, batch.num_rows, STEP_ROWS):
+                step = batch.slice(start, STEP_ROWS)
+                piece = to_json(list(zip(*values(step), strict=True)))[1:-1]
+                pieces.append(piece)
+                rows, size = rows + step.num_rows, size + len(piece)
+                for what, count, bound in (("rows", rows, most), ("bytes", size, bytes_most)):
+                    if count > bound:
+                        raise InvalidArgument(
+                            f"the result has more than {bound} {what}: add a LIMIT, or ask for "
+                            "application/vnd.apache.arrow.stream"
+                        )
+    return b'{"columns":%b,"rows":[%b],"row_count":%d}' % (columns, b",".join(pieces), rows)
 
 
 def encoded(result: Rows) -> Iterator[bytes]:

@@ -1,11 +1,12 @@
-"""Message counts of queues with their rates, as RabbitMQ's tools read them: `message_stats`.
+"""Counts with their rates, as RabbitMQ's tools read them: `message_stats` of queues, bytes of connections.
 
-A rate is that between two looks a second or more apart, so that a queue that nobody looks at costs nothing; the first
-look shows none.
+A rate is that between two looks a second or more apart, so that what nobody looks at costs nothing; the first look
+shows none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,16 +19,16 @@ NAMES = (
 APART_US = 1_000_000
 
 REMEMBERED = 20_000
-"""Queues whose last look is remembered."""
+"""Things whose last look is remembered."""
 
 Counts = tuple[int, ...]
 
 
 class Rates:
-    """The last look at each queue."""
+    """The last look at each of some queues, or connections."""
 
     def __init__(self) -> None:
-        self._seen = dict[int, tuple[int, Counts, tuple[float, ...]]]()  # by queue id: when, counts, rates then
+        self._seen = dict[int | str, tuple[int, Counts, tuple[float, ...]]]()  # of each thing: when, counts, rates then
         self._spare = dict[int, tuple[int, int, float]]()  # when, microseconds with room, the share then
 
     def stats(self, queue: Queue, mono: int) -> dict[str, object]:
@@ -38,8 +39,12 @@ class Rates:
             others = figures.unacked, figures.gotten, figures.gotten_unacked
             usual = figures.delivered - sum(others)
             counts = queue.arrived, figures.delivered, usual, *others, figures.acked, figures.redelivered
+        return self.told(queue.id, mono, NAMES, counts)
+
+    def told(self, key: int | str, mono: int, names: Sequence[str], counts: Counts) -> dict[str, object]:
+        """Counts of one thing by name, each with its rate.  key: the id of a queue, or the name of a connection."""
         found: dict[str, object] = {}
-        for name, count, rate in zip(NAMES, counts, self._rates(queue.id, mono, counts), strict=True):
+        for name, count, rate in zip(names, counts, self._rates(key, mono, counts), strict=True):
             found[name], found[f"{name}_details"] = count, {"rate": rate}
         return found
 
@@ -60,8 +65,8 @@ class Rates:
         self._spare[queue.id] = wall, spare, share
         return share
 
-    def _rates(self, queue: int, mono: int, counts: Counts) -> tuple[float, ...]:
-        seen = self._seen.get(queue)
+    def _rates(self, key: int | str, mono: int, counts: Counts) -> tuple[float, ...]:
+        seen = self._seen.get(key)
         if seen is not None and mono - seen[0] < APART_US:
             return seen[2]
         rates = (0.0,) * len(counts)
@@ -70,5 +75,5 @@ class Rates:
             rates = tuple(round(max(now - then, 0) / seconds, 3) for now, then in zip(counts, seen[1], strict=True))
         if len(self._seen) >= REMEMBERED:
             self._seen.clear()
-        self._seen[queue] = mono, counts, rates
+        self._seen[key] = mono, counts, rates
         return rates

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import given_arguments, queue_settings
+from penstock.config.arguments import GENERATED, given_arguments, queue_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
 from penstock.errors import AccessRefused, NotFound
 from penstock.server.entitlements import exchange_needs
@@ -24,20 +24,22 @@ class Topology(Commands):
 
     async def declare_queue(
         self,
-        user: str,
+        user: str | None,
         vhost: str,
         name: str,
         *,
         durable: bool,
         auto_delete: bool,
         arguments: Mapping[str, object],
+        held: Mapping[str, object] | None = None,
         wait: bool = True,
     ) -> bool:
         """Declare, or find an equal one; whether it is new.  Raises what the core refuses.
 
-        wait: until it is durable.
+        held: those of the arguments that settings are made of; None: all.  wait: until it is durable.
         """
-        settings = queue_settings(arguments, queue=name, vhost=self.vhost(vhost))
+        held = arguments if held is None else held
+        settings = queue_settings(held, queue=name, vhost=self.vhost(vhost))
         present = self.core.find_queue(vhost, name)
         rights = self.rights(user)
         if rights is not None:
@@ -45,27 +47,33 @@ class Topology(Commands):
         await self.decide(
             lambda: self.core.declare_queue(
                 self.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete, arguments=arguments,
-                given=given_arguments(arguments),
+                given=given_arguments(held), server_named=name.startswith(GENERATED),
             ),
             wait=wait,
         )  # fmt: skip
         return present is None
 
-    async def delete_queue(self, user: str, vhost: str, name: str, *, if_unused: bool, if_empty: bool) -> None:
+    async def declare_topic(self, vhost: str, name: str, *, wait: bool = True) -> bool:
+        """Keep what is published to a name of the default exchange and no queue takes; whether that is new."""
+        fresh = (vhost, DEFAULT, name) not in self.core.topology.topics
+        await self.decide(lambda: self.core.declare_topic(self.now(), self.vhost(vhost), DEFAULT, name), wait=wait)
+        return fresh
+
+    async def delete_topic(self, vhost: str, name: str) -> None:
+        """Keep it no more."""
+        await self.decide(lambda: self.core.delete_topic(self.now(), self.vhost(vhost), DEFAULT, name))
+
+    async def delete_queue(self, user: str | None, vhost: str, name: str, *, if_unused: bool, if_empty: bool) -> None:
         """Delete."""
         queue = self._visible(user, vhost, name)
-        self.configure(user, "deleting a queue", vhost, ("configure", "queue", name))
         await self.decide(lambda: self.core.delete_queue(self.now(), queue, if_unused=if_unused, if_empty=if_empty))
 
     async def purge_queue(self, user: str, vhost: str, name: str) -> None:
         """Remove what is ready."""
         queue = self._visible(user, vhost, name)
-        rights = self.rights(user)
-        if rights is not None:
-            rights.read_all_of_queue(vhost, name, "purging")
         await self.decide(lambda: self.core.purge_queue(self.now(), queue))
 
-    def _visible(self, user: str, vhost: str, name: str) -> Queue:
+    def _visible(self, user: str | None, vhost: str, name: str) -> Queue:
         rights = self.rights(user)
         queue = self.queue(vhost, name)
         if rights is not None and not rights.sees_queue(vhost, name):
@@ -92,7 +100,7 @@ class Topology(Commands):
 
     async def declare_exchange(
         self,
-        user: str,
+        user: str | None,
         vhost: str,
         name: str,
         kind: str,
@@ -116,9 +124,8 @@ class Topology(Commands):
         )  # fmt: skip
         return fresh
 
-    async def delete_exchange(self, user: str, vhost: str, name: str, *, if_unused: bool) -> None:
+    async def delete_exchange(self, user: str | None, vhost: str, name: str, *, if_unused: bool) -> None:
         """Delete with its bindings.  Raises NotFound."""
-        self.configure(user, "deleting an exchange", vhost, ("configure", "exchange", name))
         if self.exchange(vhost, name) is None:
             raise NotFound("Not Found")
         await self.decide(lambda: self.core.delete_exchange(self.now(), vhost, name, if_unused=if_unused))
@@ -167,7 +174,7 @@ class Topology(Commands):
 
     async def bind(
         self,
-        user: str,
+        user: str | None,
         vhost: str,
         source: str,
         kind: str,
@@ -177,7 +184,6 @@ class Topology(Commands):
         wait: bool = True,
     ) -> None:
         """Bind; the same twice is one.  Raises NotFound."""
-        self.configure(user, "binding", vhost, ("write", kind, name), ("read", "exchange", source))
         self.binds(user, vhost, source, key)
         self.vhost(vhost)
         if kind == "queue":
@@ -185,10 +191,9 @@ class Topology(Commands):
         await self.decide(lambda: self.core.bind(self.now(), vhost, source, name, kind, key, arguments), wait=wait)
 
     async def unbind(
-        self, user: str, vhost: str, source: str, kind: str, name: str, key: str, arguments: Mapping[str, object]
+        self, user: str | None, vhost: str, source: str, kind: str, name: str, key: str, arguments: Mapping[str, object]
     ) -> None:
         """Remove a binding."""
-        self.configure(user, "unbinding", vhost, ("write", kind, name), ("read", "exchange", source))
         self.binds(user, vhost, source, key)
         if source == DEFAULT:
             raise AccessRefused("operation not permitted on the default exchange")

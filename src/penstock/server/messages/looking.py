@@ -29,7 +29,7 @@ class Known:
 
 def known(core: Core) -> Known:
     """What a story needs; on the loop."""
-    anew = any(queue.settings.recovery_point != "now" for queue in core.queues())
+    anew = any(core.looked_back(queue) for queue in core.queues())
     return Known({queue.id: queue.name for queue in core.queues()}, core.queues_of_route, anew)
 
 
@@ -54,7 +54,7 @@ def having(core: Core, lsn: int, now: Now, durable: int, vhost: str | None = Non
     for queue in core.queues():
         if vhost is not None and queue.vhost != vhost:
             continue
-        if queue.id > lsn and queue.settings.recovery_point == "now":
+        if queue.id > lsn and not core.looked_back(queue):
             continue  # it came later
         reasons = explain_message(queue, lsn, now, durable)
         if reasons:
@@ -62,8 +62,11 @@ def having(core: Core, lsn: int, now: Now, durable: int, vhost: str | None = Non
     return out
 
 
-def past(story: Story, queue: str, lsn: int) -> Reason:
-    """Why a queue that does not have a message does not: what the log says became of it there."""
+def past(story: Story, queue: str, lsn: int, sees: Callable[[str], bool] = lambda queue: True) -> Reason:
+    """Why a queue that does not have a message does not: what the log says became of it there.
+
+    sees: whether who asks may know of a queue by this name.
+    """
     if not story.events:
         return Reason("unknown", f"the log, which begins at LSN {story.first_lsn}, has no message at LSN {lsn}")
     here = [event for event in story.events if event.queue == queue]
@@ -72,7 +75,8 @@ def past(story: Story, queue: str, lsn: int) -> Reason:
         for event in story.events:
             told = event.details.get("queues")
             taken += [str(name) for name in told] if isinstance(told, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
-        others = f"; it went to {', '.join(repr(name) for name in taken)}" if taken else "; no queue took it"
+        shown = ", ".join(repr(name) for name in taken if sees(name)) or "others"
+        others = f"; it went to {shown}" if taken else "; no queue took it"
         return Reason("not_routed", f"it was not routed to queue '{queue}'{others}")
     return _ended(here[-1])
 

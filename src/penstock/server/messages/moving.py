@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.commands.moving import MOVED, REDRIVEN
+from penstock.core.queue.places import WAITING
 from penstock.errors import InvalidArgument, NotFound
 from penstock.history.history import History
-from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.kinds import NO_VIA, Kind
@@ -28,7 +28,6 @@ from penstock.server.messages.origins import Origin, of_header, of_record
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
     from penstock.server.engine import Engine
 
 T = TypeVar("T")
@@ -117,7 +116,7 @@ def _waiting(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.in
     queue = core.queue(wanted.vhost, wanted.queue)
     if wanted.to is not None:
         core.queue(wanted.vhost, wanted.to)
-    parts = [np.zeros(0, np.int64), *(lsns_of(chunk) for chunk in _chunks(queue) if len(chunk))]
+    parts = [np.zeros(0, np.int64), *(lsns_of(chunk) for chunk in queue.chunks(*WAITING))]
     lsns = np.concatenate(parts)
     lsns = np.sort(lsns[lsns > wanted.after])
     return lsns[:LOOKED_MOST], len(lsns) > LOOKED_MOST
@@ -127,20 +126,6 @@ def _named(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int6
     """LSNs that were named, ascending; which of them wait is looked at when they are moved."""
     core.queue(wanted.vhost, wanted.queue)
     return np.unique(np.asarray(wanted.lsns or (), dtype=np.int64)), False
-
-
-def _chunks(queue: Queue) -> Iterator[Chunk]:
-    """All that waits: what is held by a consumer or dying does not."""
-    yield from queue.main.chunks()
-    yield from queue.tail.chunks()
-    yield from queue.barriers.chunks()
-    if queue.shares is not None:
-        yield from queue.shares.chunks()
-        yield from (run.chunk for run in queue.shares.runs())
-    yield from (run.chunk for run in queue.returned.runs())
-    yield from (run.chunk for run in queue.barriers.runs())
-    yield from (run.chunk for run in queue.delays.retries.runs())
-    yield from (lsns for lsns, _ in queue.delays.scheduled.items())
 
 
 @dataclass(slots=True)

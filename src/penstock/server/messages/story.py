@@ -41,6 +41,9 @@ WORDS: Mapping[Kind, str] = {
 LAST = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
 """After these the queue no longer has the message."""
 
+DEFAULT_VIA = "/", ""
+"""Vhost and exchange of a message whose record names neither."""
+
 _PAIRED = np.array([int(kind) for kind in (*WORDS, Kind.TOOK, Kind.RECOVERED, Kind.PLAN)])
 """Kinds that name the message in their pairs, or have nothing to say of it.  EXPIRE may name it beside them, too."""
 _ALWAYS = np.array(
@@ -70,7 +73,7 @@ class Event:
     rescheduled not_before, by
     settled     by, or for a barrier that was released `barrier`: to how many subscriptions it went
     expired     reason, by, and `letters`: bookmarks of its dead letters; `moved_to`: of what the server made of it
-    dropped     reason, by: `cancelled` for one that was withdrawn
+    dropped     reason, by: `cancelled` for one that was withdrawn, `recovery_point` for one from before it
     paused, resumed     its queue was; until, by
     purged, queue deleted
     planned, plan settled, plan released     stream, batch
@@ -135,6 +138,10 @@ class Teller:
         self._seen = False
         self._plans = dict[tuple[str, int], int]()  # (stream, batch) that has it planned -> queue
 
+    def vhost_of(self, record: Record) -> str:
+        """Where a message was published."""
+        return self._exchanges.get(record.via, DEFAULT_VIA)[0]
+
     def read(self, record: Record) -> None:
         """The next record."""
         kind = record.kind
@@ -182,7 +189,7 @@ class Teller:
     def _published(self, record: Record) -> None:
         self._seen = True
         details: dict[str, object] = {}
-        exchange = self._exchanges.get(record.via, ("", ""))[1]
+        exchange = self._exchanges.get(record.via, DEFAULT_VIA)[1]
         details["topic"] = f"{exchange}/{record.name}" if exchange else record.name
         if record.route != NO_ROUTE:
             self.at.update(self._routes.get(record.route) or self._older_routes(record.route))
@@ -288,6 +295,7 @@ def tell(
     gone: Callable[[], bool] = lambda: False,
     more: Iterable[Record] = (),
     anew: bool = False,
+    vhost: str | None = None,
 ) -> Story:
     """The story of the message at `lsn`: no events when the log has none there.  Any thread but the loop's.
 
@@ -295,6 +303,7 @@ def tell(
     gone             whether nobody waits for it any more
     more             records that are not on the disk yet
     anew             a queue may take it that was not there, or not asked, when it was published
+    vhost            a message of another one is none
     """
     teller = Teller(lsn, log.origin, log.vias.known, names, routes)
     read_to = lsn - 1
@@ -302,7 +311,7 @@ def tell(
     first = next(log.batches(lsn, lsn + 1), None)
     if first is not None:
         (row,) = _records(whole(first)) if first.num_rows == 1 else (None,)
-        if row is None or row.kind not in PUBLISHES:
+        if row is None or row.kind not in PUBLISHES or vhost not in {None, teller.vhost_of(row)}:
             return Story([], log.first_lsn, lsn, True)
         if row.route != NO_ROUTE and not routes(row.route):
             for batch in log.batches(log.first_lsn, lsn):  # its queues are gone: what they were called is before it

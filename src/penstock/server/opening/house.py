@@ -9,24 +9,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.config.arguments import GENERATED
 from penstock.config.policies import why_impossible
 from penstock.core.broker import Core
+from penstock.core.commands.statistics import depth_of
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.arrow import lengths, numbers, whole
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.needs import living_pairs
 from penstock.errors import LogDamaged, Refused, SettingsError
-from penstock.log.segment import segment_name
+from penstock.log.segment import folder_origin, segment_name
 from penstock.log.watch import Watch, nobody
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
+from penstock.records.recovery import parse_recovery_point
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.core.queue.view import Queue
     from penstock.log import Log
     from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine
@@ -130,9 +135,10 @@ def finishing_decided(engine: Engine, disk: Disk) -> Iterator[tuple[int, int]]:
         yield from decided.finishing(engine, disk)
 
 
-def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
+def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> list[str]:
     """Declare what the settings name; what exists already takes the settings' values.
 
+    Returns what whoever starts the server has to know: of each queue whose recovery point moved forward, what left it.
     SettingsError names the place of what is refused: a binding from an exchange that is nowhere, for one.
     """
     core.expire_publishers(now(), settings.log.publisher_expiration)
@@ -157,12 +163,16 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
     for index, topic in enumerate(settings.topics):
         with _placed(settings, "topic", index, topic.name):
             core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
+    told = list[str]()
     present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}
     for index, queue in enumerate(settings.queue):
         present = present_queues.get((queue.vhost, queue.name))
         with _placed(settings, "queue", index, queue.name):
             if present is not None:
-                core.alter_queue(now(), present, queue.settings, queue.given)
+                before, waiting = present.settings.recovery_point, depth_of(present)
+                left = core.alter_queue(now(), present, queue.settings, queue.given)
+                if left:
+                    told.append(_left_behind(present, before, left, waiting))
             else:
                 core.declare_queue(
                     now(),
@@ -173,6 +183,7 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
                     auto_delete=queue.auto_delete,
                     arguments=dict(queue.arguments),
                     given=queue.given,
+                    server_named=queue.name.startswith(GENERATED),
                 )
     for index, binding in enumerate(settings.binding):
         with _placed(settings, "binding", index, f"{binding.source} -> {binding.destination}"):
@@ -185,6 +196,15 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> No
                 binding.key,
                 dict(binding.arguments),
             )
+    return told
+
+
+def _left_behind(queue: Queue, before: str, left: int, waiting: int) -> str:
+    point = queue.settings.recovery_point
+    return (
+        f"queue '{queue.name}' in vhost '{queue.vhost}': its recovery_point is {point}, and was {before}: {left} of "
+        f"its {waiting} messages came before that and have left it; the log keeps them"
+    )
 
 
 @contextmanager
@@ -199,12 +219,21 @@ def _placed(settings: Settings, section: str, index: int, name: str) -> Generato
         raise SettingsError(f'{origin}: [[{section}]] "{name}": {error}') from error
 
 
-def try_settings(settings: Settings) -> None:
-    """What `apply_settings` would do at the first start in an empty folder.  Errors as there."""
+def try_settings(settings: Settings) -> bool:
+    """What `apply_settings` would do at the first start in an empty folder, but for bookmarks, which are of a log.
+
+    They are held against the data folder's own.  False: there is none yet, so that they were held against each other.
+    Errors as there.
+    """
     now = Now(0, 0)
+    known = folder_origin(Path(settings.server.data))
+    points = [parse_recovery_point(queue.settings.recovery_point) for queue in settings.queue]
+    bookmarks = [point.origin for point in points if point.kind == "lsn"]
+    origin = known if known is not None else next(iter(bookmarks), 1)
     core = Core.restore(
-        DurableState(), origin=1, seed=0, actions=settings.actions, instance=settings.server.name, now=now,
+        DurableState(), origin=origin, seed=0, actions=settings.actions, instance=settings.server.name, now=now,
         refuse=why_impossible,
     )  # fmt: skip
     core.boot(now, clean=True, next_lsn=1)
     apply_settings(core, settings, lambda: now)
+    return known is not None or not bookmarks

@@ -87,7 +87,7 @@ class Starting:
             return
         from penstock.server.http.door import HttpDoor
 
-        self.http = HttpDoor(self._server, __version__, self._server.progress)
+        self.http = HttpDoor(self._server, __version__, self._server.entry, self._server.progress)
         if listen.http is not None:
             try:
                 self.addresses["http"] = _text(await self.http.listen(*listen.http))
@@ -103,9 +103,12 @@ class Starting:
         listen = self._server.settings.listen
         if listen.flight is None and listen.flight_tls is None:
             return
+        from penstock.server.flight.connections import Strangers
         from penstock.server.flight.entrance import Entrance
 
-        self.entrance = Entrance(self._server.users, self._server.progress.line)
+        terms = self._server.entry.guards.terms
+        strangers = Strangers(terms.time_s, most=terms.sockets, from_one_address=terms.per_address)
+        self.entrance = Entrance(self._server.logins, self._server.progress.line, strangers)
         if listen.flight is not None:
             self.addresses["flight"] = _text(_bound(listen.flight, "flight", self.entrance.listen))
         if listen.flight_tls is not None and self.tls is not None:
@@ -113,10 +116,10 @@ class Starting:
             self.addresses["flight_tls"] = _text(_bound(listen.flight_tls, "flight_tls", with_tls))
             self.tls.renewed.append(partial(_renew, self.entrance))
 
-    async def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
+    def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
         """Let everybody in."""
         if self._amqp:
-            self.addresses["amqp"] = _text(await amqp.open(self._amqp))
+            self.addresses["amqp"] = _text(amqp.open(self._amqp))
         self._amqp = []  # they are the door's
         if self._amqps and self.tls is not None:
             self.addresses["amqps"] = _text(amqp.open_tls(self._amqps, self.tls))

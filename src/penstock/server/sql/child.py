@@ -1,18 +1,22 @@
 """The SQL process: `python -m penstock.server.sql.child FD`, one statement after another.
 
     in   {"sql", "memory", "spill", "folder", "threads"}
-    out  {"statement": ...}                     the tables it names
-    in   {"tables": [[schema, name, times]]}    and then one socket a table, with an Arrow stream and `COMPLETE`
+    out  {"statement": ...}             the tables it names
+    in   {"tables": [[schema, name]]}   and then one socket a table, with an Arrow stream and `COMPLETE`
     out  {"schema": true} + schema, batches, {"end": {}}; or {"error": ...} at any time
 
 Instead of tables there may be {"enough": true}.  Each statement has a database of its own, which goes with it.  The
 process ends when the server closes the socket.
+
+DuckDB counts a part of what a statement takes and not the rest: one call of `repeat` took a gigabyte of its own.  So
+the system bounds the memory of this process, and what goes beyond fails where it is asked for.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -22,29 +26,59 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.server.allocator import give_back, keep_close
 from penstock.server.bulk import frames
 from penstock.server.sql.engine import Bounds, Engine, told
 from penstock.server.sql.statement import COMPLETE, TABLES_MAX, Use
+
+STACKS = 64 << 20
+"""Bytes beside `sql.memory`, for stacks of threads that come later: the system counts them whole, used or not."""
 
 
 class Cut(Exception):
     """A table's stream ended early: the server knows why."""
 
 
+class Ceiling:
+    """The memory of this process: what it has without a statement, and so much more."""
+
+    def __init__(self) -> None:
+        self._own: int | None = None
+
+    def set(self, memory: int) -> None:
+        """Bound it, for a statement that begins.  What an earlier one left free is used again, so it does not rise."""
+        now = private_bytes()
+        self._own = now if self._own is None else min(self._own, now)
+        most = self._own + memory + STACKS
+        resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def private_bytes() -> int:
+    """What the system counts against RLIMIT_DATA."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmData:")) << 10
+
+
 def main() -> None:
     """Answer statements; never returns."""
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     os.nice(5)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    keep_close(0)
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
     sock = socket.socket(fileno=int(sys.argv[1]))
+    ceiling = Ceiling()
     try:
         while True:
             try:
-                serve(sock)
+                serve(sock, ceiling)
             except frames.Ended:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
                 frames.send(sock, {"error": encoded(error)})
+            give_back()
     except frames.Ended:
         os._exit(0)  # nobody waits any more
 
@@ -60,14 +94,14 @@ def encoded(error: Exception) -> dict[str, object]:
     return dict(orjson.loads(encode_error(told(error))[1]))
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: socket.socket, ceiling: Ceiling) -> None:
     """One statement from its text to its last row."""
     head, _ = frames.receive(sock)
     if head is None:
         raise frames.Ended
-    bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"])
-    engine = Engine(bounds)
+    engine = Engine(Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"]))
     try:
+        ceiling.set(head["memory"])
         answer_to(sock, engine, head["sql"])
     finally:
         engine.close()
@@ -109,12 +143,16 @@ def table(stream: socket.socket) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     file: Any = stream.makefile("rb", buffering=1 << 20)
     try:
         reader = pa.ipc.open_stream(file)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, EOFError):
         raise Cut from None
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             yield from reader
+        except MemoryError:
+            raise  # pyarrow's is an ArrowException too
         except (pa.ArrowException, OSError):
             raise Cut from None
         if file.read(1) != COMPLETE:

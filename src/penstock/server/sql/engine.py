@@ -1,8 +1,7 @@
 """DuckDB as the child uses it: shut off from files and network, with a bound on memory, and our tables in it.
 
-A table that is read once, and only by what every message has, is streamed.  Any other is kept, for it is read twice:
-once for the fields of its bodies, which must fit all messages, and then by the statement.  What does not fit into
-memory goes to the folder given, and that too has a bound.
+Tables are kept beside DuckDB (`kept`), which scans them page by page: what it holds itself is what the statement
+gathers, sorts and joins, and that it can put aside.  Fields of bodies are found while the rows come (`fields`).
 """
 
 # duckdb is untyped here
@@ -10,21 +9,32 @@ memory goes to the folder given, and that too has a bound.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import orjson
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.server.sql.result import pieces, plain_schema
+from penstock.server.sql.allowed import Allowed
+from penstock.server.sql.fields import LARGE, SIGNED, UNSIGNED, Fields, Shape
+from penstock.server.sql.kept import Aside, Kept
+from penstock.server.sql.result import PIECE_BYTES, pieces, quoted, selection
 from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Statement, Use, examine
 
 RESULT_ROWS = 10_000
-"""Rows of a batch of the result, about."""
+"""Rows of a batch of the result, about; fewer where rows are wide."""
+
+THREAD_MEMORY = 128 << 20
+"""Bytes of the statement's memory for each of its threads: each has buffers of its own."""
+
+ALLOWED = Allowed()
+
+WHOLE = f"CASE WHEN json_valid({TEXT}) AND json_type({TEXT}) = 'OBJECT' THEN {TEXT}::JSON END"
+"""A body that is a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,147 +46,166 @@ class Bounds:
     folder: Path
     threads: int
 
+    @property
+    def counted(self) -> int:
+        """Bytes that DuckDB may count; functions, Arrow and the C library take theirs beside that, within `memory`."""
+        return self.memory * 3 // 4
+
 
 class Engine:
     """One statement's DuckDB."""
 
     def __init__(self, bounds: Bounds) -> None:
-        self._db: Any = duckdb.connect(":memory:")
-        for name, value in {
-            "memory_limit": f"{bounds.memory}B",
-            "temp_directory": str(bounds.folder),
-            "max_temp_directory_size": f"{bounds.spill}B",
-            "threads": str(bounds.threads),
-            "preserve_insertion_order": "true",
-            "TimeZone": "UTC",
-            "python_enable_replacements": "false",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "enable_external_access": "false",
-        }.items():
-            self._do(f"SET {name}='{value.replace(chr(39), chr(39) * 2)}'")
+        threads = max(1, min(bounds.threads, bounds.memory // THREAD_MEMORY))
+        self._db: Any = duckdb.connect(":memory:", config={"threads": str(threads)})
+        self._aside = Aside(bounds.folder, bounds.spill, bounds.memory // 8)
+        self._kept: list[Kept] = []
+        self._locked = False
+        self._set(
+            memory_limit=f"{bounds.counted}B",
+            temp_directory=str(bounds.folder),
+            preserve_insertion_order="true",
+            TimeZone="UTC",
+            python_enable_replacements="false",
+            autoinstall_known_extensions="false",
+            autoload_known_extensions="false",
+            enable_external_access="false",
+        )
         for schema in SCHEMAS:
             self._do(f"CREATE SCHEMA {schema}")
-        self._number = 0
 
     def close(self) -> None:
         """Let go of everything."""
         self._db.close()
+        for one in self._kept:
+            one.close()
 
     def examine(self, sql: str) -> Statement:
-        """What the statement reads.  InvalidArgument when it cannot be read."""
+        """What the statement reads.  InvalidArgument when it cannot be read, or calls what is out of reach."""
         try:
-            return examine(self._db, sql)
-        except duckdb.Error as error:
-            raise told(error) from None
+            statement = examine(self._db, sql)
+            ALLOWED.judge(self._db, statement)
+        except (duckdb.Error, MemoryError) as error:
+            raise self.told(error) from None
+        return statement
 
     def table(self, use: Use, statement: Statement, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Let the statement find a table."""
-        self._number += 1
-        fed, kept = f"fed_{self._number}", f"kept_{self._number}"
-        reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
-        self._db.register(fed, reader)
+        name = f"kept_{len(self._kept)}"
+        kept = Kept(schema, self._aside, name)
+        self._kept.append(kept)
+        taken = {*schema.names, *MADE}
+        fields: Fields | None = None
+        if "body" in schema.names and (statement.whole or statement.columns - taken):
+            fields = Fields(self._db, None if statement.whole else statement.columns)
         try:
-            if "body" not in schema.names:
-                source = self._kept(fed, kept, "*") if use.times > 1 else fed
-                self._view(use, source, [quoted(name) for name in schema.names])
-                return
-            self._kept(fed, kept, f"*, try(decode(body)) AS {TEXT}")
-            text = f"CASE WHEN json_valid({TEXT}) THEN {TEXT}::JSON END"
-            whole = f"CASE WHEN json_valid({TEXT}) AND json_type({TEXT}) = 'OBJECT' THEN {TEXT}::JSON END"
-            asked, taken = statement.columns, {*schema.names, *MADE}
-            found = self._fields(kept, whole, None if statement.whole else asked)
-            fields = {name: kind for name, kind in found.items() if name.lower() not in taken}
-            hidden = {"body"} if fields and "body" not in asked else set[str]()
-            columns = [quoted(name) for name in schema.names if name not in hidden]
-            columns += [name for name in (TEXT,) if name in asked]
-            columns += [f"{text} AS {JSON}" for name in (JSON,) if name in asked]
-            source = kept
-            if fields:
-                shape = orjson.dumps(fields).decode().replace("'", "''")
-                source = f"(SELECT *, json_transform({whole}, '{shape}') AS fields FROM {kept})"
-                columns += [f"fields.{quoted(name)} AS {quoted(name)}" for name in fields]
-            elif asked and len(statement.uses) == 1 and self._is_empty(kept):
-                # What no message has yet is NULL, not a mistake: a query of an empty queue has no rows, or zeros.
-                columns += [f"NULL AS {quoted(name)}" for name in sorted(asked - taken - {use.name.lower()})]
+            for page in kept.fill(batches):
+                if fields is not None:
+                    fields.look(page)
+            self._db.register(name, kept)
+            source, columns = self._shown(use, statement, kept, name, {} if fields is None else fields.found(use.name))
             self._view(use, source, columns)
-        except duckdb.Error as error:
-            raise told(error) from None
-        finally:
-            if "body" in schema.names or use.times > 1:
-                self._db.unregister(fed)
+        except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+            raise self.told(error) from None
+
+    def _shown(
+        self, use: Use, statement: Statement, kept: Kept, name: str, found: Mapping[str, Shape]
+    ) -> tuple[str, list[str]]:
+        """What a table's view selects from, and its columns."""
+        names, asked = kept.schema.names, statement.columns
+        if "body" not in names:
+            return name, [quoted(one) for one in names]
+        taken = {*names, *MADE}
+        source = f"(SELECT *, try(decode(body)) AS {TEXT} FROM {name})"
+        fields = {one: kind for one, kind in found.items() if one.lower() not in taken}
+        fields |= self._signed(source, fields)
+        hidden = {"body"} if fields and "body" not in asked else set[str]()
+        columns = [quoted(one) for one in names if one not in hidden]
+        columns += [one for one in (TEXT,) if one in asked]
+        columns += [f"CASE WHEN json_valid({TEXT}) THEN {TEXT}::JSON END AS {one}" for one in (JSON,) if one in asked]
+        if fields:
+            source = f"(SELECT *, {_transformed(fields)} AS fields FROM {source})"
+            columns += [f"fields.{quoted(one)} AS {quoted(one)}" for one in fields]
+        elif asked and len(statement.uses) == 1 and not kept.rows:
+            # What no message has yet is NULL, not a mistake: a query of an empty queue has no rows, or zeros.
+            columns += [f"NULL AS {quoted(one)}" for one in sorted(asked - taken - {use.name.lower()})]
+        return source, columns
+
+    def _signed(self, source: str, fields: Mapping[str, Shape]) -> dict[str, Shape]:
+        """The types of whole numbers: 64 bits, or 128 where a value needs them."""
+        names = [name for name, kind in fields.items() if kind in (UNSIGNED, LARGE)]
+        if not names:
+            return {}
+        columns = [f"fields.{quoted(name)}" for name in names]
+        beyond = ", ".join(f"max({one}) > {2**63 - 1} OR min({one}) < {-(2**63)}" for one in columns)
+        inner = f"(SELECT {_transformed(dict.fromkeys(names, LARGE))} AS fields FROM {source})"
+        [row] = self._db.execute(f"SELECT {beyond} FROM {inner}").fetchall()
+        return {name: LARGE if large else SIGNED for name, large in zip(names, row, strict=True)}
+
+    def _view(self, use: Use, source: str, columns: list[str]) -> None:
+        place = f"{quoted(use.schema)}.{quoted(use.name)}" if use.schema else quoted(use.name)
+        kind = "VIEW" if use.schema else "TEMP VIEW"
+        self._db.execute(f"CREATE {kind} {place} AS SELECT {', '.join(columns)} FROM {source}")
 
     def run(self, sql: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The result, computed as it is read."""
-        self._do("SET lock_configuration=true")
+        self._lock()
+        widest = max((one.widest for one in self._kept), default=1)
         try:
             relation = self._db.sql(sql)
             if relation is None:
                 raise InvalidArgument("the statement has no result: give a SELECT")
-            reader: Any = relation.to_arrow_reader(RESULT_ROWS)
-        except duckdb.Error as error:
-            raise told(error) from None
-        schema = plain_schema(reader.schema)
-        return schema, self._rows(reader, schema)
+            chosen = selection(relation.columns, relation.types)
+            if chosen is not None:
+                relation = self._db.sql(f"SELECT {chosen} FROM (\n{_without_end(sql)}\n)")
+            reader: Any = relation.to_arrow_reader(max(1, min(RESULT_ROWS, PIECE_BYTES // widest // 4)))
+        except (duckdb.Error, pa.ArrowException, MemoryError) as error:
+            raise self.told(error) from None
+        return reader.schema, self._rows(reader)
 
-    def _rows(self, reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        same = schema == reader.schema
+    def _lock(self) -> None:
+        """No more settings; what the tables have left of the disk is DuckDB's."""
+        if not self._locked:
+            self._set(max_temp_directory_size=f"{self._aside.left}B", lock_configuration="true")
+            self._locked = True
+
+    def _rows(self, reader: Any) -> Iterator[pa.RecordBatch]:
         try:
             for batch in reader:
-                yield from pieces(batch if same else batch.cast(schema))
-        except (duckdb.Error, pa.ArrowException) as error:
-            raise told(error) from None
+                yield from pieces(batch)
+        except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+            raise self.told(error) from None
 
-    def _kept(self, fed: str, kept: str, columns: str) -> str:
-        self._do(f"CREATE TEMP TABLE {kept} AS SELECT {columns} FROM {fed}")
-        return kept
-
-    def _view(self, use: Use, source: str, columns: list[str]) -> None:
-        schema = f"{quoted(use.schema)}." if use.schema else "temp."
-        kind = "" if use.schema else "TEMP "
-        name = quoted(use.name) if not use.schema else f"{schema}{quoted(use.name)}"
-        self._do(f"CREATE {kind}VIEW {name} AS SELECT {', '.join(columns)} FROM {source}")
-
-    def _fields(self, kept: str, text: str, wanted: Collection[str] | None) -> Mapping[str, object]:
-        """The wanted fields of all bodies that are JSON objects, and types that take every value they have."""
-        [[found]] = self._db.execute(f"SELECT json_group_structure({text}) FROM {kept}").fetchall()
-        shape: object = orjson.loads(found) if found else None
-        if not isinstance(shape, dict):
-            return {}
-        out, seen = dict[str, object](), set[str]()
-        for name, kind in cast("dict[str, object]", shape).items():
-            if name and name.lower() not in seen and (wanted is None or name.lower() in wanted):
-                # SQL's names have no case: the first of two stays, and `json` has both.
-                seen.add(name.lower())
-                out[name] = kind
-        whole = [name for name, kind in out.items() if kind in ("UBIGINT", "HUGEINT")]
-        large = self._beyond_signed(kept, text, whole)
-        return out | {name: "HUGEINT" if name in large else "BIGINT" for name in whole}
-
-    def _beyond_signed(self, kept: str, text: str, names: list[str]) -> set[str]:
-        """Of fields of whole numbers, those with one that 64 bits cannot hold; of two signs DuckDB makes 128 bits."""
-        if not names:
-            return set()
-        shape = orjson.dumps(dict.fromkeys(names, "HUGEINT")).decode().replace("'", "''")
-        columns = [f"fields.{quoted(name)}" for name in names]
-        beyond = ", ".join(f"max({one}) > {2**63 - 1} OR min({one}) < {-(2**63)}" for one in columns)
-        inner = f"(SELECT json_transform({text}, '{shape}') AS fields FROM {kept})"
-        [row] = self._db.execute(f"SELECT {beyond} FROM {inner}").fetchall()
-        return {name for name, large in zip(names, row, strict=True) if large}
-
-    def _is_empty(self, kept: str) -> bool:
-        return not self._db.execute(f"SELECT 1 FROM {kept} LIMIT 1").fetchall()
+    def _set(self, **options: str) -> None:
+        for name, value in options.items():
+            self._do(f"SET {name}='{value.replace(chr(39), chr(39) * 2)}'")
 
     def _do(self, sql: str) -> None:
         try:
             self._db.execute(sql).fetchall()
         except duckdb.Error as error:
-            raise told(error) from None
+            raise self.told(error) from None
+
+    def told(self, error: Exception) -> PenstockError:
+        """An error as a user reads it, without places of this machine."""
+        found = told(error)
+        place = str(self._aside.folder)
+        return type(found)(str(found).replace(place, "sql.tmp")) if place in str(found) else found
 
 
-def quoted(name: str) -> str:
-    """A name as SQL quotes it."""
-    return '"' + name.replace('"', '""') + '"'
+def _transformed(fields: Mapping[str, Shape]) -> str:
+    shape = orjson.dumps(fields).decode().replace("'", "''")
+    return f"json_transform({WHOLE}, '{shape}')"
+
+
+def _without_end(sql: str) -> str:
+    """A statement without the semicolons and comments behind it."""
+    text = sql.encode()
+    for at, kind in reversed(duckdb.tokenize(sql)):
+        if text[at : at + 1] != b";" and kind != duckdb.token_type.comment:
+            break
+        text = text[:at]
+    return text.decode()
 
 
 def told(error: Exception) -> PenstockError:
@@ -184,11 +213,16 @@ def told(error: Exception) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
     text = str(error).strip()
-    if isinstance(error, duckdb.OutOfMemoryException) or "max_temp_directory_size" in text:
-        return InvalidArgument(
+    first = text.splitlines()[0][:200] if text else type(error).__name__
+    # What goes wrong while rows are read comes through Arrow, as an OSError or another of its own with DuckDB's text.
+    full = "Out of Memory Error" in text or "max_temp_directory_size" in text
+    if full or isinstance(error, duckdb.OutOfMemoryException | MemoryError):
+        return ResourceExhausted(
             "the statement needs more than sql.memory and sql.spill allow: read less, or allow more in the settings "
-            f"({text.splitlines()[0][:200]})"
+            f"({first})"
         )
+    if isinstance(error, duckdb.IOException) or (isinstance(error, OSError) and " Error: " not in text):
+        return Unavailable(f"what the statement puts aside cannot be written or read: {first}")
     kind, colon, rest = text.partition(": ")
     text = rest if colon and kind.endswith("Error") else text
     if text.startswith("Referenced column"):

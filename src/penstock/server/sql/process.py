@@ -6,6 +6,7 @@ A child whose statement came to its end takes another one; any other is killed w
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Child:
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
+                    env=_environment(),
                 )
             except OSError as error:
                 ours.close()
@@ -43,9 +44,22 @@ class Child:
         self.idle_since = time.monotonic()
 
     @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
     def lives(self) -> bool:
         """Whether it still runs."""
         return self._process.poll() is None
+
+    def fate(self) -> str:
+        """How a process ended whose socket is closed: the name of a signal, or its status."""
+        try:
+            status = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return "no end yet"
+        return f"status {status}" if status >= 0 else signal.strsignal(-status) or f"signal {-status}"
 
     def end(self) -> None:
         """Kill it; twice does no harm."""
@@ -55,6 +69,16 @@ class Child:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             pass  # the kernel still has it; nothing of ours waits for it
+
+
+def _environment() -> dict[str, str]:
+    """What the child is told: of this process everything but our own settings, among which are passwords."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return ours | {
+        "PYTHONPATH": os.pathsep.join(_paths()),
+        "OPENBLAS_NUM_THREADS": "1",  # numpy is asked for no algebra
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # another one takes hold of more than it is asked for
+    }
 
 
 def _paths() -> list[str]:

@@ -23,17 +23,18 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.errors import AccessRefused, InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk import frames
 from penstock.server.flight.handover import Abandoned
 from penstock.server.sql.process import Child, Children
-from penstock.server.sql.statement import COMPLETE, Statement
+from penstock.server.sql.statement import COMPLETE, Statement, Use
 from penstock.server.sql.tables import Found, find, missing, names
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
+    from penstock.server.entitlements import Rights
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
     from penstock.wire.flight.commands import Get
@@ -100,16 +101,23 @@ class Queries:
 
     def resolve(self, caller: Caller, vhost: str, statement: Statement) -> list[Found]:
         """The reads of all tables.  NotFound names the first that is nothing."""
-        engine = self._handover.engine
+        engine, rights = self._handover.engine, caller.rights
+        for use in statement.uses:
+            if rights is not None and not _may_read(rights, vhost, use):
+                raise AccessRefused(f"access to '{use.name}' in vhost '{vhost}' refused for user '{caller.user}'")
 
-        def work() -> list[Found]:
-            return [find(engine, vhost, use, statement) for use in statement.uses]
+        def work() -> list[Found | Use]:
+            return [find(engine, vhost, use, statement) or use for use in statement.uses]
 
-        return self._handover.call(work, caller.gone, durable=False)
+        found = self._handover.call(work, caller.gone, durable=False)
+        for one in found:
+            if isinstance(one, Use):
+                raise self.refuse(caller, vhost, one)
+        return [one for one in found if isinstance(one, Found)]
 
-    def refuse(self, caller: Caller, vhost: str, found: Found) -> PenstockError:
-        """The error for a name that turned out to be nothing."""
-        return self._handover.call(lambda: missing(self._handover.engine, vhost, found.use), caller.gone, durable=False)
+    def refuse(self, caller: Caller, vhost: str, use: Use) -> PenstockError:
+        """The error for a name that is nothing: it names others that the caller may read."""
+        return missing(vhost, use, [name for _, name in self.tables(caller, vhost)])
 
     def tables(self, caller: Caller, vhost: str) -> list[tuple[str, str]]:
         """The tables that the caller may read, by schema and name."""
@@ -137,18 +145,18 @@ class Queries:
         self.children.close()
 
 
-def _readable(rights: Any, vhost: str, schema: str, name: str) -> bool:
-    from penstock.errors import AccessRefused
+def _readable(rights: Rights, vhost: str, schema: str, name: str) -> bool:
+    if schema == "queue":
+        return rights.reads_queue(vhost, name) is not False
+    exchange, slash, key = name.partition("/")
+    return rights.reads_topic(vhost, exchange if slash else "", key if slash else name) is not False
 
-    try:
-        if schema == "queue":
-            rights.read_queue(vhost, name)
-        else:
-            exchange, slash, key = name.partition("/")
-            rights.read_topic(vhost, exchange if slash else "", key if slash else name, whole=False)
-    except AccessRefused:
-        return False
-    return True
+
+def _may_read(rights: Rights, vhost: str, use: Use) -> bool:
+    """Whether a name means something that may be read, if it means anything: what is there is not looked at."""
+    kinds = (use.schema.lower(),) if use.schema else ("queue", "topic")
+    whole = any(_readable(rights, vhost, kind, use.name) for kind in kinds)
+    return whole or (kinds != ("queue",) and rights.reads_topic(vhost, "", use.name) is not False)
 
 
 class Query(Iterator[pa.RecordBatch]):
@@ -193,7 +201,7 @@ class Query(Iterator[pa.RecordBatch]):
         found = self._queries.resolve(self._caller, self._vhost, statement)
         tables = [self._rows(one) for one in found]
         self._waits = False
-        self._send(child, {"tables": [[one.use.schema, one.use.name, one.use.times] for one in found]})
+        self._send(child, {"tables": [[one.use.schema, one.use.name] for one in found]})
         for schema, rows in tables:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -222,7 +230,7 @@ class Query(Iterator[pa.RecordBatch]):
             return schema, rows
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
-            raise self._queries.refuse(self._caller, self._vhost, found)
+            raise self._queries.refuse(self._caller, self._vhost, found.use)
         return schema, chain([first], rows)
 
     def __next__(self) -> pa.RecordBatch:
@@ -250,9 +258,10 @@ class Query(Iterator[pa.RecordBatch]):
         except frames.Ended:
             raise self._why() from None
         if head is not None and "error" in head:
-            error = head["error"]
-            self._done = True
-            raise self._why() if "cut" in error else error_from(error)
+            told = head["error"]
+            error = self._why() if "cut" in told else error_from(told)
+            self._done = not isinstance(error, ResourceExhausted)  # who ran out of memory starts anew
+            raise error
         return head, payload
 
     def _wanted(self) -> bool:
@@ -267,7 +276,12 @@ class Query(Iterator[pa.RecordBatch]):
         if time.monotonic() >= self._until:
             seconds = self._queries.limits.timeout_s
             return Unavailable(f"the statement took longer than {seconds:g} s, which is sql.timeout")
-        return Unavailable("the process of the statement died; it may have needed more memory than there is")
+        fate = "its process has gone" if self._child is None else f"its process ended ({self._child.fate()})"
+        limit = self._queries.limits.memory >> 20
+        return ResourceExhausted(
+            f"the statement did not come to its end: {fate}.  It may have needed more than sql.memory, which is "
+            f"{limit} MiB: read less, ask in several steps, or allow more in the settings"
+        )
 
     def _send(self, child: Child, head: dict[str, object]) -> None:
         try:

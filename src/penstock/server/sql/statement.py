@@ -38,22 +38,27 @@ class Use:
 
     schema: str
     name: str
-    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a SELECT reads.  `columns`: lower-case names that may be columns; `whole`: all of a table are wanted too."""
+    """What a SELECT reads.  `columns`: lower-case names that may be columns; `whole`: all of a table are wanted too.
+
+    functions, table_functions, defined: lower-case names of what it calls, and of the tables that its WITH makes.
+    """
 
     uses: tuple[Use, ...]
     columns: frozenset[str] = frozenset()
     whole: bool = False
     lists_tables: bool = False
+    functions: frozenset[str] = frozenset()
+    table_functions: frozenset[str] = frozenset()
+    defined: frozenset[str] = frozenset()
 
     def plain(self) -> dict[str, object]:
-        """As JSON holds it."""
+        """What the server has to know of it, as JSON holds it."""
         return {
-            "uses": [[use.schema, use.name, use.times] for use in self.uses],
+            "uses": [[use.schema, use.name] for use in self.uses],
             "columns": sorted(self.columns),
             "whole": self.whole,
             "lists_tables": self.lists_tables,
@@ -61,13 +66,13 @@ class Statement:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Statement:
-        """The inverse."""
+        """The inverse, without what only the child judges."""
         uses = tuple(Use(*one) for one in plain["uses"])
         return cls(uses, frozenset(plain["columns"]), plain["whole"], plain["lists_tables"])
 
 
 def examine(connection: Any, sql: str) -> Statement:
-    """What a statement reads.  InvalidArgument with DuckDB's own words, or for what is no single SELECT."""
+    """What a statement reads and calls.  InvalidArgument with DuckDB's own words, or for what is no single SELECT."""
     if len(sql) > STATEMENT_MAX:
         raise InvalidArgument(f"the statement has {len(sql)} characters, and {STATEMENT_MAX} are allowed")
     if not sql.strip().strip(";"):
@@ -89,8 +94,9 @@ def _refused(message: str, tree: Mapping[str, Any]) -> str:
 
 
 def _statement(tree: Mapping[str, Any]) -> Statement:
-    counts = dict[tuple[str, str], int]()
-    names, aliases, defined = set[str](), set[str](), set[str]()
+    places = dict[tuple[str, str], None]()
+    names, last, aliases, defined = set[str](), set[str](), set[str](), set[str]()
+    functions, table_functions = set[str](), set[str]()
     all_columns = lists = False
     for node in _nodes(tree):
         kind = node.get("type")
@@ -100,37 +106,40 @@ def _statement(tree: Mapping[str, Any]) -> Statement:
                     f"{node['catalog_name']}.{node['schema_name']}.{node['table_name']}: a table is a name, or one of "
                     "queue.name, topic.name, sow.name and view.name"
                 )
-            place = str(node["schema_name"]), str(node["table_name"])
-            counts[place] = counts.get(place, 0) + 1
+            places[str(node["schema_name"]), str(node["table_name"])] = None
             aliases |= {str(node["table_name"]).lower(), str(node.get("alias") or "").lower()}
         elif kind == "SHOW_REF":
             if str(node.get("table_name")) in SPECIAL:
                 lists = True
             elif node.get("query") is None:
-                place = "", str(node["table_name"]).strip('"')
-                counts[place] = counts.get(place, 0) + 1
+                places["", str(node["table_name"]).strip('"')] = None
             all_columns = True
+        elif kind == "TABLE_FUNCTION":
+            table_functions.add(str(node["function"]["function_name"]).lower())
         elif kind == "COLUMN_REF":
             parts = [str(part).lower() for part in node["column_names"]]
             names.update(parts)
-            all_columns = all_columns or (len(parts) == 1 and parts[0] in aliases)
+            last.add(parts[-1])
         elif kind == "STAR":
             all_columns = True
         elif kind == "JOIN":
             names |= {str(one).lower() for one in node.get("using_columns") or ()}
             all_columns = all_columns or "NATURAL" in str(node.get("ref_type"))
+        if kind != "TABLE_FUNCTION" and node.get("function_name"):
+            functions.add(str(node["function_name"]).lower())
         for one in cast("dict[str, Any]", node.get("cte_map") or {}).get("map") or ():
             defined.add(str(one["key"]).lower())
         if kind == "RECURSIVE_CTE_NODE":
             defined.add(str(node.get("cte_name")).lower())
     # Whole rows by the name of their table: `SELECT t FROM orders t`, wherever the tree has it.
-    all_columns = all_columns or bool(names & (aliases - {""}))
-    uses = [
-        Use(schema, name, times) for (schema, name), times in counts.items() if schema or name.lower() not in defined
-    ]
+    all_columns = all_columns or bool(last & (aliases - {""}))
+    uses = [Use(schema, name) for schema, name in places if schema or name.lower() not in defined]
     if len(uses) > TABLES_MAX:
         raise InvalidArgument(f"the statement names {len(uses)} tables, and {TABLES_MAX} are allowed")
-    return Statement(tuple(uses), frozenset(names), all_columns, lists)
+    return Statement(
+        tuple(uses), frozenset(names), all_columns, lists,
+        frozenset(functions), frozenset(table_functions), frozenset(defined),
+    )  # fmt: skip
 
 
 def _nodes(value: object) -> Iterator[Mapping[str, Any]]:

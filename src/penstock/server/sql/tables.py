@@ -10,7 +10,7 @@ A name alone is the first of these that there is.  A topic of an exchange of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -43,8 +43,8 @@ class Found:
     sure: bool = True
 
 
-def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found:
-    """The read of a name; on the loop.  NotFound, InvalidArgument."""
+def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found | None:
+    """The read of a name, None where it is nothing; on the loop.  InvalidArgument."""
     schema, name = use.schema.lower(), use.name
     if schema and schema not in SCHEMAS:
         raise InvalidArgument(f"{use.schema}.{name}: before the dot stands one of {', '.join(SCHEMAS)}")
@@ -59,7 +59,7 @@ def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found:
         shown = [one for one in MESSAGES.names if one not in ("state", "attempt")]
         read = Replay(key, exchange=exchange, vhost=vhost, columns=columns(TOPIC, shown, statement))
         return Found(use, read, bool(schema) or (vhost, exchange, key) in engine.core.topology.topics)
-    raise missing(engine, vhost, use)
+    return None
 
 
 def place(engine: Engine, vhost: str, name: str) -> tuple[str, str]:
@@ -80,9 +80,8 @@ def columns(usual: Iterable[str], possible: Iterable[str], statement: Statement)
     return tuple(chosen) or ("lsn" if "lsn" in there else there[0],)
 
 
-def missing(engine: Engine, vhost: str, use: Use) -> NotFound:
-    """The error for a name that is nothing; on the loop."""
-    there = [name for _, name in names(engine, vhost)]
+def missing(vhost: str, use: Use, there: Sequence[str]) -> NotFound:
+    """The error for a name that is nothing; there: what may have been meant."""
     near = get_close_matches(use.name, there, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else "; SHOW TABLES says what there is"
     what = use.schema or "queue, view or topic"

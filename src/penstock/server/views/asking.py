@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.core.queue.places import AVAILABLE
 from penstock.errors import NotFound
-from penstock.server.flight.reading.contents import lsns_of, snapshot
+from penstock.server.flight.reading.contents import lsns_of
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -26,7 +27,7 @@ def positions(core: Core, vhost: str, name: str) -> Ints:
     if queue is None:
         core.sow(vhost, "", name)  # says what is wrong with the name
         raise NotFound(f"no queue or topic '{name}' in vhost '{vhost}'")
-    chunks = [lsns_of(part.chunk) for part in snapshot(core.queue(vhost, name), ("ready", "held"), None)]
+    chunks = [lsns_of(chunk) for chunk in core.queue(vhost, name).chunks(*AVAILABLE)]
     return np.sort(np.concatenate(chunks)) if chunks else np.zeros(0, np.int64)
 
 

@@ -6,9 +6,8 @@ or filled from the log (`recovery_point`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +23,16 @@ from penstock.errors import PenstockError
 from penstock.server.views.worker import PORTION, edge_of, portion
 
 if TYPE_CHECKING:
+    from penstock.core.queue.places import State
     from penstock.core.queue.view import Queue
-    from penstock.records.chunks import Chunk
     from penstock.server.engine import Engine
     from penstock.server.views.live import Live
     from penstock.server.views.worker import Worker
+
+STATES: Mapping[State, int] = {
+    "ready": AVAILABLE, "held": AVAILABLE, "inactive": INACTIVE, "delayed": AWAY, "leased": AWAY, "dying": AWAY,
+}  # fmt: skip
+"""What each state of a message is for a view."""
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -179,24 +183,12 @@ class Builder:
 
 def held_by(queue: Queue) -> tuple[Ints, Bytes]:
     """LSNs of all living messages, ascending, and the state of each."""
-    lsns: list[Ints] = []
-    states: list[Bytes] = []
-
-    def take(chunks: Iterable[Chunk], state: int) -> None:
-        for chunk in chunks:
+    lsns: list[Ints] = [np.zeros(0, np.int64)]
+    states: list[Bytes] = [np.zeros(0, np.uint8)]
+    for place in queue.places():
+        for chunk in place.chunks():
             lsns.append(array_of(chunk))
-            states.append(np.full(len(chunk), state, np.uint8))
-
-    take(queue.main.chunks(), AVAILABLE)
-    take((run.chunk for run in queue.returned.runs()), AVAILABLE)
-    if queue.held:
-        take(queue.barriers.chunks(), AVAILABLE)
-        take((run.chunk for run in queue.barriers.runs()), AVAILABLE)
-    take((run.chunk for run in chain(queue.leased_runs(), queue.letters.runs(), queue.delays.retries.runs())), AWAY)
-    take((block for block, _ in queue.delays.scheduled.items()), AWAY)
-    take(queue.tail.chunks(), INACTIVE)
-    if not lsns:
-        return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+            states.append(np.full(len(chunk), STATES[place.state], np.uint8))
     every = np.concatenate(lsns)
     order = np.argsort(every, kind="stable")
     return every[order], np.concatenate(states)[order]

@@ -21,6 +21,7 @@ from penstock.server.views.rowfeed import RowFeed
 from penstock.server.views.worker import Worker
 
 if TYPE_CHECKING:
+    from penstock.core.effects import Dying
     from penstock.expr.gathering.definition import Definition
     from penstock.ports import Clock
     from penstock.records.entries import Entry
@@ -72,6 +73,10 @@ class Views:
     def gather(self, journal: Sequence[Entry]) -> None:
         """A turn has decided this; it is not durable yet."""
         self._worker.gather(journal)
+
+    def dying(self, effect: Dying) -> None:
+        """Messages leave a queue, of which no record tells yet; the turn's records were gathered."""
+        self._worker.dying(effect)
 
     def committed(self, lsn: int) -> None:
         """Everything up to this LSN is durable."""

@@ -22,10 +22,12 @@ from penstock.core.views.view import Changed, Elements, Given, body_of
 from penstock.expr.fields import parsed
 from penstock.log.writer import last_of
 from penstock.memory.reads import READ_BYTES
+from penstock.records.chunks import pairs_of
 from penstock.server.filters.evaluating import breathe
 from penstock.server.views.elements import elements_of, elements_of_rows, given, noted
 
 if TYPE_CHECKING:
+    from penstock.core.effects import Dying
     from penstock.core.queue.view import Queue
     from penstock.records.entries import Entry, Publishes, Rows
     from penstock.server.engine import Engine
@@ -86,6 +88,14 @@ class Worker:
             steps.append(self._bounded(step) if isinstance(step, Arrived) else step)
         if steps:
             self._gathered.append((last, steps))
+
+    def dying(self, effect: Dying) -> None:
+        """Messages of a queue are on their way out: what they gave is taken away before a record says so."""
+        if effect.queue in self.by_source:
+            last = self._engine.core.last_lsn
+            pairs = [end for chunk in effect.chunks for end in pairs_of(chunk, False)]
+            self._gathered.append((last, [Moved(effect.queue, "leave", pairs, last + 1)]))
+            self.committed(self._engine.log.durable)
 
     def _bounded(self, step: Arrived) -> Step:
         """The step, without bodies if too many wait already."""
@@ -325,4 +335,4 @@ def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:
 
 def edge_of(queue: Queue) -> int:
     """The first inactive message of a queue; NEVER without."""
-    return queue.tail.head() if queue.tail.count else NEVER
+    return queue.first_inactive

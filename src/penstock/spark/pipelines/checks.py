@@ -1,7 +1,8 @@
 """`expect`: conditions on input rows, how many rows do not meet each, and what becomes of those.
 
-A condition that is NULL is not met.  A row meets the rules in order and goes at the first that removes it, so a rule
-counts the rows that came as far as it.  Dead letters become visible with the commit of their batch (`letters`).
+A condition that is NULL is not met.  A row meets the rules in order, those that drop it last (`definition.in_order`),
+and goes at the first that removes it, so a rule counts the rows that came as far as it.  Dead letters become visible
+with the commit of their batch (`letters`).
 """
 
 from __future__ import annotations

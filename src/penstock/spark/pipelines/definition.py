@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, cast
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -50,6 +50,11 @@ class Check:
     otherwise: str  # keep, drop, fail, dead-letter
     topic: str | None
     name: str = ""
+
+
+def in_order(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """As rows meet them: what drops rows comes last, so that it takes none that another rule would put aside."""
+    return tuple(sorted(checks, key=lambda check: check.otherwise == "drop"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ class Input:
             source.get("format"),
             dict(source.get("options") or {}),
             source.get("refresh"),
-            tuple(
+            in_order(
                 Check(one["that"], one["otherwise"], one.get("topic"), one.get("name") or one["that"])
                 for one in cast("list[dict[str, Any]]", source.get("expect") or expect or ())
             ),

@@ -7,12 +7,14 @@ Spark takes a batch only when its Arrow types equal the declared ones exactly, s
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any, cast
 
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.records.ddl import ALIASES, SIMPLE
 from penstock.spark.arrow import Column, batch_like
 from penstock.spark.reading.options import ReadOptions
 
@@ -79,6 +81,7 @@ class Layout:
     parsed: tuple[str, ...]  # from the body
     error: bool  # whether `parse_error` is among them
     strict: bool  # whether bad bodies leave the rows (they go to a topic)
+    needed: frozenset[str] = frozenset()  # of the parsed: a body without a value for it is bad
 
     def fitted(self, columns: dict[str, Column]) -> pa.RecordBatch:
         """A batch of these columns in the declared order and types."""
@@ -109,6 +112,8 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     columns = [f"{name} {kind}" for name, kind in base.items() if name not in hidden]
     taken = {*known(options), ERROR}
     pieces = [piece.strip() for piece in _pieces(ddl)]
+    if options.bad_records_topic is None:  # a bad body has null in all of its columns
+        pieces = [_nullable(piece) for piece in pieces]
     columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
     if options.bad_records_topic is None and ERROR not in hidden:
         columns.append(f"{ERROR} string")
@@ -126,6 +131,15 @@ def known(options: ReadOptions) -> dict[str, str]:
     if options.queue is not None and options.mode != "queue":
         return {**MESSAGE, **MORE, **CONTENT}
     return {**MESSAGE, **MORE}
+
+
+_NOT_NULL = re.compile(r"\s+not\s+null\b", re.IGNORECASE)
+
+
+def _nullable(piece: str) -> str:
+    """A column without its NOT NULL; what lies within it keeps its own."""
+    match = _NOT_NULL.search(_outside(piece))
+    return piece if match is None else piece[: match.start()] + piece[match.end() :]
 
 
 def _marked(piece: str) -> str:
@@ -150,21 +164,26 @@ def names_in(ddl: str) -> list[str]:
 
 
 def _pieces(ddl: str) -> list[str]:
-    pieces: list[str] = []
-    depth, start, quote = 0, 0, ""
-    for place, letter in enumerate(ddl):
+    cuts = [-1, *(match.start() for match in re.finditer(",", _outside(ddl))), len(ddl)]
+    return [ddl[start + 1 : end] for start, end in pairwise(cuts)]
+
+
+def _outside(ddl: str) -> str:
+    """The text with blanks for what stands in brackets or in quotes."""
+    out = list[str]()
+    depth, quote = 0, ""
+    for letter in ddl:
         if quote:
+            out.append(" ")
             quote = "" if letter == quote else quote
         elif letter in "`'\"":
+            out.append(" ")
             quote = letter
-        elif letter in _OPENING:
-            depth += 1
-        elif letter in _CLOSING:
-            depth -= 1
-        elif letter == "," and depth == 0:
-            pieces.append(ddl[start:place])
-            start = place + 1
-    return [*pieces, ddl[start:]]
+        else:
+            depth -= letter in _CLOSING
+            out.append(letter if depth <= 0 else " ")
+            depth += letter in _OPENING
+    return "".join(out)
 
 
 def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
@@ -176,7 +195,9 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     all_known = known(options)
-    own = set[str]() if ddl is None else set(names_in(ddl))
+    own = {} if ddl is None else dict(zip(names_in(ddl), _pieces(ddl), strict=True))
+    needed = {name for name, piece in own.items() if _NOT_NULL.search(_outside(piece)) is not None}
+    strict = options.bad_records_topic is not None
     fetched: list[str] = []
     parsed: list[str] = []
     error = False
@@ -190,15 +211,40 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
         elif options.parse and name == ERROR and not marked:
             error = True
         elif options.parse:
+            _refuse_type(name, field.dataType)
+            if not field.nullable and not strict:
+                raise InvalidArgument(
+                    f"column {name!r} is NOT NULL, and a bad body has null in all of its columns: leave NOT NULL out, "
+                    "or set badRecordsTopic, where bad bodies go"
+                )
             parsed.append(name)
         else:
             raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(all_known)}")
     if (parsed or error) and "body" not in fetched:
         fetched.append("body")
-    strict = options.bad_records_topic is not None
     if strict and options.view is None and BOOKMARK not in fetched:
         fetched.append(BOOKMARK)  # what is put aside says which message it was
     if not fetched:
         fetched.append("sow_key" if options.view is not None else "lsn")
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return Layout(arrow, tuple(fetched), tuple(parsed), error, strict)
+    return Layout(arrow, tuple(fetched), tuple(parsed), error, strict, frozenset(needed.intersection(parsed)))
+
+
+def _refuse_type(column: str, kind: Any) -> None:
+    """InvalidArgument for a type of Spark's that no JSON body gives, wherever in the column's type it is."""
+    name = kind.typeName()
+    if name == "array":
+        _refuse_type(column, kind.elementType)
+    elif name == "map":
+        if kind.keyType.typeName() != "string":
+            keys = kind.keyType.simpleString()
+            raise InvalidArgument(f"column {column!r}: the keys of a JSON object are string, not {keys}")
+        _refuse_type(column, kind.valueType)
+    elif name == "struct":
+        for field in kind.fields:
+            _refuse_type(column, field.dataType)
+    elif name != "decimal" and ALIASES.get(name, name) not in SIMPLE:
+        raise InvalidArgument(
+            f"column {column!r}: a JSON body gives no {kind.simpleString()}; there are {', '.join(SIMPLE)}, decimal, "
+            "array, map and struct"
+        )

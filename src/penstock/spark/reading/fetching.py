@@ -50,7 +50,7 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
         for batch in rows:
             yield layout.fitted(by_name(batch))
         return
-    parser = BodyParser(layout.schema, layout.parsed)
+    parser = BodyParser(layout.schema, layout.parsed, layout.needed)
     aside = Aside(server, options, part, parser.fields) if layout.strict else None
     for batch in rows:
         columns = by_name(batch)
@@ -58,12 +58,12 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
         columns |= found
         if layout.error:
             columns[ERROR] = pa.array(errors, pa.string())
-        fitted = layout.fitted(columns)
         if aside is not None and any(error is not None for error in errors):
             marks = values(batch, BOOKMARK) if BOOKMARK in layout.fetched else None
             aside.put(values(batch, "body"), errors, marks)
-            fitted = fitted.filter(pa.array([error is None for error in errors]))
-        yield fitted
+            good: Any = pa.array([error is None for error in errors])
+            columns = {name: cast("Any", column).filter(good) for name, column in columns.items()}
+        yield layout.fitted(columns)
 
 
 def keep(server: Remote, options: ReadOptions, held: str, start: int) -> None:

@@ -13,14 +13,13 @@ from penstock.spark.options import COMMON, Taker
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration
 from penstock.wire.flight.bookmarks import Point, parse_span
+from penstock.wire.flight.tickets import STATES
 
 PATTERN_LETTERS = frozenset("^$*+?()[]{}|\\")
 """A topic with one of these is a pattern; a dot alone makes none."""
 
 MILLISECONDS = 12
 """Digits from which on a number as a timestamp counts milliseconds since 1970, as Kafka's source has it."""
-
-STATES = ("ready", "leased", "delayed")
 
 DIRECT = ("auto", "true", "false")
 """Whether tasks read the log's own files: where they can, always, never."""

@@ -1,9 +1,9 @@
 """Bad bodies that tasks put aside: published at once, and stored once however often a part is read.
 
 Whoever reads a part again gives its letters the same numbers, and the server drops what it has under a number.  So a
-name stands for one cut of the rows and one schema: a batch that was narrowed has other parts, under another schema
-other bodies are bad, and both are other publishers.  What then comes again says which message it was, and a queue with
-a `dedup_window` takes that once.
+name stands for one cut of the rows, one schema and one set of rules: a batch that was narrowed has other parts, under
+another schema or other rules other bodies are bad, and they are other publishers.  What then comes again says which
+message it was, and a queue with a `dedup_window` takes that once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, PreconditionFailed
+from penstock.spark.reading.judging import RULES
 from penstock.spark.reading.options import ReadOptions
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.reading.task import task_of
@@ -30,7 +31,8 @@ class Aside:
     def __init__(self, server: Remote, options: ReadOptions, part: object, fields: Sequence[pa.Field[Any]]) -> None:
         """fields: of the schema that says which bodies are bad."""
         self._topic = options.bad_records_topic
-        schema = sha256(repr([(field.name, str(field.type)) for field in fields]).encode()).hexdigest()[:8]
+        judged = repr([RULES, *((field.name, str(field.type)) for field in fields)])
+        schema = sha256(judged.encode()).hexdigest()[:8]
         self._server: Remote | None = server  # until the topic is known to keep what it gets
         if isinstance(part, PlanPart):
             cut = f"/{part.revision}" if part.revision else ""

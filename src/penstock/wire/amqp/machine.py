@@ -337,9 +337,7 @@ class ServerConnection(Conversation):
             case m.ChannelClose():
                 self._channels[channel] = PEER_CLOSED
                 self._events.append(ChannelClosed(channel, method.reply_code, method.reply_text))
-            case m.ChannelFlow(active=True):
-                self._answer(channel, m.ChannelFlowOk(True))
-            case m.ChannelFlow():
+            case m.ChannelFlow(active=False):
                 raise ProtocolError("active=false", reply_code=NOT_IMPLEMENTED)
             case m.ChannelFlowOk() | m.BasicCancelOk():
                 pass  # answers to methods that need none

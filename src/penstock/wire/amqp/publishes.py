@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from penstock.errors import ProtocolError
-from penstock.records.properties import peeked, plain_mode, plain_mode_of_all
+from penstock.records.properties import REPLY_TO, peeked, plain_mode, plain_mode_of_all
 from penstock.wire.amqp.events import Event, PublishRun, Target
 from penstock.wire.amqp.frames import FRAME_END, OVERHEAD, Limits
 from penstock.wire.amqp.methods import decode_method
@@ -121,7 +121,8 @@ class PublishReader:
             if new.count(new[0]) == len(new):
                 peeked(new[0])
             elif (mode := plain_mode_of_all(new)) >= 0:
-                self._tell_mode(mode, first)
+                if not new[0][0] & REPLY_TO:  # and so none of them
+                    self._tell_mode(mode, first)
             else:
                 for header in new:
                     if plain_mode(header) < 0:
@@ -137,7 +138,7 @@ class PublishReader:
                     raise
 
     def _tell_mode(self, mode: int, first: int) -> None:
-        """The headers from this row on say nothing but this delivery mode."""
+        """The headers from this row on ask for nothing but this delivery mode."""
         run = self._run
         if run is not None and run.told == first and (not first or run.plain == mode):
             run.plain, run.told = mode, len(run.bodies)

@@ -23,7 +23,7 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.fields import NAME_LIMIT
 from penstock.wire.flight.headers import HEADER_COLUMNS, header_columns, properties_of
-from penstock.wire.flight.schemas import PUBLISH, Bounds, check_bodies, checked
+from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of
 
 
 @dataclass(slots=True)
@@ -64,12 +64,12 @@ def _counted_from(time: int, at: list[int] | None, after: list[int] | None) -> l
     return [time + span if span >= 0 else when for when, span in zip(at, after, strict=True)]
 
 
-def read_upload(batch: pa.RecordBatch, topic: str | None, bounds: Bounds, what: str) -> Upload:
-    """Messages from a stranger's batch whose schema has passed `check_schema`.
+def read_upload(received: Received, topic: str | None, bounds: Bounds) -> Upload:
+    """Messages from a stranger's batch.
 
     `topic` serves rows without one.  InvalidArgument says which column is wrong; nothing of the batch is taken then.
     """
-    columns = checked(batch, PUBLISH, bounds, what)
+    what, columns = received.layout.what, columns_of(received)
     bodies = columns["body"]
     check_bodies(bodies, bounds, what)
     rows = len(bodies)

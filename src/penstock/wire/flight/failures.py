@@ -14,6 +14,15 @@ import orjson
 
 from penstock.errors import ExpressionError, PenstockError, ProtocolError, Refused, Unavailable
 
+TOLD_BYTES = 800
+"""Bytes of a text in an error at most.  gRPC's clients take 8 KiB of headers, and a status has its message in three of
+them, escaped; of a longer one a client learns nothing."""
+
+AROUND = 200
+"""Characters of an expression that are sent on each side of the place of its error."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
 _CODED = re.compile(r"\[(PS\d{3})\] (.*?)(?:\. Detail: |\. gRPC client debug context|\Z)", re.DOTALL)
 
 
@@ -26,13 +35,24 @@ def _tree(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
 
 
 def encode_error(error: PenstockError) -> tuple[str, bytes]:
-    """The text of the status and its extra bytes."""
-    info: dict[str, object] = {"code": error.code, "message": str(error)}
+    """The text of the status and its extra bytes, cut where a client would not take them."""
+    message = _cut(str(error))
+    info: dict[str, object] = {"code": error.code, "message": message}
     if isinstance(error, Refused):
-        info["reason"] = error.reason
+        info["reason"] = _cut(error.reason)
     if isinstance(error, ExpressionError):
-        info |= {"text": error.text, "place": error.place}
-    return f"[{error.code}] {error}", orjson.dumps(info)
+        text, start = error.text, 0
+        if len(text.encode(errors="replace")) > TOLD_BYTES:
+            start = max(0, error.place - AROUND)
+            text = _cut(text[start : error.place + AROUND])
+        info |= {"text": text, "place": error.place - start}
+    return f"[{error.code}] {message}", orjson.dumps(info)
+
+
+def _cut(text: str) -> str:
+    """A text that fits into a header, without control characters, which JSON writes six times as long."""
+    data = _CONTROL.sub("?", text).encode(errors="replace")
+    return data.decode() if len(data) <= TOLD_BYTES else data[: TOLD_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def decode_error(text: str, extra: bytes | None) -> PenstockError | None:

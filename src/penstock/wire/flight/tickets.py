@@ -25,6 +25,7 @@ the operation, the field and what it may hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from penstock.errors import InvalidArgument
 from penstock.records.kinds import Kind
@@ -55,7 +56,10 @@ TEXT_LIMIT = 64 * 1024
 FIELDS_MOST = 1000
 """Parts of a projection or a grouping; together they have at most 64 KiB."""
 
-STATES = ("ready", "leased", "delayed")
+STATES: tuple[Literal["ready", "held", "leased", "delayed", "dying"], ...] = (
+    "ready", "held", "leased", "delayed", "dying",
+)  # fmt: skip
+"""States of the messages of a queue that may be asked for; what is inactive is not looked at."""
 
 BACKLOG_MOST = 1_000_000
 """The largest backlog that a consumer may name."""

@@ -1,7 +1,8 @@
 """The HTTP application: logins, probes, and the table of paths under `/api`.
 
-`/healthz`, `/readyz` and `/metrics` ask for no login: probes and scrapers have none, and they show counts only.
-Everything else asks for basic authentication.  An unknown object is 404 in RabbitMQ's shape, an unusable query or body
+`/healthz`, `/readyz` and `/metrics` ask for no login: probes and scrapers have none, and they show counts and no name
+of anything that users have.  Everything else asks for basic authentication; `/metrics/per-object`, for users with the
+tag monitoring, may be opened by the settings.  An unknown object is 404 in RabbitMQ's shape, an unusable query or body
 400 with a reason.  While the server recovers all of `/api` that asks for queues is 503.
 """
 
@@ -10,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import math
+import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -22,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError
+from penstock.records.rights import MONITORS
 from penstock.wire.http import consumers, openapi, overview, queues
 from penstock.wire.http.answers import json_response, not_found, of_error, refusal
 from penstock.wire.http.facts import ServerFacts
@@ -37,34 +42,38 @@ HEADER_LIMIT = 4096
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+KEPT_S = 1.0
+"""For so long who scrapes gets what was rendered for somebody before: it takes seconds where there are many queues."""
+
 METHODS = ["GET", "PUT", "POST", "DELETE", "OPTIONS"]
 
 
-def create_app(facts: ServerFacts, rows: Sequence[Row] = ()) -> Starlette:
+def create_app(facts: ServerFacts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> Starlette:
     """The application: an ASGI app for uvicorn, or for a test client.
 
-    rows: paths beside those that the facts answer.
+    rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good.
     """
     table = Table([*overview.rows(facts), *queues.rows(facts), *consumers.rows(facts), *rows])
     openapi.add(table, facts)
-    probes, site = _Probes(facts), Site()
+    probes, site = _Probes(facts, kept_s), Site()
 
     async def api(request: Request) -> Response:
         user = str(request.scope["penstock_user"])
-        return await table.answer(request, user, facts.tags(user))
+        return await table.answer(request, user, facts)
 
     app = Starlette(
         routes=[
             Route("/healthz", probes.health),
             Route("/readyz", probes.ready),
             Route("/metrics", probes.metrics),
-            Route("/metrics/per-object", probes.metrics_per_object),
+            Route(PER_OBJECT, probes.metrics_per_object),
             Route("/api/{rest:path}", api, methods=METHODS),
             *site.routes(),
         ],
         exception_handlers={HTTPException: _told, BadQuery: _bad_query, PenstockError: _refused},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
     )
-    app.add_middleware(_Login, facts=facts, open_paths=UNGUARDED | site.parts.keys())
+    opened = UNGUARDED | {PER_OBJECT} if facts.open_metrics() else UNGUARDED
+    app.add_middleware(_Login, facts=facts, open_paths=opened | site.parts.keys())
     app.state.table = table
     return app
 
@@ -83,6 +92,14 @@ async def _bad_query(_: Request, error: Exception) -> Response:
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, PenstockError)
     return of_error(error)
+
+
+class Visitor(Protocol):
+    """A connection, to whoever counts those that have not logged in."""
+
+    def known(self) -> None:
+        """It has."""
+        ...
 
 
 class _Login:
@@ -105,16 +122,29 @@ class _Login:
             return
         login = credentials(headers.get("authorization", ""))
         client: tuple[str, int] | None = scope.get("client")
-        if login is None or not self._facts.check_login(*login, client[0] if client else ""):
-            reason = "Login failed" if login is not None else "Authorisation failed"
-            challenge = {"www-authenticate": f'Basic realm="{REALM}"'}
-            await refusal(401, "not_authorized", reason, challenge)(scope, receive, send)
+        wait_s = await self._facts.login(*login, client[0] if client else "") if login is not None else 0.0
+        if login is None or wait_s is not None:
+            await _refused_login(tried=login is not None, wait_s=wait_s or 0.0)(scope, receive, send)
             return
         scope["penstock_user"] = login[0]
+        visitor: Visitor | None = scope.get("state", {}).get("visitor")
+        if visitor is not None:
+            visitor.known()
         await self._app(scope, receive, send)
 
 
-UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/metrics/per-object"})
+def _refused_login(*, tried: bool, wait_s: float) -> Response:
+    if wait_s:
+        seconds = max(1, math.ceil(wait_s))
+        reason = f"too many wrong logins came from this address: try again in {seconds} s"
+        return refusal(429, "too_many_requests", reason, {"retry-after": str(seconds)})
+    reason = "Login failed" if tried else "Authorisation failed"
+    return refusal(401, "not_authorized", reason, {"www-authenticate": f'Basic realm="{REALM}"'})
+
+
+UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics"})
+
+PER_OBJECT = "/metrics/per-object"
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -145,10 +175,13 @@ def credentials(header: str) -> tuple[str, str] | None:
 
 
 class _Probes:
-    """The paths without a login."""
+    """The paths beside those of the table: for whoever watches the server."""
 
-    def __init__(self, facts: ServerFacts) -> None:
+    def __init__(self, facts: ServerFacts, kept_s: float) -> None:
         self._facts = facts
+        self._kept_s = kept_s
+        self._rendering = asyncio.Lock()
+        self._kept = dict[bool, tuple[float, bytes]]()  # of each object or not -> until when, what was rendered
 
     async def health(self, _: Request) -> Response:
         """200 while the server can keep what it is given or is on the way to that, 503 when a restart is needed."""
@@ -164,12 +197,21 @@ class _Probes:
         """Sums over queues."""
         return await self._scrape(per_object=False)
 
-    async def metrics_per_object(self, _: Request) -> Response:
+    async def metrics_per_object(self, request: Request) -> Response:
         """A line for each queue."""
+        if not self._facts.open_metrics():
+            self._facts.judge(str(request.scope["penstock_user"]), MONITORS, {}, "Metrics of each queue")
         return await self._scrape(per_object=True)
 
     async def _scrape(self, *, per_object: bool) -> Response:
-        metrics = await overview.all_metrics(self._facts)
-        content = await asyncio.to_thread(exposition, metrics, per_object=per_object)
-        self._facts.scraped()
+        """One rendering at a time, whoever asks."""
+        async with self._rendering:
+            until, content = self._kept.get(per_object, (0.0, b""))
+            if time.monotonic() >= until:
+                metrics = await overview.all_metrics(self._facts)
+                content = await asyncio.to_thread(exposition, metrics, per_object=per_object)
+                self._facts.scraped()
+                if not metrics.recovering:  # those are few, and another word in a moment
+                    self._kept[per_object] = time.monotonic() + self._kept_s, content
+                    asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, per_object, None)
         return Response(content, media_type=METRICS_TYPE)

@@ -15,16 +15,17 @@ from urllib.parse import quote, quote_plus
 import orjson
 from starlette.responses import Response
 
+from penstock.records.rights import LISTS, SEES, Thing, uses
 from penstock.wire.http.answers import created, done, json_response, not_found
 from penstock.wire.http.exchanges import DEFAULT_NAME, exchange_name
 from penstock.wire.http.fields import short
-from penstock.wire.http.lists import listed, only_columns
-from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+from penstock.wire.http.lists import only_columns
+from penstock.wire.http.routes import Ask, Row
 
 DIGEST = 22
 """Characters of a digest of arguments."""
 
-KINDS = {"q": "queue", "e": "exchange"}
+KINDS: Mapping[str, Thing] = {"q": "queue", "e": "exchange"}
 
 
 class Bindings(Protocol):
@@ -82,20 +83,25 @@ def rows(bindings: Bindings) -> Sequence[Row]:
     doors = _Bindings(bindings)
     one_queue, one_exchange = "/api/queues/{vhost}/{name}/bindings", "/api/exchanges/{vhost}/{name}/bindings"
     found: list[Row] = [
-        Row("GET", "/api/bindings", doors.every, "Every binding", many=True),
-        Row("GET", "/api/bindings/{vhost}", doors.of_vhost, "Every binding of a vhost", many=True),
-        Row("GET", one_queue, doors.to_queue, "Bindings of a queue", many=True),
-        Row("GET", f"{one_exchange}/source", doors.from_exchange, "Bindings that begin at an exchange", many=True),
-        Row("GET", f"{one_exchange}/destination", doors.to_exchange, "Bindings that end at an exchange", many=True),
+        Row("GET", "/api/bindings", doors.every, "Every binding", LISTS, many=True),
+        Row("GET", "/api/bindings/{vhost}", doors.of_vhost, "Every binding of a vhost", SEES, many=True),
+        Row("GET", one_queue, doors.to_queue, "Bindings of a queue", SEES, many=True),
+        Row(
+            "GET", f"{one_exchange}/source", doors.from_exchange, "Bindings that begin at an exchange", SEES, many=True
+        ),
+        Row(
+            "GET", f"{one_exchange}/destination", doors.to_exchange, "Bindings that end at an exchange", SEES, many=True
+        ),
     ]
     for letter, kind in KINDS.items():
         path = f"/api/bindings/{{vhost}}/e/{{source}}/{letter}/{{destination}}"
         pair = _Pair(bindings, letter, kind)
+        binds = uses(("write", kind, "destination"), ("read", "exchange", "source"))
         found += [
-            Row("GET", path, pair.all, f"Bindings between an exchange and a {kind}", many=True),
-            Row("POST", path, pair.bind, f"Bind a {kind}", MANAGEMENT, "routing_key arguments"),
-            Row("GET", f"{path}/{{props}}", pair.one, "One binding by its properties_key"),
-            Row("DELETE", f"{path}/{{props}}", pair.unbind, "Remove a binding", MANAGEMENT),
+            Row("GET", path, pair.all, f"Bindings between an exchange and a {kind}", SEES, many=True),
+            Row("POST", path, pair.bind, f"Bind a {kind}", binds, "routing_key arguments"),
+            Row("GET", f"{path}/{{props}}", pair.one, "One binding by its properties_key", SEES),
+            Row("DELETE", f"{path}/{{props}}", pair.unbind, "Remove a binding", binds),
         ]
     return found
 
@@ -108,16 +114,16 @@ class _Bindings:
 
     async def every(self, ask: Ask) -> Response:
         """Of all vhosts."""
-        return await listed(map(binding_item, self._bindings.bindings(None)), ask.query)
+        return await ask.listed(map(binding_item, self._bindings.bindings(None)))
 
     async def of_vhost(self, ask: Ask) -> Response:
         """Of one."""
-        return await listed(map(binding_item, self._bindings.bindings(ask.names["vhost"])), ask.query)
+        return await ask.listed(map(binding_item, self._bindings.bindings(ask.names["vhost"])))
 
     async def to_queue(self, ask: Ask) -> Response:
         """Of one queue."""
         found = self._bindings.bindings_to_queue(ask.user, ask.names["vhost"], ask.names["name"])
-        return await listed(map(binding_item, found), ask.query)
+        return await ask.listed(map(binding_item, found))
 
     async def from_exchange(self, ask: Ask) -> Response:
         """That begin at one exchange."""
@@ -130,7 +136,7 @@ class _Bindings:
     async def _of_exchange(self, ask: Ask, *, as_source: bool) -> Response:
         name = exchange_name(ask.names["name"])
         found = self._bindings.bindings_of_exchange(ask.names["vhost"], name, as_source=as_source)
-        return await listed(map(binding_item, found), ask.query)
+        return await ask.listed(map(binding_item, found))
 
 
 class _Pair:
@@ -151,7 +157,7 @@ class _Pair:
 
     async def all(self, ask: Ask) -> Response:
         """Those between the two."""
-        return await listed(self._found(ask), ask.query)
+        return await ask.listed(self._found(ask))
 
     async def bind(self, ask: Ask) -> Response:
         """201 with the place of the binding; the same twice is one."""

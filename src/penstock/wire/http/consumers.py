@@ -7,9 +7,9 @@ from typing import cast
 
 from starlette.responses import Response
 
+from penstock.records.rights import LOGIN, SEES
 from penstock.wire.http.answers import not_found
 from penstock.wire.http.facts import ServerFacts, node_of
-from penstock.wire.http.lists import listed
 from penstock.wire.http.routes import Ask, Row
 
 
@@ -18,17 +18,17 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
 
     async def every(ask: Ask) -> Response:
         node = node_of(facts)
-        return await listed((consumer_item(one, node) for one in facts.consumers(ask.user, None)), ask.query)
+        return await ask.listed(consumer_item(one, node) for one in facts.consumers(ask.user, None))
 
     async def of_vhost(ask: Ask) -> Response:
         vhost, node = ask.names["vhost"], node_of(facts)
         if vhost not in facts.vhosts():
             return not_found()
-        return await listed((consumer_item(one, node) for one in facts.consumers(ask.user, vhost)), ask.query)
+        return await ask.listed(consumer_item(one, node) for one in facts.consumers(ask.user, vhost))
 
     return (
-        Row("GET", "/api/consumers", every, "Every consumer", many=True),
-        Row("GET", "/api/consumers/{vhost}", of_vhost, "Every consumer of a vhost", many=True),
+        Row("GET", "/api/consumers", every, "Every consumer", LOGIN, many=True),
+        Row("GET", "/api/consumers/{vhost}", of_vhost, "Every consumer of a vhost", SEES, many=True),
     )
 
 

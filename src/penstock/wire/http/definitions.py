@@ -12,11 +12,12 @@ from typing import Protocol
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
+from penstock.records.rights import ADMINISTERS, RULES
 from penstock.wire.http.answers import done, encoded, gathered, json_bytes, json_response, not_found
 from penstock.wire.http.facts import ServerFacts
 from penstock.wire.http.fields import LARGE_MOST, Fields
 from penstock.wire.http.overview import RABBITMQ_VERSION
-from penstock.wire.http.routes import ADMINISTRATOR, POLICYMAKER, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 SECTIONS = (
     "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "queues",
@@ -33,8 +34,11 @@ class Definitions(Protocol):
         """Objects of one section, of one vhost or of all, with RabbitMQ's field names."""
         ...
 
-    async def take(self, sections: Mapping[str, list[Fields]], vhost: str | None, user: str) -> None:
-        """Take a document over; raises what is wrong with it, and nothing has changed."""
+    async def take(self, sections: Mapping[str, list[Fields]], vhost: str | None) -> Sequence[str]:
+        """Take a document over; raises what is wrong with it, and nothing has changed.
+
+        What is taken and not the same here is told, a sentence each.
+        """
         ...
 
 
@@ -44,10 +48,10 @@ def rows(facts: ServerFacts, definitions: Definitions) -> Sequence[Row]:
     every, of_vhost = "/api/definitions", "/api/definitions/{vhost}"
     fields = " ".join(SECTIONS)
     return (
-        Row("GET", every, doors.every, "Everything that is defined", ADMINISTRATOR),
-        Row("POST", every, doors.take, "Take definitions over", ADMINISTRATOR, fields),
-        Row("GET", of_vhost, doors.of_vhost, "What is defined in a vhost", POLICYMAKER),
-        Row("POST", of_vhost, doors.take_into, "Take definitions over into a vhost", ADMINISTRATOR, fields),
+        Row("GET", every, doors.every, "Everything that is defined", ADMINISTERS),
+        Row("POST", every, doors.take, "Take definitions over", ADMINISTERS, fields),
+        Row("GET", of_vhost, doors.of_vhost, "What is defined in a vhost", RULES),
+        Row("POST", of_vhost, doors.take_into, "Take definitions over into a vhost", ADMINISTERS, fields),
     )
 
 
@@ -98,5 +102,5 @@ class _Definitions:
         fields = await ask.fields(LARGE_MOST, once=True)
         if not any(name in fields.values for name in SECTIONS):
             raise InvalidArgument(f"the document has none of {', '.join(SECTIONS)}")
-        await self._definitions.take({name: fields.items(name) for name in SECTIONS}, vhost, ask.user)
-        return done()
+        warnings = await self._definitions.take({name: fields.items(name) for name in SECTIONS}, vhost)
+        return json_response({"warnings": warnings}) if warnings else done()

@@ -26,10 +26,11 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import LOGIN
 from penstock.units import format_duration, parse_duration
 from penstock.wire.http.answers import HEADERS
 from penstock.wire.http.fields import Fields
-from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 INTERVAL_LEAST_US, INTERVAL_MOST_US = 250_000, 3_600_000_000
 
@@ -147,7 +148,7 @@ def rows(events: Events) -> Sequence[Row]:
         return EventStream(events.watch(ask.user, wanted), wanted.interval)
 
     summary = "What changes, as server-sent events: stats every interval (250ms to 1h, off), of top= queues and queue="
-    return (Row("GET", "/api/events", stream, summary, MANAGEMENT),)
+    return (Row("GET", "/api/events", stream, summary, LOGIN),)
 
 
 TYPE = "text/event-stream; charset=utf-8"

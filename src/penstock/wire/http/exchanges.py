@@ -10,10 +10,11 @@ from typing import Protocol
 
 from starlette.responses import Response
 
+from penstock.records.rights import LISTS, SEES, USES, uses
 from penstock.wire.http.answers import done, json_response, made, not_found
 from penstock.wire.http.fields import short
-from penstock.wire.http.lists import listed, only_columns
-from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+from penstock.wire.http.lists import only_columns
+from penstock.wire.http.routes import Ask, Row
 
 DEFAULT_NAME = "amq.default"
 
@@ -78,15 +79,15 @@ def rows(topology: Topology) -> Sequence[Row]:
     doors = _Exchanges(topology)
     queue, exchange = "/api/queues/{vhost}/{name}", "/api/exchanges/{vhost}/{name}"
     return (
-        Row("PUT", queue, doors.declare_queue, "Declare a queue", MANAGEMENT, "durable auto_delete arguments"),
-        Row("DELETE", queue, doors.delete_queue, "Delete a queue", MANAGEMENT),
-        Row("DELETE", f"{queue}/contents", doors.purge, "Purge a queue", MANAGEMENT),
-        Row("GET", "/api/exchanges", doors.every, "Every exchange", many=True),
-        Row("GET", "/api/exchanges/{vhost}", doors.of_vhost, "Every exchange of a vhost", many=True),
-        Row("GET", exchange, doors.one, "One exchange"),
-        Row("PUT", exchange, doors.declare, "Declare an exchange", MANAGEMENT,
+        Row("PUT", queue, doors.declare_queue, "Declare a queue", USES, "durable auto_delete arguments"),
+        Row("DELETE", queue, doors.delete_queue, "Delete a queue", uses(("configure", "queue", "name"))),
+        Row("DELETE", f"{queue}/contents", doors.purge, "Purge a queue", uses(("read all", "queue", "name"))),
+        Row("GET", "/api/exchanges", doors.every, "Every exchange", LISTS, many=True),
+        Row("GET", "/api/exchanges/{vhost}", doors.of_vhost, "Every exchange of a vhost", SEES, many=True),
+        Row("GET", exchange, doors.one, "One exchange", SEES),
+        Row("PUT", exchange, doors.declare, "Declare an exchange", uses(("configure", "exchange", "name")),
             "type durable auto_delete internal arguments"),
-        Row("DELETE", exchange, doors.delete, "Delete an exchange", MANAGEMENT),
+        Row("DELETE", exchange, doors.delete, "Delete an exchange", uses(("configure", "exchange", "name"))),
     )  # fmt: skip
 
 
@@ -131,11 +132,11 @@ class _Exchanges:
 
     async def every(self, ask: Ask) -> Response:
         """Of all vhosts."""
-        return await listed(map(exchange_item, self._topology.exchanges(None)), ask.query)
+        return await ask.listed(map(exchange_item, self._topology.exchanges(None)))
 
     async def of_vhost(self, ask: Ask) -> Response:
         """Of one."""
-        return await listed(map(exchange_item, self._topology.exchanges(ask.names["vhost"])), ask.query)
+        return await ask.listed(map(exchange_item, self._topology.exchanges(ask.names["vhost"])))
 
     async def one(self, ask: Ask) -> Response:
         """By its name."""

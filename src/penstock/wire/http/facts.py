@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import Protocol
 
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import Level, Right
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,7 @@ class Metrics:
     pipelines: Sequence[PipelineMetrics] = ()
     durable_lsn: int = 0
     last_lsn: int = 0
+    logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
     bulk_running: int = 0  # requests that the bulk process works on
     bulk_requests: int = 0
     bulk_starts: int = 0
@@ -198,6 +200,12 @@ class Metrics:
     disk_alarm: bool = False
     memory_alarm: bool = False  # publishers wait until something of `server.memory` is given back
     certificate_seconds_left: float | None = None  # None: no door has TLS
+    strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
+    strangers_closed: Mapping[tuple[str, str], int] = field(
+        default_factory=dict[tuple[str, str], int]
+    )  # by door, and by what they went beyond
+    descriptors_limit: int = 0
+    descriptors_short: int = 0  # times that none was left for a connection
     broken: bool = False  # a sync failed: nothing is confirmed any more
     pause_longest: float = 0.0  # seconds; the longest turn of the loop since the last scrape
     pause_longest_cpu: float = 0.0  # seconds of CPU, of the turn that took most of it since then
@@ -259,12 +267,30 @@ class ServerFacts(Protocol):
         """The numbers of every queue, each looked at when it is asked for."""
         ...
 
+    def open_metrics(self) -> bool:
+        """Whether the metrics of each object, with their names, are for everybody."""
+        ...
+
     def scraped(self) -> None:
         """The metrics were read: what they say since the last scrape begins anew."""
         ...
 
-    def check_login(self, user: str, password: str, host: str) -> bool:
-        """Whether this user may log in with this password from this address."""
+    async def login(self, user: str, password: str, host: str) -> float | None:
+        """None: this user may log in with this password from this address.
+
+        Else, late, the seconds before which another try is refused unseen; 0.0 for none.
+        """
+        ...
+
+    def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
+        """AccessRefused unless the user may; NotFound for a vhost that is not there, if he may know.
+
+        names: what the request names.  what: is asked for, for a person.
+        """
+        ...
+
+    def has(self, user: str, vhost: str, everywhere: Level | None) -> bool:
+        """Whether a vhost is the user's to use or, with that level, to see."""
         ...
 
     def tags(self, user: str) -> Sequence[str]:

@@ -120,6 +120,10 @@ class Fields:
         self.values = values
         self._where = where
 
+    def holding(self, values: Mapping[str, object]) -> Fields:
+        """Other values, at the same place."""
+        return Fields(values, self._where)
+
     def told(self, reason: str) -> str:
         """A reason with the place of these fields before it."""
         return reason if not self._where or reason.startswith(self._where) else f"{self._where}{reason}"

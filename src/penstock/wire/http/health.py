@@ -11,9 +11,10 @@ from typing import Protocol
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
+from penstock.records.rights import LOGIN, USES
 from penstock.wire.http.answers import json_response, not_found
 from penstock.wire.http.facts import ServerFacts
-from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 TEST_QUEUE = "aliveness-test"
 
@@ -48,24 +49,31 @@ def rows(facts: ServerFacts, alive: Alive, talk: Talk) -> Sequence[Row]:
     doors = _Checks(facts, alive, talk)
     checks = "/api/health/checks"
     return (
-        Row("GET", f"{checks}/alarms", doors.alarms, "No alarm in the cluster"),
-        Row("GET", f"{checks}/local-alarms", doors.alarms, "No alarm here"),
-        Row("GET", f"{checks}/virtual-hosts", doors.running, "All vhosts run"),
-        Row("GET", f"{checks}/is-in-service", doors.running, "Publishes are taken"),
-        Row("GET", f"{checks}/ready-to-serve-clients", doors.running, "Publishes are taken"),
-        Row("GET", f"{checks}/below-node-connection-limit", doors.fine, "There is no such limit"),
-        Row("GET", f"{checks}/node-is-quorum-critical", doors.fine, "There is one node"),
-        Row("GET", f"{checks}/node-is-mirror-sync-critical", doors.fine, "There is one node"),
-        Row("GET", f"{checks}/quorum-queues-without-elected-leaders/all-vhosts", doors.fine, "Each has its leader"),
+        Row("GET", f"{checks}/alarms", doors.alarms, "No alarm in the cluster", LOGIN),
+        Row("GET", f"{checks}/local-alarms", doors.alarms, "No alarm here", LOGIN),
+        Row("GET", f"{checks}/virtual-hosts", doors.running, "All vhosts run", LOGIN),
+        Row("GET", f"{checks}/is-in-service", doors.running, "Publishes are taken", LOGIN),
+        Row("GET", f"{checks}/ready-to-serve-clients", doors.running, "Publishes are taken", LOGIN),
+        Row("GET", f"{checks}/below-node-connection-limit", doors.fine, "There is no such limit", LOGIN),
+        Row("GET", f"{checks}/node-is-quorum-critical", doors.fine, "There is one node", LOGIN),
+        Row("GET", f"{checks}/node-is-mirror-sync-critical", doors.fine, "There is one node", LOGIN),
+        Row(
+            "GET",
+            f"{checks}/quorum-queues-without-elected-leaders/all-vhosts",
+            doors.fine,
+            "Each has its leader",
+            LOGIN,
+        ),
         Row(
             "GET",
             f"{checks}/certificate-expiration/{{within}}/{{unit}}",
             doors.certificate,
             "No certificate ends so soon",
+            LOGIN,
         ),
-        Row("GET", f"{checks}/port-listener/{{port}}", doors.port, "Somebody listens on a port"),
-        Row("GET", f"{checks}/protocol-listener/{{protocol}}", doors.protocol, "A door is open for a protocol"),
-        Row("GET", "/api/aliveness-test/{vhost}", doors.alive, "Declare, publish and consume", MANAGEMENT),
+        Row("GET", f"{checks}/port-listener/{{port}}", doors.port, "Somebody listens on a port", LOGIN),
+        Row("GET", f"{checks}/protocol-listener/{{protocol}}", doors.protocol, "A door is open for a protocol", LOGIN),
+        Row("GET", "/api/aliveness-test/{vhost}", doors.alive, "Declare, publish and consume", USES),
     )
 
 

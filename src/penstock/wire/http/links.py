@@ -10,9 +10,10 @@ from typing import Protocol
 
 from starlette.responses import Response
 
+from penstock.records.rights import ADMINISTRATOR, LOGIN, MONITORING, SEES
 from penstock.wire.http.answers import done, json_response, not_found
-from penstock.wire.http.lists import listed, only_columns
-from penstock.wire.http.routes import ADMINISTRATOR, MONITORING, Ask, Row
+from penstock.wire.http.lists import only_columns
+from penstock.wire.http.routes import Ask, Row
 
 REASON_MOST = 200
 
@@ -40,16 +41,16 @@ def rows(links: Links) -> Sequence[Row]:
     doors = _Links(links)
     one = "/api/connections/{name}"
     return (
-        Row("GET", "/api/connections", doors.every, "Every connection", many=True),
-        Row("GET", one, doors.one, "One connection"),
-        Row("DELETE", one, doors.close, "Close a connection; the header X-Reason tells its client why"),
-        Row("GET", f"{one}/channels", doors.channels_of, "Channels of a connection", many=True),
-        Row("GET", "/api/connections/username/{user}", doors.of_user, "Connections of a user", many=True),
-        Row("DELETE", "/api/connections/username/{user}", doors.close_user, "Close the connections of a user"),
-        Row("GET", "/api/vhosts/{vhost}/connections", doors.of_vhost, "Connections of a vhost", many=True),
-        Row("GET", "/api/vhosts/{vhost}/channels", doors.channels_of_vhost, "Channels of a vhost", many=True),
-        Row("GET", "/api/channels", doors.channels, "Every channel", many=True),
-        Row("GET", "/api/channels/{name}", doors.channel, "One channel"),
+        Row("GET", "/api/connections", doors.every, "Every connection", LOGIN, many=True),
+        Row("GET", one, doors.one, "One connection", LOGIN),
+        Row("DELETE", one, doors.close, "Close a connection; the header X-Reason tells its client why", LOGIN),
+        Row("GET", f"{one}/channels", doors.channels_of, "Channels of a connection", LOGIN, many=True),
+        Row("GET", "/api/connections/username/{user}", doors.of_user, "Connections of a user", LOGIN, many=True),
+        Row("DELETE", "/api/connections/username/{user}", doors.close_user, "Close the connections of a user", LOGIN),
+        Row("GET", "/api/vhosts/{vhost}/connections", doors.of_vhost, "Connections of a vhost", SEES, many=True),
+        Row("GET", "/api/vhosts/{vhost}/channels", doors.channels_of_vhost, "Channels of a vhost", SEES, many=True),
+        Row("GET", "/api/channels", doors.channels, "Every channel", LOGIN, many=True),
+        Row("GET", "/api/channels/{name}", doors.channel, "One channel", LOGIN),
     )
 
 
@@ -65,17 +66,17 @@ class _Links:
 
     async def every(self, ask: Ask) -> Response:
         """Of all vhosts."""
-        return await listed(self._links.connections(self._whose(ask)), ask.query)
+        return await ask.listed(self._links.connections(self._whose(ask)))
 
     async def of_vhost(self, ask: Ask) -> Response:
         """Of one."""
-        return await listed(self._links.connections(self._whose(ask), ask.names["vhost"]), ask.query)
+        return await ask.listed(self._links.connections(self._whose(ask), ask.names["vhost"]))
 
     async def of_user(self, ask: Ask) -> Response:
         """Of one user."""
         whose = self._whose(ask)
         user = ask.names["user"]
-        return await listed(self._links.connections(user) if whose in {None, user} else [], ask.query)
+        return await ask.listed(self._links.connections(user) if whose in {None, user} else [])
 
     def _found(self, ask: Ask, user: str | None) -> dict[str, object] | None:
         return next((one for one in self._links.connections(user) if one["name"] == ask.names["name"]), None)
@@ -107,18 +108,18 @@ class _Links:
 
     async def channels(self, ask: Ask) -> Response:
         """Of all connections."""
-        return await listed(self._links.channels(self._whose(ask)), ask.query)
+        return await ask.listed(self._links.channels(self._whose(ask)))
 
     async def channels_of(self, ask: Ask) -> Response:
         """Of one connection."""
         whose = self._whose(ask)
         if self._found(ask, whose) is None:
             return not_found()
-        return await listed(self._links.channels(whose, None, ask.names["name"]), ask.query)
+        return await ask.listed(self._links.channels(whose, None, ask.names["name"]))
 
     async def channels_of_vhost(self, ask: Ask) -> Response:
         """Of one vhost."""
-        return await listed(self._links.channels(self._whose(ask), ask.names["vhost"]), ask.query)
+        return await ask.listed(self._links.channels(self._whose(ask), ask.names["vhost"]))
 
     async def channel(self, ask: Ask) -> Response:
         """By name."""

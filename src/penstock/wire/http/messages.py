@@ -14,11 +14,12 @@ from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
 from penstock.records.properties import Properties, decode, encode
+from penstock.records.rights import USES, uses
 from penstock.records.tables import FieldValue
 from penstock.wire.http.answers import json_response
 from penstock.wire.http.exchanges import exchange_name
 from penstock.wire.http.fields import LARGE_MOST, Fields, short, shown
-from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 COUNT_MOST = 10_000
 """Messages of one get; their bytes have a bound of their own."""
@@ -103,8 +104,8 @@ def rows(messages: Messages) -> Sequence[Row]:
 
     path = "/api/exchanges/{vhost}/{name}/publish"
     return (
-        Row("POST", path, publish, "Publish a message", MANAGEMENT, "properties routing_key payload payload_encoding"),
-        Row("POST", "/api/queues/{vhost}/{name}/get", get, "Get messages", MANAGEMENT,
+        Row("POST", path, publish, "Publish a message", USES, "properties routing_key payload payload_encoding"),
+        Row("POST", "/api/queues/{vhost}/{name}/get", get, "Get messages", uses(("read", "queue", "name")),
             "count ackmode encoding truncate"),
     )  # fmt: skip
 

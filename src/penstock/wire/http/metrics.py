@@ -1,7 +1,7 @@
 """Prometheus metrics: RabbitMQ's names where dashboards read them, and `penstock_*` for what it has no name for.
 
-`/metrics` sums over queues; `/metrics/per-object` has a line for each queue.  Nothing is counted here: each scrape
-turns one `Metrics` into text.
+`/metrics` sums over queues and whatever else has a name; `/metrics/per-object` has a line for each.  Nothing is counted
+here: each scrape turns one `Metrics` into text.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ _GAUGES: Mapping[str, tuple[str, str]] = {
         "pause_longest_cpu",
         "CPU time of the turn that took most of it since the last scrape",
     ),
+    "rabbitmq_process_max_fds": ("descriptors_limit", "Descriptors that connections and all else may have"),
     "penstock_actions_waiting": ("actions_waiting", "Messages whose actions have not begun"),
     "penstock_broken": ("broken", "1 if a sync failed and a restart is needed"),
 }
@@ -100,6 +101,7 @@ _COUNTERS: Mapping[str, tuple[str, str]] = {
         "dead_letters_refused",
         "Dead letters that a full queue refused, each time tried",
     ),
+    "penstock_descriptors_short": ("descriptors_short", "Times that no descriptor was left for a connection"),
     "penstock_log_commits": ("log_commits", "Commits written to the log"),
 }
 
@@ -164,6 +166,10 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
             buckets=[("+Inf" if end == inf else str(end), count) for end, count in metrics.pause_counts],
             sum_value=metrics.pause_total,
         )
+    logins = CounterMetricFamily("penstock_logins_refused", "Logins that were refused", labels=["door"])
+    for door in ("amqp", "http", "flight"):
+        logins.add_metric([door], metrics.logins_refused.get(door, 0))
+    yield logins
     for reason in _DEATHS:
         dead = CounterMetricFamily(
             f"rabbitmq_global_messages_dead_lettered_{reason}",
@@ -179,20 +185,35 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
     )
     dead.add_metric(["rabbit_classic_queue", "at_least_once"], sum(metrics.dead_lettered.values()))
     yield dead
+    yield from _stranger_families(metrics)
     build = GaugeMetricFamily("rabbitmq_build_info", "What runs here", labels=["product_name", "product_version"])
     build.add_metric(["Penstock", metrics.version], 1)
     yield build
-    identity = GaugeMetricFamily("rabbitmq_identity_info", "Who runs here", labels=["rabbitmq_node"])
-    identity.add_metric([metrics.node], 1)
+    labels = ["rabbitmq_node", "rabbitmq_cluster"]
+    identity = GaugeMetricFamily("rabbitmq_identity_info", "Who runs here", labels=labels)
+    identity.add_metric([metrics.node, metrics.cluster or metrics.node], 1)
     yield identity
     yield from _queue_families(metrics, per_object=per_object)
     yield from queue_figures(metrics.queues, per_object=per_object)
-    yield from action_counters(metrics.actions)
+    yield from action_counters(metrics.actions, per_object=per_object)
     yield from replay_figures(metrics.replays)
-    yield from stream_figures(metrics.streams)
+    yield from stream_figures(metrics.streams, per_object=per_object)
     yield from view_figures(metrics.views, metrics.views_unnamed, per_object=per_object)
     yield from topic_figures(metrics.topics, per_object=per_object)
-    yield from pipeline_figures(metrics.pipelines)
+    yield from pipeline_figures(metrics.pipelines, per_object=per_object)
+
+
+def _stranger_families(metrics: Metrics) -> Iterable[Metric]:
+    there = GaugeMetricFamily("penstock_strangers", "Connections that have not logged in", labels=["door"])
+    for door, count in metrics.strangers.items():
+        there.add_metric([door], count)
+    yield there
+    closed = CounterMetricFamily(
+        "penstock_strangers_closed", "Connections closed for what they did before a login", labels=["door", "reason"]
+    )
+    for labels, count in metrics.strangers_closed.items():
+        closed.add_metric(labels, count)
+    yield closed
 
 
 def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:

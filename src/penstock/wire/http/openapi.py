@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
+from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT
 from penstock.wire.http.answers import json_response
 from penstock.wire.http.facts import ServerFacts
-from penstock.wire.http.routes import ADMINISTRATOR, Ask, Row, Table
+from penstock.wire.http.routes import Ask, Row, Table
 
 LIST_QUERY: Mapping[str, str] = {
     "sort": "field to sort by",
@@ -34,7 +35,7 @@ def add(table: Table, facts: ServerFacts) -> None:
     async def describe(_: Ask) -> Response:
         return json_response(described(table, str(facts.metrics().version)))
 
-    table.add(Row("GET", "/api/openapi.json", describe, "This description"))
+    table.add(Row("GET", "/api/openapi.json", describe, "This description", LOGIN))
 
 
 def described(table: Table, version: str) -> dict[str, object]:
@@ -73,10 +74,10 @@ def _operation(row: Row) -> dict[str, object]:
         "parameters": parameters,
         "responses": answers,
     }
-    if row.tag:
-        operation["description"] = f"For users with the tag {row.tag!r}" + (
-            "." if row.tag == ADMINISTRATOR else ", or one that includes it."
-        )
+    level = row.right.level if row.right.level.tags else MANAGEMENT
+    operation["description"] = f"For users with the tag '{level.name}'" + (
+        "." if level is ADMINISTRATOR else ", or one that includes it."
+    )
     if row.body:
         properties: dict[str, object] = {name: {} for name in row.body.split()}
         schema = {"type": "object", "properties": properties}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from starlette.responses import Response
 
+from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, WATCHES
 from penstock.wire.http.answers import gathered, json_response, not_found
 from penstock.wire.http.facts import Metrics, ServerFacts
-from penstock.wire.http.lists import listed, only_columns
-from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, MONITORING, Ask, Row
+from penstock.wire.http.lists import only_columns
+from penstock.wire.http.routes import Ask, Row
 
 RABBITMQ_VERSION = "3.13.0"
 """What tools that look at `rabbitmq_version` are told: the version whose behaviour they will meet."""
@@ -26,20 +27,20 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
     """The paths."""
     doors = _Overview(facts)
     return (
-        Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force"),
-        Row("GET", "/api/whoami", doors.whoami, "The user that is asking"),
-        Row("GET", "/api/log", doors.log, "The files of the log, and how far it is", MONITORING),
-        Row("GET", "/api/topics", doors.topics, "Topics with a key: how many records they have", many=True),
-        Row("GET", "/api/views", doors.views, "Views and conflated topics", MONITORING, many=True),
-        Row("GET", "/api/streams", doors.streams, "Durable readers and their lag", MONITORING, many=True),
-        Row("GET", "/api/nodes", doors.nodes, "The one node", many=True),
-        Row("GET", "/api/nodes/{name}", doors.node, "The one node"),
-        Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance"),
-        Row("GET", "/api/feature-flags", doors.nothing, "No feature is behind a flag"),
-        Row("GET", "/api/deprecated-features", doors.nothing, "None"),
-        Row("GET", "/api/extensions", doors.nothing, "None", MANAGEMENT),
-        Row("GET", "/api/federation-links", doors.nothing, "None", ADMINISTRATOR),
-        Row("GET", "/api/auth", doors.auth, "How tools may log in"),
+        Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force", LOGIN),
+        Row("GET", "/api/whoami", doors.whoami, "The user that is asking", LOGIN),
+        Row("GET", "/api/log", doors.log, "The files of the log, and how far it is", MONITORS),
+        Row("GET", "/api/topics", doors.topics, "Topics with a key: how many records they have", LOGIN, many=True),
+        Row("GET", "/api/views", doors.views, "Views and conflated topics", MONITORS, many=True),
+        Row("GET", "/api/streams", doors.streams, "Durable readers and their lag", WATCHES, many=True),
+        Row("GET", "/api/nodes", doors.nodes, "The one node", MONITORS, many=True),
+        Row("GET", "/api/nodes/{name}", doors.node, "The one node", MONITORS),
+        Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance", LOGIN),
+        Row("GET", "/api/feature-flags", doors.nothing, "No feature is behind a flag", LOGIN),
+        Row("GET", "/api/deprecated-features", doors.nothing, "None", LOGIN),
+        Row("GET", "/api/extensions", doors.nothing, "None", LOGIN),
+        Row("GET", "/api/federation-links", doors.nothing, "None", ADMINISTERS),
+        Row("GET", "/api/auth", doors.auth, "How tools may log in", LOGIN),
     )
 
 
@@ -50,12 +51,12 @@ class _Overview:
         self._facts = facts
 
     async def overview(self, ask: Ask) -> Response:
-        """Totals, and the settings in force."""
+        """Totals; addresses and the settings in force are for those who see everything."""
         numbers = await all_metrics(self._facts)
         ready = sum(queue.ready for queue in numbers.queues)
         leased = sum(queue.leased for queue in numbers.queues)
         delayed = sum(queue.delayed for queue in numbers.queues)
-        answer: Mapping[str, object] = {
+        answer: dict[str, object] = {
             "product_name": "Penstock",
             "product_version": numbers.version,
             "rabbitmq_version": RABBITMQ_VERSION,
@@ -64,7 +65,6 @@ class _Overview:
             "cluster_name": numbers.cluster or numbers.node,
             "node": numbers.node,
             "exchange_types": self._exchange_types(),
-            "listeners": list(self._facts.listeners()),
             "object_totals": {
                 "connections": numbers.connections,
                 "channels": numbers.channels,
@@ -92,8 +92,9 @@ class _Overview:
                 "channel_created": numbers.channels_opened,
                 "channel_closed": numbers.channels_closed,
             },
-            "penstock": dict(self._facts.overview()),
         }
+        if ask.may(MONITORING):
+            answer |= {"listeners": list(self._facts.listeners()), "penstock": dict(self._facts.overview())}
         return json_response(only_columns(answer, ask.query))
 
     def _exchange_types(self) -> list[dict[str, object]]:
@@ -101,7 +102,7 @@ class _Overview:
 
     async def whoami(self, ask: Ask) -> Response:
         """The user that is asking."""
-        return json_response({"name": ask.user, "tags": list(ask.tags)})
+        return json_response({"name": ask.user, "tags": list(ask.access.tags(ask.user))})
 
     async def log(self, _: Ask) -> Response:
         """Segments, oldest first."""
@@ -109,16 +110,16 @@ class _Overview:
 
     async def topics(self, ask: Ask) -> Response:
         """Those that the user may read."""
-        return await listed(map(dict[str, object], self._facts.topics(ask.user)), ask.query)
+        return await ask.listed(map(dict[str, object], self._facts.topics(ask.user)))
 
     async def views(self, ask: Ask) -> Response:
         """Of the settings."""
-        return await listed(map(dict[str, object], self._facts.views()), ask.query)
+        return await ask.listed(map(dict[str, object], self._facts.views()))
 
     async def streams(self, ask: Ask) -> Response:
         """By name."""
         found = ({"name": one.get("stream"), **one} for one in self._facts.streams())
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     def _node(self) -> dict[str, object]:
         numbers = self._facts.metrics()

@@ -12,11 +12,12 @@ from typing import Protocol
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
+from penstock.records.rights import TENDS, sees, uses
 from penstock.units import parse_duration
 from penstock.wire.http.answers import json_response
 from penstock.wire.http.fields import Fields
 from penstock.wire.http.messages import Got, message_item
-from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 PEEK_MOST = 1000
 
@@ -63,16 +64,33 @@ def rows(own: Own) -> Sequence[Row]:
     """The paths."""
     doors, path = _Own(own), "/api/queues/{vhost}/{name}"
     return (
-        Row("GET", f"{path}/explain", doors.explain, "Why nothing, or one message (bookmark=), is not delivered"),
-        Row("GET", f"{path}/peek", doors.peek, "The first messages (count=, filter=, truncate=)", MANAGEMENT),
-        Row("GET", f"{path}/leases", doors.leases, "Who holds which messages", MANAGEMENT),
-        Row("POST", f"{path}/pause", doors.pause, "Deliver nothing: for a while (for), or for good", MANAGEMENT, "for"),
-        Row("POST", f"{path}/resume", doors.resume, "Deliver again", MANAGEMENT),
-        Row("POST", f"{path}/redrive", doors.redrive, "Dead letters back to where they came from", MANAGEMENT,
-            "filter count after dry"),
-        Row("POST", f"{path}/move", doors.move, "What waits to another queue", MANAGEMENT,
-            "to filter count after dry"),
-    )  # fmt: skip
+        Row(
+            "GET",
+            f"{path}/explain",
+            doors.explain,
+            "Why nothing, or one message (bookmark=), is not delivered",
+            sees("queue", "name"),
+        ),
+        Row(
+            "GET",
+            f"{path}/peek",
+            doors.peek,
+            "The first messages (count=, filter=, truncate=)",
+            uses(("read", "queue", "name")),
+        ),
+        Row("GET", f"{path}/leases", doors.leases, "Who holds which messages", uses(("read all", "queue", "name"))),
+        Row("POST", f"{path}/pause", doors.pause, "Deliver nothing: for a while (for), or for good", TENDS, "for"),
+        Row("POST", f"{path}/resume", doors.resume, "Deliver again", TENDS),
+        Row(
+            "POST",
+            f"{path}/redrive",
+            doors.redrive,
+            "Dead letters back to where they came from",
+            TENDS,
+            "filter count after dry",
+        ),
+        Row("POST", f"{path}/move", doors.move, "What waits to another queue", TENDS, "to filter count after dry"),
+    )
 
 
 class _Own:

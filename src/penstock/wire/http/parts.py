@@ -1,13 +1,13 @@
 """Metrics of what is not a queue: replays, views, topics with a key, actions.
 
-Lines have names of the settings and of declared topics alone.  What comes and goes with its client, replays and
-aggregated subscriptions, is counted together, so that no client can make lines.
+Only who asks for each object is told names: those of the settings and of declared topics.  What comes and goes with its
+client, replays and aggregated subscriptions, is counted together, so that no client can make lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -43,25 +43,39 @@ _REPLAYS: Mapping[str, tuple[Callable[[ReplayMetrics], int], str]] = {
     "penstock_replay_lag_records": (lambda one: one.lag, "Records that the one furthest behind has not looked at"),
 }
 
-_STREAMS: Mapping[str, tuple[Callable[[StreamMetrics], float | None], str]] = {
+Together: TypeAlias = "Callable[[Iterable[float]], float]"
+"""What many of one kind have together: a sum, or the highest."""
+
+
+def _highest(some: Iterable[float]) -> float:
+    return max(some, default=0)
+
+
+_STREAMS: Mapping[str, tuple[Callable[[StreamMetrics], float | None], Together, str]] = {
     "penstock_stream_lag_messages": (
         lambda one: one.messages,
+        sum,
         "Messages of its queue that a stream has not settled, or of its topic that it has not read",
     ),
     "penstock_stream_lag_lsns": (
         lambda one: one.lag if one.mode == "log" else None,
+        _highest,
         "Records of the log, of all kinds, that a stream in mode log has not looked at",
     ),
-    "penstock_stream_age_seconds": (lambda one: one.age, "By how much a stream is behind"),
-    "penstock_stream_held_bytes": (lambda one: one.held_bytes, "Bytes of the log that stay because of a stream"),
-    "penstock_stream_idle_seconds": (lambda one: one.idle, "Time since a stream was read"),
+    "penstock_stream_age_seconds": (lambda one: one.age, _highest, "By how much a stream is behind"),
+    "penstock_stream_held_bytes": (
+        lambda one: one.held_bytes,
+        _highest,
+        "Bytes of the log that stay because of a stream",
+    ),
+    "penstock_stream_idle_seconds": (lambda one: one.idle, _highest, "Time since a stream was read"),
 }
 
-_VIEWS: Mapping[str, tuple[Callable[[ViewMetrics], int], Callable[[Iterable[int]], int], str]] = {
+_VIEWS: Mapping[str, tuple[Callable[[ViewMetrics], int], Together, str]] = {
     "penstock_view_records": (lambda one: one.records, sum, "Rows of views and conflated topics"),
     "penstock_view_lag_records": (
         lambda one: one.lag,
-        lambda some: max(some, default=0),
+        _highest,
         "Durable records of the log that a view has not taken in",
     ),
     "penstock_view_errors": (lambda one: one.stopped, sum, "1 if the source of a view ended with an error"),
@@ -73,14 +87,14 @@ _TOPICS: Mapping[str, tuple[Callable[[TopicMetrics], int], str]] = {
 }
 
 
-_PIPELINES: Mapping[str, tuple[Callable[[PipelineMetrics], float], str]] = {
-    "penstock_pipeline_running": (lambda one: one.state == "running", "1 while the pipeline's query runs"),
-    "penstock_pipeline_failed": (lambda one: one.state == "failed", "1 if the pipeline was given up"),
-    "penstock_pipeline_rows_per_second": (lambda one: one.rows_per_second, "Input rows a second"),
-    "penstock_pipeline_lag": (lambda one: one.lag, "Messages, or records of the log, that it has yet to read"),
-    "penstock_pipeline_batch_seconds": (lambda one: one.batch_seconds, "Time of the last batch"),
-    "penstock_pipeline_state_rows": (lambda one: one.state_rows, "Rows that it remembers between batches"),
-    "penstock_pipeline_state_bytes": (lambda one: one.state_bytes, "Memory of these rows"),
+_PIPELINES: Mapping[str, tuple[Callable[[PipelineMetrics], float], Together, str]] = {
+    "penstock_pipeline_running": (lambda one: one.state == "running", sum, "1 while the pipeline's query runs"),
+    "penstock_pipeline_failed": (lambda one: one.state == "failed", sum, "1 if the pipeline was given up"),
+    "penstock_pipeline_rows_per_second": (lambda one: one.rows_per_second, sum, "Input rows a second"),
+    "penstock_pipeline_lag": (lambda one: one.lag, sum, "Messages, or records of the log, that it has yet to read"),
+    "penstock_pipeline_batch_seconds": (lambda one: one.batch_seconds, _highest, "Time of the last batch"),
+    "penstock_pipeline_state_rows": (lambda one: one.state_rows, sum, "Rows that it remembers between batches"),
+    "penstock_pipeline_state_bytes": (lambda one: one.state_bytes, sum, "Memory of these rows"),
 }
 
 _PIPELINE_COUNTERS: Mapping[str, tuple[Callable[[PipelineMetrics], float], str]] = {
@@ -90,24 +104,28 @@ _PIPELINE_COUNTERS: Mapping[str, tuple[Callable[[PipelineMetrics], float], str]]
 }
 
 
-def pipeline_figures(pipelines: Sequence[PipelineMetrics]) -> Iterable[Metric]:
-    """Spark pipelines: they are few, so each has its lines."""
+def pipeline_figures(pipelines: Sequence[PipelineMetrics], *, per_object: bool) -> Iterable[Metric]:
+    """Spark pipelines."""
+    labels = ["pipeline"]
     yield GaugeMetricFamily("penstock_pipelines", "Spark pipelines", value=len(pipelines))
-    for name, (of, text) in _PIPELINES.items():
-        gauge = GaugeMetricFamily(name, text, labels=["pipeline"])
-        for one in pipelines:
-            gauge.add_metric([one.name], float(of(one)))
-        yield gauge
+    for name, (of, together, text) in _PIPELINES.items():
+        yield _gauge(name, text, pipelines, of, labels, _pipeline, together, per_object=per_object)
     for name, (of, text) in _PIPELINE_COUNTERS.items():
-        counter = CounterMetricFamily(name, text, labels=["pipeline"])
-        for one in pipelines:
-            counter.add_metric([one.name], float(of(one)))
+        counter = CounterMetricFamily(name, text, labels=labels if per_object else [])
+        for one in pipelines if per_object else ():
+            counter.add_metric(_pipeline(one), float(of(one)))
+        if not per_object:
+            counter.add_metric([], float(sum(map(of, pipelines))))
         yield counter
     text = "Input rows that a rule of a pipeline was not true of"
-    unmet = CounterMetricFamily("penstock_pipeline_expectation_failed_rows", text, labels=["pipeline", "rule"])
-    for one in pipelines:
+    unmet = CounterMetricFamily(
+        "penstock_pipeline_expectation_failed_rows", text, labels=["pipeline", "rule"] if per_object else []
+    )
+    for one in pipelines if per_object else ():
         for rule, count in one.unmet.items():
             unmet.add_metric([one.name, rule], count)
+    if not per_object:
+        unmet.add_metric([], sum(count for one in pipelines for count in one.unmet.values()))
     yield unmet
 
 
@@ -118,15 +136,11 @@ def replay_figures(replays: ReplayMetrics) -> Iterable[Metric]:
     yield CounterMetricFamily("penstock_replay_messages", "Messages sent by subscriptions to topics", replays.sent)
 
 
-def stream_figures(streams: Sequence[StreamMetrics]) -> Iterable[Metric]:
-    """Each durable stream has its lines: they are few, and one that nobody reads is what to find."""
-    for name, (of, text) in _STREAMS.items():
-        gauge = GaugeMetricFamily(name, text, labels=["stream", "mode"])
-        for one in streams:
-            value = of(one)
-            if value is not None:
-                gauge.add_metric([one.name, one.mode], value)
-        yield gauge
+def stream_figures(streams: Sequence[StreamMetrics], *, per_object: bool) -> Iterable[Metric]:
+    """Durable streams: one that nobody reads is what to find."""
+    for name, (of, together, text) in _STREAMS.items():
+        there = [one for one in streams if of(one) is not None]
+        yield _gauge(name, text, there, of, ["stream", "mode"], _stream, together, per_object=per_object)
 
 
 def view_figures(views: Sequence[ViewMetrics], unnamed: int, *, per_object: bool) -> Iterable[Metric]:
@@ -153,16 +167,27 @@ def topic_figures(topics: Sequence[TopicMetrics], *, per_object: bool) -> Iterab
         yield _gauge(name, text, topics, of, labels, _topic, sum, per_object=per_object)
 
 
-def action_counters(actions: Mapping[str, ActionMetrics]) -> Iterable[Metric]:
+def action_counters(actions: Mapping[str, ActionMetrics], *, per_object: bool) -> Iterable[Metric]:
     """What actions did; each has a line for each reason, be it 0, so that a rate can be taken of the first failure."""
-    runs = CounterMetricFamily("penstock_action_runs", "Actions that came to their end", labels=["action"])
-    failures = CounterMetricFamily("penstock_action_failures", "Actions that failed", labels=["action", "reason"])
-    for name, one in sorted(actions.items()):
-        runs.add_metric([name], one.runs)
+    label = ["action"] if per_object else []
+    runs = CounterMetricFamily("penstock_action_runs", "Actions that came to their end", labels=label)
+    failures = CounterMetricFamily("penstock_action_failures", "Actions that failed", labels=[*label, "reason"])
+    for names, some in (
+        [([name], [one]) for name, one in sorted(actions.items())] if per_object else [([], list(actions.values()))]
+    ):
+        runs.add_metric(names, sum(one.runs for one in some))
         for reason in FAILURES:
-            failures.add_metric([name, reason], one.failures.get(reason, 0))
+            failures.add_metric([*names, reason], sum(one.failures.get(reason, 0) for one in some))
     yield runs
     yield failures
+
+
+def _stream(one: StreamMetrics) -> list[str]:
+    return [one.name, one.mode]
+
+
+def _pipeline(one: PipelineMetrics) -> list[str]:
+    return [one.name]
 
 
 def _view(one: ViewMetrics) -> list[str]:
@@ -177,16 +202,16 @@ def _gauge(
     name: str,
     text: str,
     things: Sequence[T],
-    of: Callable[[T], int],
+    of: Callable[[T], float | None],
     labels: Sequence[str],
     named: Callable[[T], list[str]],
-    together: Callable[[Iterable[int]], int],
+    together: Together,
     *,
     per_object: bool,
 ) -> Metric:
     if not per_object:
-        return GaugeMetricFamily(name, text, value=together(map(of, things)))
+        return GaugeMetricFamily(name, text, value=together(of(one) or 0 for one in things))
     family = GaugeMetricFamily(name, text, labels=labels)
     for one in things:
-        family.add_metric(named(one), of(one))
+        family.add_metric(named(one), of(one) or 0)
     return family

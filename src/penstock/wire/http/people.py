@@ -8,10 +8,10 @@ from typing import Protocol, cast
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
+from penstock.records.rights import ADMINISTERS, LOGIN
 from penstock.wire.http.answers import done, json_response, made, not_found
 from penstock.wire.http.fields import Fields, short, shown
-from penstock.wire.http.lists import listed
-from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 TAGS_MOST = 100
 LIMIT_MOST = 1_000_000_000
@@ -92,32 +92,55 @@ def tags_of(fields: Fields) -> tuple[str, ...]:
 
 def rows(people: People) -> Sequence[Row]:
     """The paths."""
-    doors, rights, tag = _Users(people), _Permissions(people), ADMINISTRATOR
+    doors, rights = _Users(people), _Permissions(people)
     one, permission = "/api/users/{user}", "/api/permissions/{vhost}/{user}"
     limit, topic = "/api/user-limits/{user}/{name}", "/api/topic-permissions/{vhost}/{user}"
     return (
-        Row("GET", "/api/users", doors.every, "Every user", tag, many=True),
-        Row("GET", "/api/users/without-permissions", doors.lonely, "Users that may open no vhost", tag, many=True),
-        Row("POST", "/api/users/bulk-delete", doors.delete_many, "Delete users", tag, "users"),
-        Row("GET", one, doors.one, "One user", tag),
-        Row("PUT", one, doors.put, "Make or change a user", tag, "password password_hash hashing_algorithm tags"),
-        Row("DELETE", one, doors.delete, "Delete a user, and close his connections", tag),
-        Row("GET", f"{one}/permissions", rights.of_user, "Permissions of a user", tag, many=True),
-        Row("GET", f"{one}/topic-permissions", rights.topics_of_user, "Topic permissions of a user", tag, many=True),
-        Row("GET", "/api/permissions", rights.every, "Every permission", tag, many=True),
-        Row("GET", permission, rights.one, "The permission of a user in a vhost", tag),
-        Row("PUT", permission, rights.put, "Permit a user to use a vhost", tag, "configure write read"),
-        Row("DELETE", permission, rights.delete, "Take a permission away", tag),
-        Row("GET", "/api/topic-permissions", rights.topics, "Every topic permission", tag, many=True),
-        Row("GET", topic, rights.topics_of, "Topic permissions of a user in a vhost", tag, many=True),
-        Row("PUT", topic, rights.put_topic, "Narrow what a user may do, by routing key", tag, "exchange write read"),
-        Row("DELETE", topic, rights.delete_topics, "Take topic permissions of a user in a vhost away", tag),
-        Row("GET", "/api/user-limits", doors.limits, "Limits of users", tag, many=True),
-        Row("GET", "/api/user-limits/{user}", doors.limits_of, "Limits of a user", tag, many=True),
-        Row("PUT", limit, doors.put_limit, "Set max-connections or max-channels", tag, "value"),
-        Row("DELETE", limit, doors.delete_limit, "Take a limit away", tag),
-        Row("GET", "/api/auth/hash_password/{password}", doors.hash, "A password, hashed", MANAGEMENT),
-    )  # fmt: skip
+        Row("GET", "/api/users", doors.every, "Every user", ADMINISTERS, many=True),
+        Row(
+            "GET",
+            "/api/users/without-permissions",
+            doors.lonely,
+            "Users that may open no vhost",
+            ADMINISTERS,
+            many=True,
+        ),
+        Row("POST", "/api/users/bulk-delete", doors.delete_many, "Delete users", ADMINISTERS, "users"),
+        Row("GET", one, doors.one, "One user", ADMINISTERS),
+        Row(
+            "PUT", one, doors.put, "Make or change a user", ADMINISTERS, "password password_hash hashing_algorithm tags"
+        ),
+        Row("DELETE", one, doors.delete, "Delete a user, and close his connections", ADMINISTERS),
+        Row("GET", f"{one}/permissions", rights.of_user, "Permissions of a user", ADMINISTERS, many=True),
+        Row(
+            "GET",
+            f"{one}/topic-permissions",
+            rights.topics_of_user,
+            "Topic permissions of a user",
+            ADMINISTERS,
+            many=True,
+        ),
+        Row("GET", "/api/permissions", rights.every, "Every permission", ADMINISTERS, many=True),
+        Row("GET", permission, rights.one, "The permission of a user in a vhost", ADMINISTERS),
+        Row("PUT", permission, rights.put, "Permit a user to use a vhost", ADMINISTERS, "configure write read"),
+        Row("DELETE", permission, rights.delete, "Take a permission away", ADMINISTERS),
+        Row("GET", "/api/topic-permissions", rights.topics, "Every topic permission", ADMINISTERS, many=True),
+        Row("GET", topic, rights.topics_of, "Topic permissions of a user in a vhost", ADMINISTERS, many=True),
+        Row(
+            "PUT",
+            topic,
+            rights.put_topic,
+            "Narrow what a user may do, by routing key",
+            ADMINISTERS,
+            "exchange write read",
+        ),
+        Row("DELETE", topic, rights.delete_topics, "Take topic permissions of a user in a vhost away", ADMINISTERS),
+        Row("GET", "/api/user-limits", doors.limits, "Limits of users", ADMINISTERS, many=True),
+        Row("GET", "/api/user-limits/{user}", doors.limits_of, "Limits of a user", ADMINISTERS, many=True),
+        Row("PUT", limit, doors.put_limit, "Set max-connections or max-channels", ADMINISTERS, "value"),
+        Row("DELETE", limit, doors.delete_limit, "Take a limit away", ADMINISTERS),
+        Row("GET", "/api/auth/hash_password/{password}", doors.hash, "A password, hashed", LOGIN),
+    )
 
 
 class _Users:
@@ -128,12 +151,12 @@ class _Users:
 
     async def every(self, ask: Ask) -> Response:
         """All."""
-        return await listed(map(dict, self._people.users()), ask.query)
+        return await ask.listed(map(dict, self._people.users()))
 
     async def lonely(self, ask: Ask) -> Response:
         """Those without a permission."""
         some = {one["user"] for one in self._people.permissions()}
-        return await listed((dict(one) for one in self._people.users() if one["name"] not in some), ask.query)
+        return await ask.listed(dict(one) for one in self._people.users() if one["name"] not in some)
 
     async def one(self, ask: Ask) -> Response:
         """By name."""
@@ -170,12 +193,12 @@ class _Users:
 
     async def limits(self, ask: Ask) -> Response:
         """Of all who have some."""
-        return await listed(map(dict, self._people.user_limits()), ask.query)
+        return await ask.listed(map(dict, self._people.user_limits()))
 
     async def limits_of(self, ask: Ask) -> Response:
         """Of one."""
         found = (dict(one) for one in self._people.user_limits() if one["user"] == ask.names["user"])
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     async def put_limit(self, ask: Ask) -> Response:
         """-1 is none."""
@@ -201,14 +224,14 @@ class _Permissions:
 
     async def every(self, ask: Ask) -> Response:
         """All."""
-        return await listed(map(dict, self._people.permissions()), ask.query)
+        return await ask.listed(map(dict, self._people.permissions()))
 
     async def of_user(self, ask: Ask) -> Response:
         """Of one user."""
         if all(one["name"] != ask.names["user"] for one in self._people.users()):
             return not_found()
         found = (dict(one) for one in self._people.permissions() if one["user"] == ask.names["user"])
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     async def one(self, ask: Ask) -> Response:
         """Of one user in one vhost."""
@@ -229,20 +252,20 @@ class _Permissions:
 
     async def topics(self, ask: Ask) -> Response:
         """All."""
-        return await listed(map(dict, self._people.topic_permissions()), ask.query)
+        return await ask.listed(map(dict, self._people.topic_permissions()))
 
     async def topics_of_user(self, ask: Ask) -> Response:
         """Of one user."""
         if all(one["name"] != ask.names["user"] for one in self._people.users()):
             return not_found()
         found = (dict(one) for one in self._people.topic_permissions() if one["user"] == ask.names["user"])
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     async def topics_of(self, ask: Ask) -> Response:
         """Of one user in one vhost."""
         key = ask.names["user"], ask.names["vhost"]
         found = (dict(one) for one in self._people.topic_permissions() if (one["user"], one["vhost"]) == key)
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     async def put_topic(self, ask: Ask) -> Response:
         """201 for a new one."""

@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from starlette.responses import Response
 
+from penstock.records.rights import WATCHES
 from penstock.wire.http.answers import json_response, not_found
-from penstock.wire.http.routes import MONITORING, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 Pipelines: TypeAlias = Callable[[], Sequence[Mapping[str, object]]]
 """Every pipeline by name, each with the key `pipeline`."""
@@ -21,8 +22,8 @@ def rows(pipelines: Pipelines) -> Sequence[Row]:
     """The paths."""
     doors = _Doors(pipelines)
     return (
-        Row("GET", "/api/pipelines", doors.list, "Spark pipelines: state, rows a second, lag, last error", MONITORING),
-        Row("GET", "/api/pipelines/{name}", doors.show, "One Spark pipeline", MONITORING),
+        Row("GET", "/api/pipelines", doors.list, "Spark pipelines: state, rows a second, lag, last error", WATCHES),
+        Row("GET", "/api/pipelines/{name}", doors.show, "One Spark pipeline", WATCHES),
     )
 
 

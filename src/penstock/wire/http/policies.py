@@ -10,11 +10,11 @@ from typing import Protocol, cast
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
+from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, RULES, SEES
 from penstock.wire.http.answers import done, json_response, made, not_found
 from penstock.wire.http.fields import DEPTH_MOST, Fields, short, too_deep
-from penstock.wire.http.lists import listed
 from penstock.wire.http.people import LIMIT_MOST
-from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, POLICYMAKER, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 PRIORITY_MOST = 2**31 - 1
 OPERATOR, LIMITS = "operator_policy", "vhost-limits"
@@ -85,26 +85,26 @@ def rows(policies: Policies, limited: Limited) -> Sequence[Row]:
     """The paths."""
     found = list[Row]()
     fields = "pattern definition priority apply-to"
-    for path, operator, tag in (("policies", False, POLICYMAKER), ("operator-policies", True, ADMINISTRATOR)):
+    for path, operator, right in (("policies", False, RULES), ("operator-policies", True, ADMINISTERS)):
         doors, what = _Policies(policies, operator), "operator policy" if operator else "policy"
         one = f"/api/{path}/{{vhost}}/{{name}}"
         found += [
-            Row("GET", f"/api/{path}", doors.every, f"Every {what}", MANAGEMENT, many=True),
-            Row("GET", f"/api/{path}/{{vhost}}", doors.of_vhost, f"Every {what} of a vhost", MANAGEMENT, many=True),
-            Row("GET", one, doors.one, f"One {what}", MANAGEMENT),
-            Row("PUT", one, doors.put, f"Set a {what}", tag, fields),
-            Row("DELETE", one, doors.delete, f"Delete a {what}", tag),
+            Row("GET", f"/api/{path}", doors.every, f"Every {what}", LISTS, many=True),
+            Row("GET", f"/api/{path}/{{vhost}}", doors.of_vhost, f"Every {what} of a vhost", SEES, many=True),
+            Row("GET", one, doors.one, f"One {what}", SEES),
+            Row("PUT", one, doors.put, f"Set a {what}", right, fields),
+            Row("DELETE", one, doors.delete, f"Delete a {what}", right),
         ]
     values = _Parameters(policies, limited)
     of, one = "/api/parameters/{component}", "/api/parameters/{component}/{vhost}/{name}"
     return [
         *found,
-        Row("GET", "/api/parameters", values.every, "Operator policies and limits of vhosts", POLICYMAKER, many=True),
-        Row("GET", of, values.every, "Parameters of a component", POLICYMAKER, many=True),
-        Row("GET", f"{of}/{{vhost}}", values.every, "Parameters of a component in a vhost", POLICYMAKER, many=True),
-        Row("GET", one, values.one, "One parameter", POLICYMAKER),
-        Row("PUT", one, values.put, "Set a parameter", ADMINISTRATOR, "value"),
-        Row("DELETE", one, values.delete, "Delete a parameter", ADMINISTRATOR),
+        Row("GET", "/api/parameters", values.every, "Operator policies and limits of vhosts", LISTS_RULES, many=True),
+        Row("GET", of, values.every, "Parameters of a component", LISTS_RULES, many=True),
+        Row("GET", f"{of}/{{vhost}}", values.every, "Parameters of a component in a vhost", RULES, many=True),
+        Row("GET", one, values.one, "One parameter", RULES),
+        Row("PUT", one, values.put, "Set a parameter", ADMINISTERS, "value"),
+        Row("DELETE", one, values.delete, "Delete a parameter", ADMINISTERS),
     ]
 
 
@@ -117,12 +117,12 @@ class _Policies:
 
     async def every(self, ask: Ask) -> Response:
         """Of all vhosts."""
-        return await listed(map(dict, self._policies.policies(None, operator=self._operator)), ask.query)
+        return await ask.listed(map(dict, self._policies.policies(None, operator=self._operator)))
 
     async def of_vhost(self, ask: Ask) -> Response:
         """Of one."""
         found = self._policies.policies(ask.names["vhost"], operator=self._operator)
-        return await listed(map(dict, found), ask.query)
+        return await ask.listed(map(dict, found))
 
     async def one(self, ask: Ask) -> Response:
         """By name."""
@@ -155,7 +155,7 @@ class _Parameters:
 
     async def every(self, ask: Ask) -> Response:
         """Of all, of one component, of one in one vhost."""
-        return await listed(self._all(ask), ask.query)
+        return await ask.listed(self._all(ask))
 
     async def one(self, ask: Ask) -> Response:
         """By name."""

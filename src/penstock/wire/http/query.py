@@ -8,15 +8,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import InvalidArgument, Unavailable
-from penstock.wire.http.answers import HEADERS, json_response
-from penstock.wire.http.routes import MANAGEMENT, Ask, Row
+from penstock.records.rights import USES
+from penstock.wire.http.answers import HEADERS, json_bytes
+from penstock.wire.http.routes import Ask, Row
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -26,14 +27,15 @@ LOOK_S = 0.25
 """How often a wait looks whether the client still waits."""
 
 ROWS_MOST = 100_000
-"""Rows of an answer in JSON, which is made whole in memory."""
+BYTES_MOST = 64 << 20
+"""Of an answer in JSON, which is made whole in memory."""
 
 
 class Querying(Protocol):
     """What these paths ask of the server.  Both raise what is refused."""
 
-    async def rows(self, user: str, vhost: str, sql: str, most: int) -> Mapping[str, object]:
-        """`columns`, `rows` and `row_count` of a statement.  InvalidArgument for more rows than that."""
+    async def rows(self, user: str, vhost: str, sql: str, most: int, bytes_most: int) -> bytes:
+        """`columns`, `rows` and `row_count` of a statement, in JSON.  InvalidArgument for more rows or bytes."""
         ...
 
     async def stream(self, user: str, vhost: str, sql: str) -> Iterator[bytes]:
@@ -44,7 +46,7 @@ class Querying(Protocol):
 def rows(querying: Querying) -> Sequence[Row]:
     """The path."""
     doors = _Querying(querying)
-    return (Row("POST", "/api/query", doors.query, "A SELECT over queues, topics and views", MANAGEMENT, "sql vhost"),)
+    return (Row("POST", "/api/query", doors.query, "A SELECT over queues, topics and views", USES, "sql vhost"),)
 
 
 class _Querying:
@@ -63,8 +65,8 @@ class _Querying:
         if ARROW in ask.request.headers.get("accept", ""):
             pieces = await while_asked(ask.request, self._querying.stream(ask.user, vhost, sql))
             return StreamingResponse(pieces, headers=HEADERS, media_type=ARROW)
-        found = self._querying.rows(ask.user, vhost, sql, ROWS_MOST)
-        return json_response(await while_asked(ask.request, found))
+        found = self._querying.rows(ask.user, vhost, sql, ROWS_MOST, BYTES_MOST)
+        return json_bytes(await while_asked(ask.request, found))
 
 
 async def while_asked(request: Request, work: Coroutine[object, object, T]) -> T:

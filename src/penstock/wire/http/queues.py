@@ -7,10 +7,11 @@ from typing import cast
 
 from starlette.responses import Response
 
+from penstock.records.rights import LOGIN, SEES
 from penstock.wire.http.answers import gathered, json_response, not_found
 from penstock.wire.http.consumers import consumer_item
 from penstock.wire.http.facts import ServerFacts, node_of
-from penstock.wire.http.lists import chosen_of, listed, only_columns
+from penstock.wire.http.lists import chosen_of, only_columns
 from penstock.wire.http.routes import Ask, Row
 
 
@@ -18,9 +19,9 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
     """The paths."""
     doors = _Queues(facts)
     return (
-        Row("GET", "/api/queues", doors.every, "Every queue", many=True),
-        Row("GET", "/api/queues/{vhost}", doors.of_vhost, "Every queue of a vhost", many=True),
-        Row("GET", "/api/queues/{vhost}/{name}", doors.one, "One queue with its consumers"),
+        Row("GET", "/api/queues", doors.every, "Every queue", LOGIN, many=True),
+        Row("GET", "/api/queues/{vhost}", doors.of_vhost, "Every queue of a vhost", SEES, many=True),
+        Row("GET", "/api/queues/{vhost}/{name}", doors.one, "One queue with its consumers", SEES),
     )
 
 
@@ -56,7 +57,7 @@ class _Queues:
             return await self._page(ask, vhost, sort, node)
         queues = self._facts.queues(ask.user)
         items = (queue_item(queue, node) for queue in queues if vhost in {None, queue.get("vhost", "/")})
-        return await listed(items, ask.query)
+        return await ask.listed(items)
 
     async def _page(self, ask: Ask, vhost: str | None, sort: str, node: str) -> Response:
         """One page: of the queues that are on others no more is looked at than what they are chosen by."""

@@ -1,34 +1,41 @@
 """Paths: a table of rows, found by the parts of the path as it was sent, so that `%2F` stays inside its part.
 
 Starlette would decode the path first, and then a vhost `/` is a slash like any other.  A row says what the path is for,
-who may use it and which fields its body has: the dispatcher asks for the tag, `/api/openapi.json` is written from it.
+which right it takes and which fields its body has: the dispatcher has the right judged, `/api/openapi.json` is written
+from it.  Users without a tag of the management API are let into none of them, as in RabbitMQ.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import MANAGEMENT, Level, Right
 from penstock.wire.http.answers import not_found, refusal
 from penstock.wire.http.fields import BODY_MOST, Fields, read_body, read_object, read_once
+from penstock.wire.http.lists import listed
 
-ANYBODY, MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR = (
-    "", "management", "policymaker", "monitoring", "administrator",
-)  # fmt: skip
 
-SUFFICES: Mapping[str, frozenset[str]] = {
-    MANAGEMENT: frozenset({MANAGEMENT, POLICYMAKER, MONITORING, ADMINISTRATOR}),
-    POLICYMAKER: frozenset({POLICYMAKER, ADMINISTRATOR}),
-    MONITORING: frozenset({MONITORING, ADMINISTRATOR}),
-    ADMINISTRATOR: frozenset({ADMINISTRATOR}),
-}
-"""Which tags allow what asks for one: any of them management, the administrator's everything."""
+class Access(Protocol):
+    """Who may do what."""
+
+    def tags(self, user: str) -> Sequence[str]:
+        """What else a user may do."""
+        ...
+
+    def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
+        """AccessRefused unless the user may; NotFound for a vhost that is not there, if he may know."""
+        ...
+
+    def has(self, user: str, vhost: str, everywhere: Level | None) -> bool:
+        """Whether a vhost is the user's to use or, with that level, to see."""
+        ...
 
 
 @dataclass(slots=True)
@@ -37,7 +44,8 @@ class Ask:
 
     request: Request
     user: str
-    tags: Sequence[str]
+    access: Access
+    right: Right  # what the path asks
     names: Mapping[str, str]  # variables of the path, decoded
 
     @property
@@ -45,9 +53,22 @@ class Ask:
         """What follows the question mark."""
         return self.request.query_params
 
-    def may(self, tag: str) -> bool:
-        """Whether the user's tags allow what asks for this one."""
-        return not SUFFICES[tag].isdisjoint(self.tags)
+    def may(self, level: Level) -> bool:
+        """Whether the user's tags are that far."""
+        return level.holds(self.access.tags(self.user))
+
+    async def listed(self, items: Iterable[dict[str, object]]) -> Response:
+        """The answer to a list's query; where its right says so, of each vhost that the user may not see nothing."""
+        if self.right.each:
+            known = dict[object, bool]()
+
+            def shown(vhost: object) -> bool:
+                if vhost not in known:
+                    known[vhost] = self.access.has(self.user, str(vhost), self.right.everywhere)
+                return known[vhost]
+
+            items = (one for one in items if shown(one["vhost"]))
+        return await listed(items, self.query)
 
     async def fields(self, most: int = BODY_MOST, *, once: bool = False) -> Fields:
         """The body, a JSON object.  Raises InvalidArgument; with `once` for a key that is there twice, too."""
@@ -73,7 +94,7 @@ class Row:
     path: str  # "/api/queues/{vhost}/{name}"
     handler: Handler
     summary: str
-    tag: str = ANYBODY  # that the user needs
+    right: Right  # that the user needs, beside a tag that lets him in here at all
     body: str = ""  # fields of the body, with spaces between
     many: bool = False  # a list, with the query of lists
 
@@ -113,8 +134,10 @@ class Table:
                 return methods, names
         return None
 
-    async def answer(self, request: Request, user: str, tags: Sequence[str]) -> Response:
-        """Find the row, ask for its tag, and carry it out."""
+    async def answer(self, request: Request, user: str, access: Access) -> Response:
+        """Find the row, judge its right, and carry it out."""
+        if not MANAGEMENT.holds(access.tags(user)):
+            return refusal(401, "not_authorized", "Not management user")
         found = self.find(raw_parts(request))
         if found is None:
             return not_found()
@@ -125,14 +148,12 @@ class Table:
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers=allowed)
             return refusal(405, "method_not_allowed", "Method Not Allowed", allowed)
-        ask = Ask(request, user, tags, names)
-        if row.tag and not ask.may(row.tag):
-            return refusal(401, "not_authorized", f"{row.summary}: for users with the tag {row.tag!r}")
-        return await row.handler(ask)
+        access.judge(user, row.right, names, row.summary)
+        return await row.handler(Ask(request, user, access, row.right, names))
 
 
 def raw_parts(request: Request) -> list[str]:
-    """Parts of the path as it was sent, each decoded by itself."""
+    """Parts of the path as it was sent, each decoded by itself; a slash at the end says nothing."""
     raw: bytes | None = request.scope.get("raw_path")
     path = raw.decode("ascii", "replace") if raw is not None else request.url.path
-    return [unquote(part) for part in path.partition("?")[0].removeprefix("/").split("/")]
+    return [unquote(part) for part in path.partition("?")[0].removeprefix("/").removesuffix("/").split("/")]

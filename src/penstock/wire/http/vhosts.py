@@ -10,11 +10,11 @@ from typing import Protocol
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
+from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LISTS, LOGIN, SEES
 from penstock.wire.http.answers import done, json_response, made, not_found
 from penstock.wire.http.fields import Fields, short, too_deep
-from penstock.wire.http.lists import listed
 from penstock.wire.http.people import LIMIT_MOST
-from penstock.wire.http.routes import ADMINISTRATOR, MANAGEMENT, Ask, Row
+from penstock.wire.http.routes import Ask, Row
 
 CLUSTER_NAME = "cluster_name"
 """The global parameter that names the instance for tools; without it the name of the settings does."""
@@ -84,24 +84,24 @@ def description_of(fields: Fields) -> dict[str, object]:
 
 def rows(vhosts: Vhosts) -> Sequence[Row]:
     """The paths."""
-    doors, admin = _Vhosts(vhosts), ADMINISTRATOR
+    doors = _Vhosts(vhosts)
     one, limit, value = "/api/vhosts/{vhost}", "/api/vhost-limits/{vhost}/{name}", "/api/global-parameters/{name}"
     return (
-        Row("GET", "/api/vhosts", doors.every, "Every vhost", many=True),
-        Row("GET", one, doors.one, "One vhost"),
-        Row("PUT", one, doors.put, "Make or describe a vhost", admin, "description tags"),
-        Row("DELETE", one, doors.delete, "Delete a vhost with everything in it", admin),
-        Row("GET", f"{one}/permissions", doors.permissions, "Permissions in a vhost", admin, many=True),
-        Row("GET", f"{one}/topic-permissions", doors.topics, "Topic permissions in a vhost", admin, many=True),
-        Row("GET", "/api/vhost-limits", doors.limits, "Limits of vhosts", MANAGEMENT, many=True),
-        Row("GET", "/api/vhost-limits/{vhost}", doors.limits_of, "Limits of a vhost", MANAGEMENT, many=True),
-        Row("PUT", limit, doors.put_limit, "Set max-connections or max-queues", admin, "value"),
-        Row("DELETE", limit, doors.delete_limit, "Take a limit away", admin),
-        Row("GET", "/api/global-parameters", doors.values, "Every global parameter", MANAGEMENT, many=True),
-        Row("GET", value, doors.value, "One global parameter", MANAGEMENT),
-        Row("PUT", value, doors.put_value, "Keep a value under a name", admin, "value"),
-        Row("DELETE", value, doors.delete_value, "Forget a value", admin),
-        Row("PUT", "/api/cluster-name", doors.put_cluster_name, "Name the instance for tools", admin, "name"),
+        Row("GET", "/api/vhosts", doors.every, "Every vhost", LOGIN, many=True),
+        Row("GET", one, doors.one, "One vhost", SEES),
+        Row("PUT", one, doors.put, "Make or describe a vhost", ADMINISTERS, "description tags"),
+        Row("DELETE", one, doors.delete, "Delete a vhost with everything in it", ADMINISTERS),
+        Row("GET", f"{one}/permissions", doors.permissions, "Permissions in a vhost", ADMINISTERS, many=True),
+        Row("GET", f"{one}/topic-permissions", doors.topics, "Topic permissions in a vhost", ADMINISTERS, many=True),
+        Row("GET", "/api/vhost-limits", doors.limits, "Limits of vhosts", LISTS, many=True),
+        Row("GET", "/api/vhost-limits/{vhost}", doors.limits_of, "Limits of a vhost", SEES, many=True),
+        Row("PUT", limit, doors.put_limit, "Set max-connections or max-queues", ADMINISTERS, "value"),
+        Row("DELETE", limit, doors.delete_limit, "Take a limit away", ADMINISTERS),
+        Row("GET", "/api/global-parameters", doors.values, "Every global parameter", KNOWS_VALUES, many=True),
+        Row("GET", value, doors.value, "One global parameter", KNOWS_VALUES),
+        Row("PUT", value, doors.put_value, "Keep a value under a name", ADMINISTERS, "value"),
+        Row("DELETE", value, doors.delete_value, "Forget a value", ADMINISTERS),
+        Row("PUT", "/api/cluster-name", doors.put_cluster_name, "Name the instance for tools", ADMINISTERS, "name"),
     )
 
 
@@ -113,7 +113,7 @@ class _Vhosts:
 
     async def every(self, ask: Ask) -> Response:
         """Those that the user may open."""
-        return await listed(map(dict, self._vhosts.vhosts(ask.user)), ask.query)
+        return await ask.listed(map(dict, self._vhosts.vhosts(ask.user)))
 
     def _found(self, ask: Ask) -> Mapping[str, object] | None:
         return next((one for one in self._vhosts.vhosts(ask.user) if one["name"] == ask.names["vhost"]), None)
@@ -138,14 +138,14 @@ class _Vhosts:
         if self._found(ask) is None:
             return not_found()
         found = (dict(one) for one in self._vhosts.permissions() if one["vhost"] == ask.names["vhost"])
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     async def topics(self, ask: Ask) -> Response:
         """In one vhost."""
         if self._found(ask) is None:
             return not_found()
         found = (dict(one) for one in self._vhosts.topic_permissions() if one["vhost"] == ask.names["vhost"])
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     async def put_cluster_name(self, ask: Ask) -> Response:
         """As RabbitMQ keeps it: a global parameter."""
@@ -157,12 +157,12 @@ class _Vhosts:
 
     async def limits(self, ask: Ask) -> Response:
         """Of all that have some."""
-        return await listed(map(dict, self._vhosts.vhost_limits()), ask.query)
+        return await ask.listed(map(dict, self._vhosts.vhost_limits()))
 
     async def limits_of(self, ask: Ask) -> Response:
         """Of one."""
         found = (dict(one) for one in self._vhosts.vhost_limits() if one["vhost"] == ask.names["vhost"])
-        return await listed(found, ask.query)
+        return await ask.listed(found)
 
     async def put_limit(self, ask: Ask) -> Response:
         """-1 is none."""
@@ -178,7 +178,7 @@ class _Vhosts:
     async def values(self, ask: Ask) -> Response:
         """All."""
         found = self._vhosts.global_parameters()
-        return await listed(({"name": name, "value": value} for name, value in found.items()), ask.query)
+        return await ask.listed(({"name": name, "value": value} for name, value in found.items()))
 
     async def value(self, ask: Ask) -> Response:
         """One."""

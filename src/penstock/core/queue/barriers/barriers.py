@@ -320,6 +320,7 @@ def hold_back(queue: Contents, run: Run) -> Iterator[Run]:
         if barrier is None:
             yield mine
         else:
+            mine.by = None  # filters look at what it holds back when it goes
             barrier.push(mine)
             barriers.held += len(part)
 

@@ -70,8 +70,8 @@ class Consumer:
 
     __slots__ = (
         "_timeout", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder", "leases",
-        "leaving", "limit", "max_backlog", "named", "no_ack", "on_overdue", "passive", "paused", "priority", "queue",
-        "read", "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
+        "leaving", "limit", "max_backlog", "mixed", "named", "no_ack", "on_overdue", "passive", "paused", "priority",
+        "queue", "read", "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,7 @@ class Consumer:
         self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
         self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream
         self.targets: TargetList | None = None  # of its filter
+        self.mixed = False  # it may hold what another filter let in
         self.leases = Leases()
         self.limit = UNLIMITED
         self.set_limit()
@@ -137,6 +138,11 @@ class Consumer:
         if settings.semantics == "at-most-once":
             self.timeout = 0  # there is nothing to go back
         self.leases.timed = self.timeout > 0
+
+    @property
+    def let_in(self) -> TargetList | None:
+        """The list by which all that it holds was given out, as far as is known."""
+        return None if self.mixed else self.targets
 
     @property
     def outstanding(self) -> int:

@@ -7,18 +7,21 @@ that stand at the same place, and come back with LSNs.  A list holds a bounded n
 where it is and walks on when half of them are gone.  First lease wins: positions that are gone are skipped when they
 reach the head of a list, so a message that nobody wants blocks nobody.
 
+What came back has its old place.  The list by which it was given out knows that it wants it; the others look at it
+anew, and until they have nobody is given by them what stands behind it.
+
 What would hold up the loop is not evaluated as it arrives: the lists fall behind, and walk there at once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching.foreseen import Foreseen
+from penstock.core.queue.dispatching.recalled import Piece, Recalled
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
@@ -54,8 +57,14 @@ class Look:
 
     lists: tuple[TargetList, ...]
     chunk: Chunk
-    recheck: bool  # of what came back
     last: bool = False  # of those that stand furthest back
+    piece: Piece | None = None  # of what came back; None: it walks through the main order
+    source: Recalled | None = None  # where it is from
+
+    @property
+    def recheck(self) -> bool:
+        """Whether it looks at what came back."""
+        return self.piece is not None
 
 
 class Targets:
@@ -63,7 +72,7 @@ class Targets:
 
     __slots__ = (
         "_ahead", "_behind", "_by_slot", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial",
-        "asked", "awake", "foreseen", "joined", "lists", "most",
+        "_stopped", "asked", "awake", "foreseen", "joined", "lists", "most",
     )  # fmt: skip
 
     def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
@@ -79,13 +88,22 @@ class Targets:
         self._by_slot: dict[int, TargetList] = {}
         self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
         self._ahead = 0.0  # so many messages may be looked at by lists before those furthest back
-        self._recheck: deque[Chunk] = deque()  # came back, not yet looked at by any list
+        self._recheck = self.nothing_recalled()  # came back, and all lists have still to look at it
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
-        self._recalling: dict[TargetList, None] = {}  # those with something in `recalled`
+        self._recalling: dict[TargetList, None] = {}  # those with something in `back`
+        self._stopped: dict[TargetList, None] = {}  # those that sleep until they have looked at something
 
     def go_on_from(self, others: Targets) -> None:
         """Take the place of others: no answer to what they asked is taken for one to these."""
         self._serial, self.most = others._serial, others.most
+
+    def nothing_recalled(self) -> Recalled:
+        """What to keep in mind what came back."""
+        return Recalled()
+
+    def place_of(self, run: Run) -> int:
+        """Where a run that came back stands, as a number that sorts; 0: each message at its own LSN."""
+        return run.where if run.place else 0
 
     # -- lists
 
@@ -98,11 +116,15 @@ class Targets:
                 self._fall_behind(targets, main.head() - 1)
             else:
                 self._follow(targets)
-            targets.recheck.extend(run.chunk for run in returned.runs())
-            if targets.recheck:
-                self._rechecking[targets] = None
+            self._look_at_all(targets, returned)
         targets.consumers.append(consumer)
         return targets
+
+    def _look_at_all(self, targets: TargetList, returned: Returned) -> None:
+        """A new list has to look at all that came back."""
+        for run in returned.runs():
+            targets.recheck.put(run.chunk, self.place_of(run))
+            self._rechecking[targets] = None
 
     def leave(self, consumer: Consumer) -> None:
         """A consumer has gone; its list goes with the last."""
@@ -112,7 +134,7 @@ class Targets:
             targets.takers.remove(consumer)
             if not targets.consumers and self.lists.pop(targets.filter.text, None) is not None:
                 self._stop_following(targets)
-                for group in (self._behind, self._rechecking, self._recalling, self.awake):
+                for group in (self._behind, self._rechecking, self._recalling, self._stopped, self.awake):
                     group.pop(targets, None)
                 if not self.lists:
                     self._recheck.clear()
@@ -125,6 +147,7 @@ class Targets:
         targets.stride = WALK_FIRST
         targets.slot = self._following.add(targets.filter)
         self._by_slot[targets.slot] = targets
+        self.awake[targets] = None
 
     def _stop_following(self, targets: TargetList) -> None:
         if targets.slot >= 0:
@@ -190,11 +213,18 @@ class Targets:
         found = self._evaluate(chunk, batch, rows)
         return None if found is None else [(self._by_slot[slot], places) for slot, places in found.items()]
 
-    def came_back(self, run: Run, returned: Returned) -> None:
+    def came_back(self, run: Run) -> None:
         """Messages returned to the queue, or may be had now: each list has to look again, or knows them."""
-        chunk = self.foreseen.let_go(self, run, returned) if len(self.foreseen) else run.chunk
-        if len(chunk):
-            self._recheck.append(chunk)
+        chunk, place = run.chunk, self.place_of(run)
+        if len(self.foreseen):
+            chunk = self.foreseen.let_go(self, chunk, place)
+            if not len(chunk):
+                return
+        by = run.by if run.by is not None and self.lists.get(run.by.filter.text) is run.by else None
+        if by is not None:
+            self.recall(by, chunk, place)
+        if by is None or len(self.lists) > 1:
+            self._recheck.put(chunk, place, by, self.joined)
 
     @property
     def all_follow(self) -> bool:
@@ -206,32 +236,46 @@ class Targets:
         """Whether a list is still to look for the first time at what waited before it, or any at what came back."""
         return any(targets.new for targets in self._behind) or any(look.recheck for look in self.asked.values())
 
-    def recall(self, targets: TargetList, key: Key) -> None:
-        """A message that stands there came back, and the list wants it."""
-        if len(targets.recalled) < self.most:
-            targets.recall((key,))
-            self._recalling[targets] = None
-        else:
-            self._ask_alone(targets, key[1])
+    def recall(self, targets: TargetList, chunk: Chunk, place: int) -> None:
+        """Messages came back, and the list wants them."""
+        targets.back.put(chunk, place)
+        self._recalling[targets] = self.awake[targets] = None
 
-    def ask_newer(self, joined: int, lsn: int) -> None:
+    def ask_newer(self, joined: int, lsn: int, place: int) -> None:
         """Have lists look that came after so many had joined."""
         for targets in self.lists.values():
             if targets.born > joined:
-                self._ask_alone(targets, lsn)
-
-    def _ask_alone(self, targets: TargetList, lsn: int) -> None:
-        targets.recheck.append(range(lsn, lsn + 1))
-        self._rechecking[targets] = None
+                targets.recheck.put(range(lsn, lsn + 1), place)
+                self._rechecking[targets] = None
 
     def left(self, chunk: Chunk) -> None:
         """Messages that had come back are ready no more."""
         for targets in list(self._recalling):
-            recalled = targets.recalled
-            for lsn in chunk:
-                recalled.pop(lsn, None)
-            if not recalled:
+            targets.back.left(chunk)
+            if not targets.back:
                 del self._recalling[targets]
+        on = self._recheck.left(chunk)
+        for targets in self._rechecking:
+            on = targets.recheck.left(chunk) or on
+        if on:
+            self._go_on()
+
+    def recheck_of(self, targets: TargetList) -> Key | None:
+        """Where the first message stands that came back and at which a list has still to look; None without one."""
+        stop = self._recheck.head_for(targets.born) if self._recheck else None
+        own = targets.recheck.head() if targets.recheck else None
+        return own if stop is None or (own is not None and own < stop) else stop
+
+    def rest(self, targets: TargetList) -> None:
+        """Nobody can be given anything by this list now."""
+        self.awake.pop(targets, None)
+        if self._recheck or targets.recheck:
+            self._stopped[targets] = None  # it may know more when it has looked
+
+    def _go_on(self) -> None:
+        """Lists that had to wait may know their next now."""
+        self.awake.update(self._stopped)
+        self._stopped.clear()
 
     def rewind(self, lsn: int) -> None:
         """What stands after `lsn` in the main order has to be looked at anew, by all lists."""
@@ -255,14 +299,15 @@ class Targets:
         self._recheck.clear()
         self._rechecking.clear()
         self._recalling.clear()
+        self._go_on()
         self.foreseen.clear()
 
     # -- looking through what waits
 
-    def ask(self, main: Main, returned: Returned, sink: Sink) -> None:
+    def ask(self, main: Main, sink: Sink) -> None:
         """Have the world look where lists have room and something to look at."""
         if self._recheck or self._rechecking:
-            self._ask_again(returned, sink)
+            self._ask_again(sink)
         if self._behind:
             self._ask_on(main, sink)
 
@@ -311,7 +356,7 @@ class Targets:
             return False
         if chunk[-1] > others:
             chunk = chunk[: _count_to(chunk, others)]
-        self._scan(group, chunk, False, sink, last=last)
+        self._scan(group, chunk, sink, last=last)
         return True
 
     def _looked_at(self, look: Look, count: int) -> None:
@@ -319,77 +364,103 @@ class Targets:
         ahead = self._ahead + (count / CATCH_UP if look.last else -count)
         self._ahead = min(max(ahead, 0.0), WALK_MOST)
 
-    def _ask_again(self, returned: Returned, sink: Sink) -> None:
+    def _ask_again(self, sink: Sink) -> None:
+        """Have the first few of what came back looked at, by those who have still to do that."""
         if any(look.recheck for look in self.asked.values()):
             return
-        while self._recheck and self.lists:
-            chunk = _next(self._recheck, returned)
-            if not len(chunk):
-                continue
-            room = [targets for targets in self.lists.values() if len(targets.recalled) < self.most]
-            if len(room) < len(self.lists):
-                for targets in self.lists.values():
-                    if len(targets.recalled) >= self.most:
-                        targets.recheck.append(chunk)
-                        self._rechecking[targets] = None
-            if room:
-                self._scan(room, chunk, True, sink)
+        while self.lists and (found := self._least_looked_at()) is not None:
+            source, alone = found
+            piece = source.next(RECHECK)
+            assert piece is not None
+            chunk = as_chunk(sorted(source.living(piece)))
+            lists = self._concerned(piece, chunk) if alone is None else [alone]
+            if lists:
+                self._scan(lists, chunk, sink, piece=piece, source=source)
                 return
+            source.cut(piece, chunk[-1])
+
+    def _least_looked_at(self) -> tuple[Recalled, TargetList | None] | None:
+        """Where the first message stands at which somebody has to look: in this, for that list, or else for all."""
+        best = self._recheck.head() if self._recheck else None
+        found: tuple[Recalled, TargetList | None] | None = None if best is None else (self._recheck, None)
         for targets in list(self._rechecking):
-            if len(targets.recalled) >= self.most:
+            head = targets.recheck.head()
+            if head is None:
+                del self._rechecking[targets]
+            elif not self._is_full(targets, head) and (best is None or head < best):
+                best, found = head, (targets.recheck, targets)
+        return found
+
+    def _concerned(self, piece: Piece, chunk: Chunk) -> list[TargetList]:
+        """The lists that have to look at a piece now; a full one does so later."""
+        out: list[TargetList] = []
+        for targets in self.lists.values():
+            if targets is piece.by or targets.born > piece.born:
                 continue
-            while targets.recheck:
-                chunk = _next(targets.recheck, returned)
-                if len(chunk):
-                    self._scan([targets], chunk, True, sink)
-                    return
-            del self._rechecking[targets]
+            if self._is_full(targets, self._recheck.head()):
+                targets.recheck.put(chunk, piece.place)
+                self._rechecking[targets] = None
+            else:
+                out.append(targets)
+        return out
+
+    def _is_full(self, targets: TargetList, key: Key | None) -> bool:
+        """Whether a list has enough of what came back, and something that stands before this."""
+        if targets.back.count < self.most or key is None:
+            return False
+        first = targets.back.head()
+        return first is not None and first < key
 
     def _scan(
-        self, lists: Sequence[TargetList], chunk: Chunk, recheck: bool, sink: Sink, *, last: bool = False
+        self,
+        lists: Sequence[TargetList],
+        chunk: Chunk,
+        sink: Sink,
+        *,
+        last: bool = False,
+        piece: Piece | None = None,
+        source: Recalled | None = None,
     ) -> None:
         self._serial += 1
-        self.asked[self._serial] = Look(tuple(lists), chunk, recheck, last)
-        if not recheck:
+        self.asked[self._serial] = Look(tuple(lists), chunk, last, piece, source)
+        if piece is None:
             for targets in lists:
                 targets.busy = True
                 targets.asked = self._serial
         filters = tuple([targets.filter for targets in lists])
         sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, chunk))
 
-    def scanned(self, token: Token, found: Sequence[Sequence[int]], upto: int, main: Main, returned: Returned) -> None:
+    def scanned(self, token: Token, found: Sequence[Sequence[int]], upto: int, main: Main) -> None:
         """The answer to a scan: for each filter the LSNs that it matches, ascending, of those up to `upto`."""
         look = self.asked.pop(token.serial, None)
         if look is None:
             return
-        if not look.recheck:
-            self._looked_at(look, _count_to(look.chunk, upto))
-        if look.recheck and upto < look.chunk[-1]:
-            self._recheck.appendleft(look.chunk[_count_to(look.chunk, upto) :])
+        if look.piece is not None and look.source is not None:
+            self._looked_again(look, look.piece, look.source, found, upto)
+            return
+        self._looked_at(look, _count_to(look.chunk, upto))
         for targets, lsns in zip(look.lists, found, strict=True):
-            here = self.lists.get(targets.filter.text) is targets
-            if look.recheck:
-                if lsns and here:
-                    targets.recall(returned.present(as_chunk(lsns)))
-                    self._recalling[targets] = None
-                continue
             targets.busy = targets.new = False
-            if not here:
+            if self.lists.get(targets.filter.text) is not targets:
                 continue
             targets.stride = min(2 * targets.stride, WALK_MOST)
             if 4 * len(lsns) > self.most:
                 targets.stride = max(targets.stride // 8, WALK_LEAST)
             taken = targets.take(lsns, self.most)
             self._fall_behind(targets, upto if taken == len(lsns) else lsns[taken] - 1)
+            self.awake[targets] = None
 
-
-def _next(waiting: deque[Chunk], returned: Returned) -> Chunk:
-    """Of what came back the next few that are still here; may be empty."""
-    chunk = waiting.popleft()
-    if len(chunk) > RECHECK:
-        waiting.appendleft(chunk[RECHECK:])
-        chunk = chunk[:RECHECK]
-    return as_chunk(sorted(lsn for _, lsn in returned.present(chunk)))
+    def _looked_again(
+        self, look: Look, piece: Piece, source: Recalled, found: Sequence[Sequence[int]], upto: int
+    ) -> None:
+        """The same of what came back."""
+        living = set(source.living(piece))
+        for targets, lsns in zip(look.lists, found, strict=True):
+            mine = [lsn for lsn in lsns if lsn in living]
+            if mine and self.lists.get(targets.filter.text) is targets:
+                self.recall(targets, as_chunk(mine), piece.place)
+        source.cut(piece, upto)
+        self._go_on()
 
 
 def _count_to(chunk: Chunk, lsn: int) -> int:

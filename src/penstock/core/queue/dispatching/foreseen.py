@@ -17,8 +17,6 @@ from penstock.records.entries import Publishes
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.filtering import Targets
     from penstock.core.queue.dispatching.target_list import TargetList
-    from penstock.core.queue.order.returned import Returned
-    from penstock.core.queue.order.runs import Run
 
 NONE: tuple[TargetList, ...] = ()
 
@@ -59,11 +57,11 @@ class Foreseen:
         for place, lsn in enumerate(chunk):
             said[lsn] = joined, wanting.get(place, NONE)
 
-    def let_go(self, targets: Targets, run: Run, returned: Returned) -> Chunk:
-        """Messages stand among what came back now: tell the lists; those that all lists have to look at."""
+    def let_go(self, targets: Targets, chunk: Chunk, place: int) -> Chunk:
+        """Messages stand among what came back now, at this place: tell the lists; those at which all have to look."""
         said = self._said
         strange = array("q")
-        for lsn in run.chunk:
+        for lsn in chunk:
             known = said.pop(lsn, None)
             if known is None:
                 strange.append(lsn)
@@ -72,9 +70,9 @@ class Foreseen:
             one = range(lsn, lsn + 1)
             for each in wanting:
                 if targets.lists.get(each.filter.text) is each:
-                    targets.recall(each, returned.key(run.part(one, False)))
+                    targets.recall(each, one, place)
             if joined < targets.joined:
-                targets.ask_newer(joined, lsn)
+                targets.ask_newer(joined, lsn, place)
         return as_chunk(strange)
 
     def forget(self, chunks: Iterable[Chunk]) -> None:

@@ -177,5 +177,5 @@ def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> 
     if queue.barriers.held:  # it may need no ack
         queue.serve(now, sink)
     elif queue.targets.lists:
-        queue.targets.ask(queue.main, queue.returned, sink)
+        queue.targets.ask(queue.main, sink)
     return granted

@@ -30,21 +30,27 @@ GrantAll: TypeAlias = "Callable[[Queue, Now, Sink, Sequence[tuple[Consumer, list
 class _Group:
     """A list with the consumers that take from it, or (without a list) those that take anything."""
 
-    __slots__ = ("list", "takers")
+    __slots__ = ("list", "stopped", "takers")
 
     def __init__(self, list: TargetList | None, takers: Takers) -> None:
         self.list = list
         self.takers = takers
+        self.stopped = False  # it stands where the list has still to look, not where something is that they want
 
     def head(self, queue: Queue) -> Key | None:
-        """Where the oldest message stands that they want."""
-        return queue.head() if self.list is None else self.list.head(queue.main)
+        """Where the oldest message stands that they want, or that they may want."""
+        if self.list is None:
+            return queue.head()
+        key = self.list.first(queue.main)
+        stop = None if key is None else self.list.stop(queue.main, key)
+        self.stopped = stop is not None
+        return key if stop is None else stop
 
 
 def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all: GrantAll) -> None:
     """Grant what can be granted, `budget` messages at most; then the queue is hungry."""
     model = queue.settings.fairness_model
-    awake = queue.targets.awake
+    targets = queue.targets
     shares: dict[Consumer, list[Run]] = {}
     heap: list[tuple[Key, int, _Group]] = []  # the number keeps groups from being compared
     for group in _groups(queue):
@@ -62,7 +68,7 @@ def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all:
         if consumer is None or taking is None:
             for one in wanting:
                 if one.list is not None:
-                    awake.pop(one.list, None)
+                    targets.rest(one.list)
             continue
         if not budget:
             queue.hungry = True
@@ -102,7 +108,7 @@ def _enter(heap: list[tuple[Key, int, _Group]], group: _Group, queue: Queue, *, 
     key = group.head(queue) if group.takers else None
     if key is None:
         if group.list is not None:
-            queue.targets.awake.pop(group.list, None)
+            queue.targets.rest(group.list)
     elif sort:
         heappush(heap, (key, id(group), group))
     else:
@@ -124,7 +130,7 @@ def _next(wanting: list[_Group], model: FairnessModel, turn: int) -> tuple[Consu
     """Who gets a message that all these groups want."""
     best: tuple[tuple[int, float, int], Consumer, _Group] | None = None
     for group in wanting:
-        consumer = group.takers.next(model, turn)
+        consumer = None if group.stopped else group.takers.next(model, turn)
         if consumer is None:
             continue
         second = 0.0
@@ -209,10 +215,10 @@ def _matches(queue: Queue, targets: TargetList, key: Key, limit: Key, most: int)
     main, found = queue.main, targets.found
     if most == 1 or not found or key != (found[0], found[0]):
         return [key[1]], False
-    back = targets.oldest_recalled()
+    back = targets.back.head() if targets.back else None
     if back is not None and back < limit:
         limit = back
-    end = limit[0]
+    end = (targets.stop(main, limit) or limit)[0]
     if len(found) == 1 or found[1] >= end:
         return [key[1]], False
     lsns = list(islice(found, most)) if found[-1] < end else list(takewhile(end.__gt__, islice(found, most)))

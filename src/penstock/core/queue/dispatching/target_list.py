@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.dispatching.takers import Takers
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.runs import Key
 from penstock.expr import Matcher
-from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
@@ -22,8 +20,8 @@ class TargetList:
     """The waiting messages that one filter wants."""
 
     __slots__ = (
-        "_back", "_owner", "asked", "born", "busy", "consumers", "filter", "found", "new", "parked", "recalled",
-        "recheck", "slot", "stride", "takers", "walked",
+        "_owner", "asked", "back", "born", "busy", "consumers", "filter", "found", "new", "parked", "recheck", "slot",
+        "stride", "takers", "walked",
     )  # fmt: skip
 
     def __init__(self, filter: Matcher, owner: Targets, stride: int) -> None:
@@ -32,8 +30,8 @@ class TargetList:
         self.takers = Takers()  # those that are pushed to and may have room
         self.found: deque[int] = deque()  # matching, of the main order, ascending; some may be gone
         self.walked = 0  # all of the main order up to here was looked at; NEVER: it follows
-        self.recalled: dict[int, int] = {}  # matching, of what came back: LSN -> place; none is gone
-        self.recheck: deque[Chunk] = deque()  # came back, not yet looked at by this list; some may be gone
+        self.back = owner.nothing_recalled()  # matching, of what came back
+        self.recheck = owner.nothing_recalled()  # came back, and this list alone has still to look at it
         self.slot = -1  # among those that follow
         owner.joined += 1
         self.born = owner.joined  # the how many-th list it is
@@ -42,26 +40,41 @@ class TargetList:
         self.new = True  # no scan for it was answered yet, and it does not follow
         self.asked = 0  # the serial of its last one
         self.parked = False  # full: it walks on when half of its positions are gone
-        self._back: list[Key] = []  # heap over `recalled`; some may be gone
         self._owner = owner
 
     def head(self, main: Main) -> Key | None:
-        """Where the oldest match stands; what is gone is dropped on the way."""
-        found, back = self.found, self._back
+        """Where the oldest match stands; None without one, and while the list has not looked at something before it."""
+        first = self.first(main)
+        return None if first is None or self.stop(main, first) is not None else first
+
+    def first(self, main: Main) -> Key | None:
+        """Where the oldest of the matches stands that are known; what is gone is dropped on the way."""
+        found = self.found
         while found and not main.has(found[0]):
             found.popleft()
         if self.parked and 2 * len(found) <= self._owner.most:
             self._owner.unpark(self)
-        while back and self.recalled.get(back[0][1]) != back[0][0]:
-            heappop(back)
+        back = self.back.head() if self.back else None
         if not found:
-            return back[0] if back else None
+            return back
         first = (found[0], found[0])
-        return min(first, back[0]) if back else first
+        return first if back is None else min(first, back)
 
-    def oldest_recalled(self) -> Key | None:
-        """Where the oldest match of what came back stands, after `head`."""
-        return self._back[0] if self._back else None
+    def stop(self, main: Main, before: Key) -> Key | None:
+        """Where the oldest message before a place stands at which the list has still to look; None without one.
+
+        What stands behind it nobody is given by this list: it may be theirs, and then it is their next.
+        """
+        unseen = self.unseen(main) if before[0] > self.walked else None
+        again = self._owner.recheck_of(self)
+        if again is not None and (unseen is None or again < unseen):
+            unseen = again
+        return unseen if unseen is not None and unseen < before else None
+
+    def unseen(self, main: Main) -> Key | None:
+        """Where the oldest message of the main order stands at which it has still to look; None without one."""
+        some = main.after(self.walked, 1)
+        return (some[0], some[0]) if some else None
 
     def take(self, lsns: Sequence[int], most: int) -> int:
         """Add matches of the main order, ascending, as far as there is room; returns how many were added."""
@@ -82,16 +95,8 @@ class TargetList:
             self.takers.add(consumer)
             self._owner.awake[self] = None
 
-    def recall(self, keys: Iterable[Key]) -> None:
-        """These came back and match."""
-        self._owner.awake[self] = None
-        for place, lsn in keys:
-            self.recalled[lsn] = place
-            heappush(self._back, (place, lsn))
-
     def forget(self) -> None:
         """The queue was emptied."""
         self.found.clear()
-        self.recalled.clear()
-        self._back.clear()
+        self.back.clear()
         self.recheck.clear()

@@ -28,6 +28,7 @@ def replace(
         queue.targets.leave(consumer)
         consumer.targets = None
         consumer.filter = filter
+        consumer.mixed = consumer.leases.count > 0
         if filter is not None:
             consumer.targets = queue.sieved().join(consumer, filter, queue.main, queue.returned)
         queue.roster.sift()
@@ -42,6 +43,7 @@ def reopen(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, filter: Ma
     if queue.is_due(now):
         queue.tick(now, sink)
     consumer.closed = False
+    consumer.mixed = _text(filter) != _text(consumer.filter)
     consumer.filter = filter
     consumer.targets = None
     if filter is not None:

@@ -69,10 +69,7 @@ def _of_all(queue: Queue, count: int) -> list[Run]:
         lsn = shares.oldest(queue)[1]
         return queue.extract(range(lsn, lsn + 1))
     lsns, places = list[Ints](), list[Ints]()
-    for chunk in (*queue.main.chunks(), *shares.chunks()):
-        lsns.append(view(chunk))
-        places.append(lsns[-1])
-    for run in (*queue.returned.runs(), *shares.runs()):
+    for _, run, _ in queue.standing("ready"):
         lsns.append(view(run.chunk))
         places.append(np.full(len(run.chunk), run.where) if run.place else lsns[-1])
     every, where = np.concatenate(lsns), np.concatenate(places)

@@ -13,7 +13,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ import numpy.typing as npt
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.records.chunks import Chunk, as_chunk, pairs_of
 from penstock.records.kinds import HEAD
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.target_list import TargetList
 
 Key: TypeAlias = tuple[int, int]
 """The order of waiting messages: (place, LSN).  A message's own place is its LSN."""
@@ -39,7 +42,7 @@ END: Key = (1 << 128, 0)
 class Run:
     """Messages that share tally, place and fate."""
 
-    __slots__ = ("chunk", "deadline", "granted", "place", "solid", "tally")
+    __slots__ = ("by", "chunk", "deadline", "granted", "place", "solid", "tally")
 
     def __init__(self, chunk: Chunk, solid: bool, tally: Tally = FRESH, place: int = 0, deadline: int = 0) -> None:
         self.chunk = chunk
@@ -48,11 +51,12 @@ class Run:
         self.place = place  # 0: each at its own LSN
         self.deadline = deadline  # end of a lease, or of a delay; 0 is none
         self.granted = 0  # when it was leased, on the monotonic clock; 0: it is not, or was by an earlier process
+        self.by: TargetList | None = None  # on its way back: the filter's list by which it was given out
 
     def part(self, chunk: Chunk, solid: bool) -> Run:
         """Some of the messages; `solid` says that they are a slice."""
         run = Run(chunk, solid and self.solid, self.tally, self.place, self.deadline)
-        run.granted = self.granted
+        run.granted, run.by = self.granted, self.by
         return run
 
     def pairs(self) -> list[int]:

@@ -96,7 +96,7 @@ def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     """
     expression = queue.settings.rank_text
     back = [Run(run.chunk, run.solid, run.tally, run.place) for run in queue.returned.runs()]
-    others = list(queue.beside_main())
+    others = [chunk for place in queue.places() if place.part != "main" for chunk in place.chunks()]
     before = queue.main
     ready = [*(before.pieces() if isinstance(before, PriorityOrder) else before.chunks()), *more]
     ranks = queue.ranks

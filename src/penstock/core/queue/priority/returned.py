@@ -37,14 +37,14 @@ class PriorityReturned(Returned):
     def key(self, run: Run) -> Key:
         """The key of its first message."""
         first = run.chunk[0]
-        return place_of(self.ranks.of(first), _place_in_level(run) or first), first
+        return place_of(self.ranks.of(first), place_in_level(run) or first), first
 
     def push(self, run: Run) -> None:
         """Add a run."""
         n = len(run.chunk)
         self.count += n
         self._lowest = min(self._lowest, run.chunk[0])
-        place = _place_in_level(run)
+        place = place_in_level(run)
         kind = (run.tally, run.deadline, run.place - place)
         number = self._numbers.get(kind)
         if number is None:
@@ -93,7 +93,7 @@ class PriorityReturned(Returned):
     def _taken(self, runs: Sequence[Run]) -> None:
         for run in runs:
             self.count -= len(run.chunk)
-            if _place_in_level(run):
+            if place_in_level(run):
                 for lsn in run.chunk:
                     del self._placed[lsn]
         if not self.count:
@@ -175,6 +175,6 @@ class PriorityReturned(Returned):
         ]
 
 
-def _place_in_level(run: Run) -> int:
+def place_in_level(run: Run) -> int:
     """Its place among those of its rank; 0: its messages' own LSNs."""
     return run.place if run.place < HEAD else 0

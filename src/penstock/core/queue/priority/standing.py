@@ -213,6 +213,11 @@ class Standing(Main):
         else:
             yield from self._rows.copies(1)
 
+    @property
+    def in_rows(self) -> bool:
+        """Whether `copies` has what is here."""
+        return self._rows is not None
+
     def fresh(self) -> list[Chunk]:
         """What is in rows, so not in a pool, as ascending chunks in any order."""
         return [] if self._rows is None else [to_array(np.sort(block[1])) for block in self._rows.blocks()]

@@ -7,21 +7,25 @@ matches are gone.  What arrives before that place is looked at as it comes; what
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from heapq import heappop
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.filtering import TARGETS_MOST, Look, Matcher, Targets
+from penstock.core.queue.dispatching.recalled import Recalled
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import END, Key
+from penstock.core.queue.order.runs import END, Key, Run, view
 from penstock.core.queue.priority.order import PriorityOrder
-from penstock.core.queue.priority.returned import PriorityReturned
+from penstock.core.queue.priority.ranks import Ranks
+from penstock.core.queue.priority.returned import PriorityReturned, place_in_level
+from penstock.core.queue.priority.standing import LOW, place_of
+from penstock.core.state.durable import to_array
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
 
@@ -49,9 +53,9 @@ class PriorityTargetList(TargetList):
         self.reach = NOTHING  # `walked`, or the end of the stretch that is being looked through
         self.front: list[Key] = []  # matches of the main order up to `reach`, their keys negated, ascending
 
-    def head(self, main: Main) -> Key | None:
-        """Where the first match stands; what is gone is dropped on the way."""
-        front, back = self.front, self._back
+    def first(self, main: Main) -> Key | None:
+        """Where the first of the matches stands that are known; what is gone is dropped on the way."""
+        front = self.front
         first: Key | None = None
         while front:
             first = -front[-1][0], -front[-1][1]
@@ -61,18 +65,18 @@ class PriorityTargetList(TargetList):
             first = None
         if self.parked and 2 * len(front) <= self._owner.most:
             self._owner.unpark(self)
-        while back and self.recalled.get(back[0][1]) != back[0][0]:
-            heappop(back)
-        if back and (first is None or back[0] < first):
-            first = back[0]
-        if first is not None and first[0] > self.walked:
-            assert isinstance(main, PriorityOrder)
-            unseen = main.behind(self.walked)
-            if unseen is not None and unseen < first[0]:
-                return None
+        back = self.back.head() if self.back else None
+        if back is not None and (first is None or back < first):
+            first = back
         return first
 
-    def first(self, count: int) -> list[Key]:
+    def unseen(self, main: Main) -> Key | None:
+        """Where the first message of the main order stands at which it has still to look; None without one."""
+        assert isinstance(main, PriorityOrder)
+        place = main.behind(self.walked)
+        return None if place is None else (place, place & LOW)
+
+    def in_front(self, count: int) -> list[Key]:
         """The first matches of the main order; some may be gone."""
         return [(-place, -lsn) for place, lsn in self.front[: -count - 1 : -1]]
 
@@ -108,19 +112,51 @@ class PriorityLook(Look):
     __slots__ = ("gathered", "part")
 
     def __init__(self, lists: tuple[TargetList, ...], chunk: Chunk, last: bool) -> None:
-        super().__init__(lists, chunk, False, last)
+        super().__init__(lists, chunk, last)
         self.gathered: list[list[int]] = [[] for _ in lists]
         self.part: int | None = None  # messages of the first answer, if that was for a part
+
+
+class PriorityRecalled(Recalled):
+    """Some of what came back, by rank and then place."""
+
+    __slots__ = ("_ranks",)
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self._ranks = ranks
+
+    def key(self, lsn: int, place: int) -> Key:
+        """Where a message stands."""
+        return place_of(self._ranks.of(lsn), place or lsn), lsn
+
+    def cuts(self, chunk: Chunk, place: int) -> Iterator[Sequence[int]]:
+        """An ascending chunk in pieces that follow each other, so that the first are looked at first."""
+        if len(chunk) == 1:
+            yield chunk
+            return
+        ordered = view(chunk)[np.argsort(self._ranks.each(chunk), kind="stable")]
+        for start in range(0, len(ordered), filtering.RECHECK):
+            yield to_array(ordered[start : start + filtering.RECHECK])
 
 
 class PriorityTargets(Targets):
     """The target lists of a queue with priorities."""
 
-    __slots__ = ("_resting",)
+    __slots__ = ("_ranks", "_resting")
 
-    def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
+    def __init__(self, queue: int, ranks: Ranks, most: int = TARGETS_MOST) -> None:
+        self._ranks = ranks
         super().__init__(queue, most)
         self._resting: list[PriorityLook] = []  # walks that were answered for a part
+
+    def nothing_recalled(self) -> Recalled:
+        """What to keep in mind what came back, by priority."""
+        return PriorityRecalled(self._ranks)
+
+    def place_of(self, run: Run) -> int:
+        """Where a run that came back stands in its level; 0: each message at its own LSN."""
+        return place_in_level(run)
 
     def join(self, consumer: Consumer, filter: Matcher, main: Main, returned: Returned) -> TargetList:
         """The list of a filter, for one more consumer."""
@@ -130,9 +166,7 @@ class PriorityTargets(Targets):
             targets.slot = self._following.add(filter)
             self._by_slot[targets.slot] = targets
             self._behind[targets] = None
-            targets.recheck.extend(run.chunk for run in returned.runs())
-            if targets.recheck:
-                self._rechecking[targets] = None
+            self._look_at_all(targets, returned)
         targets.consumers.append(consumer)
         return targets
 
@@ -172,12 +206,12 @@ class PriorityTargets(Targets):
 
     # -- looking through what waits
 
-    def ask(self, main: Main, returned: Returned, sink: Sink) -> None:
+    def ask(self, main: Main, sink: Sink) -> None:
         """Have the world look where lists have room and something to look at."""
         resting, self._resting = self._resting, []
         for look in resting:
             self._look(look, look.chunk, sink)
-        super().ask(main, returned, sink)
+        super().ask(main, sink)
 
     def _walk(self, group: Sequence[TargetList], most: int, last: bool, main: Main, sink: Sink) -> bool:
         """Have the stretch behind lists that stand at one place looked through; False: they moved on without."""
@@ -211,11 +245,11 @@ class PriorityTargets(Targets):
         filters = tuple([targets.filter for targets in look.lists])
         sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, chunk))
 
-    def scanned(self, token: Token, found: Sequence[Sequence[int]], upto: int, main: Main, returned: Returned) -> None:
+    def scanned(self, token: Token, found: Sequence[Sequence[int]], upto: int, main: Main) -> None:
         """The answer to a scan: for each filter the LSNs that it matches, ascending, of those up to `upto`."""
         look = self.asked.get(token.serial)
         if not isinstance(look, PriorityLook):
-            super().scanned(token, found, upto, main, returned)
+            super().scanned(token, found, upto, main)
             return
         del self.asked[token.serial]
         assert isinstance(main, PriorityOrder)
@@ -262,8 +296,8 @@ def next_by_priority(queue: Contents, targets: TargetList | None, count: int) ->
     assert isinstance(main, PriorityOrder)
     keys = list[Key]()
     if isinstance(targets, PriorityTargetList):
-        keys += [key for key in targets.first(count) if main.stands(key)]
-        keys += [(place, lsn) for lsn, place in islice(targets.recalled.items(), count)]
+        keys += [key for key in targets.in_front(count) if main.stands(key)]
+        keys += targets.back.first(count)
     else:
         if main.count:
             chunk = main.next_ones(count)

@@ -222,7 +222,7 @@ class Leases:
                     part.deadline = max(part.deadline, deadline) if part.deadline else 0
                 kept.append(part)
         if count:
-            self._runs = kept
+            self._runs, self.lone, self.terms = kept, 0, None
             self._lanes, self._gathering, self._dead = None, None, 0
         return count
 
@@ -261,10 +261,12 @@ class Leases:
 
     def lowest(self) -> int:
         """No message of the queue that is held here is older."""
+        if self.terms is not None:
+            return self.lone
         return min(
             (
                 run.first() if isinstance(run, Lease) else run.chunk[0]
-                for run in self.runs
+                for run in self._runs
                 if run.place != SLOT and not (isinstance(run, Lease) and not run.left)
             ),
             default=NEVER,
@@ -371,7 +373,10 @@ class Leases:
 
     def held(self) -> Iterator[Run]:
         """Everything held, oldest grant first.  The chunks will not change."""
-        for run in self.runs:
+        if self.terms is not None:
+            yield self.terms.part(range(self.lone, self.lone + 1), True)
+            return
+        for run in self._runs:
             if not isinstance(run, Lease):
                 yield run if run.chunk is not self._gathering else run.part(run.chunk[:], False)
             elif run.left:

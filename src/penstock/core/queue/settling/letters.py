@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import field
 
-from penstock.core.effects import Fetch, Purpose, Sink, Token
+from penstock.core.effects import Dying, Fetch, Purpose, Sink, Token
 from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
@@ -105,6 +105,7 @@ class Letters:
 
     def add(self, runs: Sequence[Run], reason: str, by: str, sink: Sink) -> None:
         """These die."""
+        sink.effect(Dying(self._queue, [run.chunk for run in runs]))
         for run in runs:
             self.count += len(run.chunk)
             for start in range(0, len(run.chunk), LETTER):

@@ -216,7 +216,7 @@ def give_back(
             kept = returning(queue, kept, sink)
         for part in kept:
             if due:
-                part.deadline = due
+                part.deadline, part.by = due, None
                 queue.late().retry(part)
                 queue.delayed += len(part.chunk)
                 if queue.last_values is not None:

@@ -13,7 +13,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.core.queue.order.runs import END, Key, Run
+import numpy as np
+
+from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, packed, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.keys import NO_KEY, Keys
 from penstock.records.chunks import Chunk
@@ -25,7 +27,7 @@ CUT = 64
 class Groups:
     """Who stands in front of each key, and who waits behind."""
 
-    __slots__ = ("_beside", "_front", "_lines", "apart", "count", "keys")
+    __slots__ = ("_beside", "_front", "_lines", "_older", "apart", "count", "keys")
 
     def __init__(self) -> None:
         self.keys = Keys()
@@ -34,6 +36,7 @@ class Groups:
         self._lines: dict[int, array[int]] = {}  # by key; none empty
         self._beside: dict[int, set[int]] = {}  # others that are out, by key: leased before they had keys
         self.apart: dict[int, Run] = {}  # of those in lines what was delivered before, or has a place of its own
+        self._older = False  # one that waits in line may have a lower LSN than whoever stands before it
 
     # -- in
 
@@ -46,6 +49,8 @@ class Groups:
         if not self._front[key]:
             self._front[key] = lsn
             return True
+        if lsn < self._front[key]:
+            self._older = True
         line = self._lines.get(key)
         if line is None:
             self._lines[key] = array("q", (1, lsn))
@@ -79,6 +84,7 @@ class Groups:
             if line is None or self._place(line[line[0]]) > (run.where if run.place else lsn, lsn):
                 return lsn
             self._front[key] = line[line[0]]  # an older one was found meanwhile
+            self._older = True
             self._insert(run, lsn, key)
             first = line[line[0]]
             self._cut(key, line, line[0] + 1)
@@ -103,6 +109,7 @@ class Groups:
         self._cut(key, line, line[0] + 1)
         self.apart.pop(lsn, None)
         self._front[key] = lsn
+        self._older = True
         self.count -= 1
         self._insert(front, other, key)
         return True
@@ -160,6 +167,8 @@ class Groups:
             return 0
         at = line[0]
         self._front[key] = lsn = line[at]
+        if lsn in self.apart:
+            self._older = True  # at a place of its own it may stand before older ones
         self._cut(key, line, at + 1)
         self.count -= 1
         return lsn
@@ -216,8 +225,22 @@ class Groups:
         self._lines = {}
         self.apart = {}
         self.count = 0
+        self._older = False
 
     # -- asked
+
+    def floor(self) -> int:
+        """None in line is older than this, or than whoever stands before it."""
+        floor = min(self.apart, default=NEVER)
+        if not self._older:
+            return floor
+        self._older = False
+        for key, line in self._lines.items():
+            lowest = min(line[line[0] :])
+            if lowest < self._front[key]:
+                floor = min(floor, lowest)
+                self._older = True
+        return floor
 
     def oldest(self, held: Iterable[Chunk]) -> Key:
         """Where the first of those in line behind these stands, which are leased or in back-off; `END` without one.
@@ -260,6 +283,13 @@ class Groups:
                 part = array("q", [lsn for lsn in part if lsn not in self.apart])
             if len(part):
                 yield part
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The same, in ascending chunks."""
+        lsns = [view(part) for part in self.waiting()]
+        if lsns:
+            every = np.sort(np.concatenate(lsns))
+            yield from (packed(every[start : start + PIECE]) for start in range(0, len(every), PIECE))
 
     def busy(self, held: Iterable[int]) -> int:
         """How many keys these leased messages stand for."""

@@ -35,6 +35,11 @@ class Pace:
         self.due = mono + max(-(-(self.period - self._level) // self.count), SOONEST_US)
         return 0
 
+    def tick(self, mono: int) -> None:
+        """There is a token again for who found none; whoever still wants one asks."""
+        if self.due <= mono:
+            self.due = NEVER
+
     def wait(self, mono: int) -> int:
         """Microseconds until one more may go; 0: at once.  Asking changes nothing."""
         level = self._level + max(mono - self._at, 0) * self.count

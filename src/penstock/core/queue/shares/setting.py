@@ -19,13 +19,12 @@ def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     more    messages that are ready too, and counted as such
     """
     settings = queue.settings
-    old = queue.shares
     fresh: list[Chunk] = [*more]
-    back: list[Run] = [Run(run.chunk, False, run.tally, run.place) for run in queue.returned.runs()]
-    if old is not None:
-        fresh += old.chunks()
-        back += [Run(run.chunk, False, run.tally, run.place) for run in old.runs()]
-    fresh += queue.main.chunks()
+    back: list[Run] = []
+    for place in queue.places("ready"):
+        fresh += place.fresh() if place.fresh is not None else ()
+        runs = place.back() if place.back is not None else ()
+        back += [Run(run.chunk, False, run.tally, run.place) for run in runs]
     queue.main = queue.main.emptied()
     queue.clear_returned()
     everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])

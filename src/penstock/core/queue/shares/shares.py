@@ -8,7 +8,7 @@ of them count as ready.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -334,33 +334,6 @@ class Shares:
         self.staging.returned.page(move)
 
     # -- asked
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Ready messages here that were never delivered and stand at their own place; they will not change."""
-        if self.groups is not None:
-            yield from self.groups.waiting()
-        yield from self.in_order()
-
-    def in_order(self) -> Iterator[Chunk]:
-        """Those of them that come as they are kept."""
-        if self.tenants is not None:
-            yield from self.tenants.chunks()
-        yield from self.staging.chunks()
-
-    def runs(self) -> Iterator[Run]:
-        """The other ready messages here."""
-        if self.groups is not None:
-            yield from self.groups.apart.values()
-        if self.tenants is not None:
-            yield from self.tenants.runs()
-        yield from self.staging.runs()
-
-    def floor(self) -> int:
-        """None here is older than this, or than whoever stands before it."""
-        floor = self.staging.floor()
-        if self.groups is not None:
-            floor = min([floor, *self.groups.apart])
-        return floor if self.tenants is None else min(floor, self.tenants.floor())
 
     def check(self, queue: Contents) -> None:
         """Recount."""

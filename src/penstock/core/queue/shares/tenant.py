@@ -5,8 +5,6 @@ In a queue with priorities that is the highest priority first, each tenant's for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import END, NEVER, Key, Run
@@ -81,10 +79,6 @@ class Tenant:
             count -= sum([len(run.chunk) for run in part])
             out += part
         return out
-
-    def chunks_back(self) -> Iterator[Chunk]:
-        """What came back, or became due."""
-        return (run.chunk for run in (self.returned.runs() if self.returned is not None else ()))
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are here."""

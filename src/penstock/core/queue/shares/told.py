@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.order.runs import view
 from penstock.core.queue.shares.keys import NO_KEY
 from penstock.units import format_duration
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.records.chunks import Chunk
+    from penstock.core.queue.places import Part
 
 
 def figures(queue: Contents) -> dict[str, object]:
@@ -48,29 +47,19 @@ def reasons(queue: Contents, mono: int) -> Iterator[tuple[str, str]]:
         yield "tenants", "each tenant that waits has as much out, or went as often, as it may"
 
 
-def where(queue: Contents, lsn: int) -> tuple[str, str, int] | None:
-    """Of a message that is ready and not offered: (word, sentence, the message that it waits for or 0)."""
+def where(queue: Contents, part: Part, lsn: int) -> tuple[str, str, int]:
+    """Of a message that stands in this part of the queue's shares: (word, sentence, which one it waits for or 0)."""
     shares = queue.shares
-    if shares is None:
-        return None
-    groups = shares.groups
-    if groups is not None and groups.waits(lsn):
+    assert shares is not None
+    groups, tenants = shares.groups, shares.tenants
+    if part == "lines" and groups is not None:
         key = groups.keys.of(lsn)
         front = groups.front(key)
         return "group_key", f"its key '{groups.keys.texts[key]}' is in use by the message at LSN {front}", front
-    staged = [*shares.staging.chunks(), *(run.chunk for run in shares.staging.runs())]
-    if any(_has(chunk, lsn) for chunk in staged):
+    tenant = tenants.tenant(lsn) if part == "tenants" and tenants is not None else None
+    if tenant is None or tenants is None:
         return "keys", "its keys are being worked out", 0
-    tenants = shares.tenants
-    if tenants is None or (tenant := tenants.tenant(lsn)) is None:
-        return None
-    if not any(_has(chunk, lsn) for chunk in (*tenant.main.chunks(), *tenant.chunks_back())):
-        return None
     name = "messages without a key" if tenant.number == NO_KEY else f"tenant '{tenants.keys.texts[tenant.number]}'"
     if tenant.leased >= tenants.leased_most():
         return "max_leased", f"it is ready, but {name} may have no more than {tenant.leased} leased", 0
     return "ready", f"it is ready, one of {tenant.count} of {name}", 0
-
-
-def _has(chunk: Chunk, lsn: int) -> bool:
-    return lsn in chunk if isinstance(chunk, range) else bool((view(chunk) == lsn).any())

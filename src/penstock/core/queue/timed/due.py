@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.queue.limits.ring import returning
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
+from penstock.core.queue.places import AVAILABLE
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.settling.settle import give_back
@@ -87,10 +88,8 @@ def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
 
 def expire_overspent(queue: Queue, sink: Sink) -> None:
     queue.overspent = False
-    waiting = list(queue.returned.runs())
-    if queue.shares is not None:
-        waiting += queue.shares.runs()
-    for run in waiting:
+    waiting = [place.back() for place in queue.places(*AVAILABLE) if place.back is not None]
+    for run in [run for runs in waiting for run in runs]:
         reasons = spent(run.tally, queue.settings)
         if reasons:
             queue.expire(queue.extract(run.chunk), ",".join(reasons), sink)

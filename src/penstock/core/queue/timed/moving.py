@@ -5,6 +5,7 @@ Only what waits can be moved: what is leased is its holder's, what is dying is o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.settling.leases import SLOT
 from penstock.records.chunks import Chunk, pack_pairs
 from penstock.records.kinds import Kind
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 CANCELLED = "cancelled"
 """The reason of a message that was withdrawn."""
 
+
+LEFT_BEHIND = "recovery_point"
+"""The reason of a message from before its queue's recovery point, which was moved forward."""
 
 DRAINING = NEVER + 1
 """When a queue is paused until that nobody paused, while the server drains."""
@@ -55,18 +60,42 @@ def pause(queue: Queue, until: int, sink: Sink, by: str = "") -> None:
 def withdraw(queue: Queue, wanted: Chunk, sink: Sink, by: str) -> int:
     """Remove those that wait, in any state.  No dead letter comes of them; how many there were."""
     runs = queue.extract(wanted)
+    header: dict[str, object] = {"reason": CANCELLED}
+    if by:
+        header["by"] = by
+    return _dropped(queue, runs, header, sink)
+
+
+def leave_behind(queue: Queue, start: int, sink: Sink) -> int:
+    """Remove what is older than `start`, whether it waits or is leased; no dead letter comes of it; how many.
+
+    What a stream has planned stays with its batch, which must be the same whenever it is asked for; what is dying is
+    gone already.  What a queue keeps for everybody it hands out without leasing it.
+    """
+    old, runs = range(start), list[Run]()
+    if not old:
+        return 0
+    for holder in () if queue.settings.non_destructive else tuple(queue.holders()):
+        if not holder.fenced:
+            held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, old)[0])]
+            taken = holder.leases.take(sorted_chunk(held))[0] if held else []
+            queue.freed(holder, taken)
+            runs += taken
+    runs += queue.extract(old)
+    return _dropped(queue, runs, {"reason": LEFT_BEHIND}, sink)
+
+
+def _dropped(queue: Queue, runs: Sequence[Run], header: dict[str, object], sink: Sink) -> int:
+    """Say that these, which are in no place any more, have left the queue; how many."""
     if not runs:
         return 0
     if queue.shares is not None:
         queue.shares.left(queue, runs)
-    header: dict[str, object] = {"reason": CANCELLED}
-    if by:
-        header["by"] = by
     sink.record(Kind.DROP, queue.name, header, pairs_body(queue.id, runs))
     count = sum(len(run.chunk) for run in runs)
     if queue.figures is None:
         queue.figures = Figures()
-    queue.figures.expired(CANCELLED, count)
+    queue.figures.expired(str(header["reason"]), count)
     return count
 
 

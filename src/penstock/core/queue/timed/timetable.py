@@ -237,6 +237,10 @@ class Timetable:
             if move.old(block.lsns) and (block not in last or len(block.lsns) >= PIECE):
                 block.lsns, block.times = move.longs(block.lsns), move.longs(block.times)
 
+    def chunks(self) -> Iterator[Longs]:
+        """LSNs, block by block; they will not change."""
+        return (lsns for lsns, _ in self.items())
+
     def items(self) -> Iterator[tuple[Longs, Longs]]:
         """LSNs and times, block by block; they will not change."""
         return ((block.lsns, block.times) for block in self.copy().blocks)

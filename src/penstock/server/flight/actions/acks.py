@@ -5,15 +5,17 @@ A user who may read a part of a queue only settles by a filter, which his right 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument, LogBroken
 from penstock.expr import compile_filter
+from penstock.records.rights import uses
 from penstock.server.entitlements import narrowed
 from penstock.server.filters.asking import asked_by
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.wire.flight.commands import DEFAULT_VHOST
@@ -33,20 +35,23 @@ Reply = Mapping[str, object]
 class AckActions:
     """Both, as rows of the table of all actions."""
 
-    def __init__(self, handover: Handover, check_vhost: Callable[[str], None]) -> None:
-        """check_vhost: raises NotFound for a vhost that is not there."""
+    def __init__(self, handover: Handover) -> None:
         self._handover = handover
-        self._check_vhost = check_vhost
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "ack": (self._ack, "queue, bookmarks, option, by: settle messages wherever they are; how many it affected"),
-            "ack_filter": (
+        self.table: Table = {
+            "ack": Action(
+                self._ack,
+                "queue, bookmarks, option, by: settle messages wherever they are; how many it affected",
+                uses(("read all", "queue", "queue")),
+            ),
+            "ack_filter": Action(
                 self._ack_filter,
                 "queue, filter, option, by: settle whatever matches; how many it affected",
+                uses(("read", "queue", "queue")),
             ),
         }
 
     def _ack(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         marks = read_marks(f.texts("bookmarks", MARKS_MOST))
         verb, by = _option(f), f.text("by") or caller.peer
         f.finish()
@@ -61,7 +66,7 @@ class AckActions:
         return self._handover.call(work, caller.gone)
 
     def _ack_filter(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         text = f.name("filter", TEXT_LIMIT)
         verb, by = _option(f), f.text("by") or caller.peer
         f.finish()
@@ -78,11 +83,6 @@ class AckActions:
             self._handover.when_durable(self._handover.engine.core.last_lsn, answer, {"affected": affected})
 
         return self._handover.submit(job).wait(caller.gone)
-
-    def _vhost(self, f: Fields) -> str:
-        vhost = f.text("vhost", DEFAULT_VHOST)
-        self._check_vhost(vhost)
-        return vhost
 
     def _usable(self) -> Engine:
         engine = self._handover.engine

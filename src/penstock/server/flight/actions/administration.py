@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.server.flight.actions.action import Table
 from penstock.server.flight.actions.desk import Desk
 from penstock.server.flight.actions.drain import DrainAction
 from penstock.server.flight.actions.links import LinkActions
 from penstock.server.flight.actions.overview import OverviewAction
 from penstock.server.flight.actions.people import PeopleActions
 from penstock.server.flight.actions.topology import TopologyActions
-from penstock.server.flight.calls import Caller
-from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
     from penstock.server.app import Server
     from penstock.server.flight.handover import Handover
 
 
-def administration(
-    server: Server, handover: Handover
-) -> dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]]:
+def administration(server: Server, handover: Handover) -> Table:
     """Rows of the table of all actions."""
     desk = Desk(server, handover)
     drain = DrainAction(server, handover).table

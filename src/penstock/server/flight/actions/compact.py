@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import ADMINISTERS
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.awaiting import Awaiting
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.fields import Fields
@@ -20,12 +22,13 @@ class CompactAction:
     def __init__(self, handover: Handover, keeper: Keeper) -> None:
         self._awaiting = Awaiting(handover)
         self._keeper = keeper
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
-            "compact": (self._compact, "dry_run: delete and rewrite closed segments, or say what would be done"),
+        self.table: Table = {
+            "compact": Action(
+                self._compact, "dry_run: delete and rewrite closed segments, or say what would be done", ADMINISTERS
+            ),
         }
 
     def _compact(self, caller: Caller, f: Fields) -> Mapping[str, object]:
         dry_run = f.flag("dry_run")
         f.finish()
-        caller.administer("compact")
         return self._awaiting.call(lambda: self._keeper.compact(dry_run=dry_run), caller.gone)

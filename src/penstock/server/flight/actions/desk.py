@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import NotFound
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import MONITORING
 from penstock.server.flight.actions.awaiting import Awaiting
 from penstock.version import __version__
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from penstock.server.http.topology import Topology
 
 T = TypeVar("T")
-
-SEES_ALL = frozenset({"monitoring", "administrator"})
-"""Tags of users who see what belongs to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +75,4 @@ class Desk:
 
 def whose(caller: Caller) -> str | None:
     """Whose things a user sees: None is everybody's."""
-    return caller.user if SEES_ALL.isdisjoint(caller.tags) else None
+    return None if MONITORING.holds(caller.who.tags) else caller.user

@@ -9,17 +9,18 @@ nothing; no body is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from penstock.core.commands.statistics import statistics
 from penstock.core.queue.dispatching.consumers import UNLIMITED
-from penstock.core.queue.settling.leases import SLOT
 from penstock.history.history import History
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import sees
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import DEFAULT_VHOST
@@ -29,14 +30,12 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
     from penstock.log import Log
-    from penstock.records.chunks import Chunk, Now
+    from penstock.records.chunks import Now
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
 
 MESSAGES_MOST = 1000
 SUBSCRIPTIONS_MOST = 1000
-RUNS_MOST = 10_000
-"""Runs that are looked at for the first messages."""
 
 
 @dataclass(slots=True)
@@ -55,8 +54,10 @@ class DetailsAction:
 
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
-            "details": (self._details, "queue, limit: its first messages and its subscriptions"),
+        self.table: Table = {
+            "details": Action(
+                self._details, "queue, limit: its first messages and its subscriptions", sees("queue", "queue")
+            ),
         }
 
     def _details(self, caller: Caller, f: Fields) -> Mapping[str, object]:
@@ -124,46 +125,13 @@ def _subscription(consumer: Consumer) -> dict[str, object]:
 
 
 def first_messages(queue: Queue, most: int) -> list[Standing]:
-    """The oldest messages, by LSN; on the loop."""
-    found = list(islice(chain(_leased(queue, most), _waiting(queue, most)), 8 * most))
+    """The oldest messages, by LSN, in whatever state; on the loop."""
+    found = [
+        Standing(lsn, state, run.tally.deliveries, "" if holder is None else holder.client or holder.tag, run.granted)
+        for state, run, holder in queue.first(most)
+        for lsn in run.chunk
+    ]
     return sorted(found, key=lambda one: one.lsn)[:most]
-
-
-def _leased(queue: Queue, most: int) -> Iterator[Standing]:
-    left = most
-    for consumer in queue.holders():
-        for run in consumer.leases.held():
-            if run.place == SLOT:
-                continue
-            for lsn in run.chunk[:left]:
-                yield Standing(lsn, "leased", run.tally.deliveries, consumer.client or consumer.tag, run.granted)
-            left -= len(run.chunk)
-            if left <= 0:
-                return
-
-
-def _waiting(queue: Queue, most: int) -> Iterator[Standing]:
-    main: Chunk = queue.main.after(0, most) if queue.main.count else range(0)
-    yield from (Standing(lsn, "ready") for lsn in main)
-    for state, runs in (
-        ("ready", queue.returned.runs()),
-        ("delayed", queue.delays.retries.runs()),
-        ("dying", queue.letters.runs()),
-    ):
-        left = most
-        for run in islice(runs, RUNS_MOST):
-            for lsn in run.chunk[:left]:
-                yield Standing(lsn, state, run.tally.deliveries)
-            left -= len(run.chunk)
-            if left <= 0:
-                break
-    left = most
-    for lsns, _ in queue.delays.scheduled.items():
-        for lsn in lsns[:left]:
-            yield Standing(lsn, "delayed")
-        left -= len(lsns)
-        if left <= 0:
-            break
 
 
 def _columns(log: Log, caller: Caller, standing: list[Standing]) -> Iterator[tuple[int, int, int]]:

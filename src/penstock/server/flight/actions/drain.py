@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import ADMINISTERS
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.fields import Fields
 
@@ -19,14 +21,17 @@ class DrainAction:
     def __init__(self, server: Server, handover: Handover) -> None:
         self._server = server
         self._handover = handover
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
-            "drain": (self._drain, "undo, look: take no new messages and consumers, and grant nothing; what is left"),
+        self.table: Table = {
+            "drain": Action(
+                self._drain,
+                "undo, look: take no new messages and consumers, and grant nothing; what is left",
+                ADMINISTERS,
+            ),
         }
 
     def _drain(self, caller: Caller, f: Fields) -> Mapping[str, object]:
         undo, look = f.flag("undo"), f.flag("look")
         f.finish()
-        caller.administer("drain")
 
         def work() -> dict[str, object]:
             engine = self._handover.engine

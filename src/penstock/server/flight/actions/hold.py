@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import LOGIN
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.upkeep.holds import HOLD_US
 from penstock.wire.flight.fields import Fields
@@ -20,8 +22,10 @@ class HoldAction:
     def __init__(self, handover: Handover, holds: Holds) -> None:
         self._handover = handover
         self._holds = holds
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
-            "hold": (self._hold, "read, start, release: keep the log from an LSN on for ten minutes; or no longer"),
+        self.table: Table = {
+            "hold": Action(
+                self._hold, "read, start, release: keep the log from an LSN on for ten minutes; or no longer", LOGIN
+            ),
         }
 
     def _hold(self, caller: Caller, f: Fields) -> Mapping[str, object]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.errors import NotFound
+from penstock.errors import AccessRefused, NotFound
+from penstock.records.rights import ADMINISTRATOR, LOGIN
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.desk import whose
-from penstock.server.flight.calls import ADMINISTRATOR, Caller
+from penstock.server.flight.calls import Caller
 from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
@@ -21,9 +23,11 @@ class LinkActions:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "connections": (self._list, "user: open AMQP connections of all vhosts, or those of a user"),
-            "connection_close": (self._close, "connection or user, reason: close one, or all of a user, with code 320"),
+        self.table: Table = {
+            "connections": Action(self._list, "user: open AMQP connections of all vhosts, or those of a user", LOGIN),
+            "connection_close": Action(
+                self._close, "connection or user, reason: close one, or all of a user, with code 320", LOGIN
+            ),
         }
 
     def _list(self, caller: Caller, f: Fields) -> Reply:
@@ -40,9 +44,11 @@ class LinkActions:
         if (name is None) == (user is None):
             raise f.bad("connection", name, "one of connection and user")
         f.finish()
-        whole = ADMINISTRATOR in caller.tags
-        if user is not None and user != caller.user:
-            caller.administer("closing connections of others")
+        whole = ADMINISTRATOR.holds(caller.who.tags)
+        if user not in {None, caller.user} and not whole:
+            raise AccessRefused(
+                f"user '{caller.user}' closes his own connections; those of others take the tag {ADMINISTRATOR.name!r}"
+            )
 
         async def work(desk: Commands) -> Reply:
             found = desk.links.connections(user if user is not None or whole else caller.user)

@@ -7,7 +7,6 @@ the operating system lets him open is its own business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,9 @@ from penstock.errors import LogBroken, NotFound
 from penstock.history.history import names_wanted
 from penstock.history.view import listing
 from penstock.log.spans import Span, cuts
+from penstock.records.rights import ADMINISTERS, USES, Right
 from penstock.server.filters.asking import asked_by
+from penstock.server.flight.actions.action import Action, Body, Reply, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.commands import DEFAULT_VHOST, Replay
 from penstock.wire.flight.fields import LSN_MAX, Fields
@@ -23,24 +24,30 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.ports import Disk
+    from penstock.server.entitlements import Rights
     from penstock.server.flight.handover import Handover
 
-Reply = Mapping[str, object]
+
+def _locating(body: Body) -> Right:
+    return ADMINISTERS if body.get("log") else USES
 
 
 class LocateAction:
     """This action, as a row of the table of all actions."""
 
-    def __init__(self, handover: Handover, disk: Disk, check_vhost: Callable[[str], None]) -> None:
+    def __init__(self, handover: Handover, disk: Disk) -> None:
         """`disk`: the data folder; one in memory has no place to tell of."""
         self._handover = handover
         self._engine = handover.engine
         folder: object = getattr(disk, "folder", None)
         self._folder = folder.absolute() if isinstance(folder, Path) else None
-        self._check_vhost = check_vhost
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "cuts": (self._cuts, "topic or pattern, from, to, parts, most, each: where parts of like weight begin"),
-            "locate": (self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log"),
+        self.table: Table = {
+            "cuts": Action(
+                self._cuts, "topic or pattern, from, to, parts, most, each: where parts of like weight begin", USES
+            ),
+            "locate": Action(
+                self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log", _locating
+            ),
         }
 
     def _cuts(self, caller: Caller, f: Fields) -> Reply:
@@ -50,7 +57,8 @@ class LocateAction:
         start, end = f.count("from"), f.count("to", LSN_MAX)
         parts, most, each = f.optional_count("parts", 1), f.count("most", 1, 1), f.count("each", 1, 1)
         f.finish()
-        self._check_vhost(vhost)
+        if (topic is None) == (pattern is None):
+            raise f.bad("what is read", None, "one of topic and pattern")
         if caller.rights is not None:
             spans = [Span(start, end, end - start)]
         else:
@@ -64,11 +72,8 @@ class LocateAction:
         exchange, vhost, whole = f.text("exchange"), f.text("vhost", DEFAULT_VHOST), f.flag("log")
         start, end, filter = f.count("from"), f.count("to", LSN_MAX), f.optional_text("filter", TEXT_LIMIT)
         f.finish()
-        self._check_vhost(vhost)
         if sum((topic is not None, pattern is not None, queue is not None, whole)) != 1:
             raise f.bad("what is read", None, "one of topic, pattern, queue and log = true")
-        if whole:
-            caller.administer("records of all kinds")
         why = self._why_not(caller, vhost, exchange, topic, pattern, queue)
         first = self._engine.past.first_lsn
         if why is None and start < first:
@@ -94,27 +99,26 @@ class LocateAction:
         """Why this user, or anybody, is not to read files.  AccessRefused for who may read nothing of it."""
         if self._engine.broken is not None:
             raise LogBroken(f"the log is broken: {self._engine.broken}")
-        if queue is not None:
-            name = queue
-            found = self._handover.call(
-                lambda: self._engine.core.find_queue(vhost, name) is not None, caller.gone, durable=False
-            )
-            if not found:
-                raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
+        partly = caller.rights is not None and self._partly(caller.rights, vhost, exchange, topic, pattern, queue)
+        find = self._engine.core.find_queue
+        if queue is not None and self._handover.call(lambda: find(vhost, queue), caller.gone, durable=False) is None:
+            raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
         if self._folder is None:
             return "the server has its log in memory"
-        rights = caller.rights
-        if rights is None:
-            return None
-        if queue is not None:
-            partly = rights.read_queue(vhost, queue) is not None
-        elif topic is not None:
-            filter = rights.read_topic(vhost, exchange, topic, whole=False)
-            partly = filter is not None or rights.fields(vhost, exchange, topic) is not None
-        elif pattern is not None:
-            entries = rights.topic_rights(vhost, exchange)
-            whole = next((at for at, (name, _) in enumerate(entries) if name is None), None)
-            partly = whole is None or any(right is not True for _, right in entries[: whole + 1])
-        else:
-            partly = False
         return f"user '{caller.user}' may read a part of it" if partly else None
+
+    @staticmethod
+    def _partly(
+        rights: Rights, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
+    ) -> bool:
+        """Whether these rights let a part through.  AccessRefused where they let nothing through."""
+        if queue is not None:
+            return rights.read_queue(vhost, queue) is not None
+        if topic is not None:
+            filter = rights.read_topic(vhost, exchange, topic, whole=False)
+            return filter is not None or rights.fields(vhost, exchange, topic) is not None
+        if pattern is None:
+            return False
+        entries = rights.topic_rights(vhost, exchange)
+        whole = next((at for at, (name, _) in enumerate(entries) if name is None), None)
+        return whole is None or any(right is not True for _, right in entries[: whole + 1])

@@ -6,13 +6,15 @@ Positions and decisions are the loop's; the log is read in the thread of the cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.explaining import Reason, explain_queue
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PreconditionFailed
 from penstock.expr import compile_filter
 from penstock.records.chunks import Chunk
+from penstock.records.rights import TENDS, Right, sees
+from penstock.server.flight.actions.action import Action, Body, Reply, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.messages.looking import having, known, lsn_of, past
 from penstock.server.messages.moving import CALL_MOST, Wanted, move
@@ -27,37 +29,45 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
 
-Reply = Mapping[str, object]
+LOOKS = sees("queue", "queue")
+
+
+def _explaining(body: Body) -> Right:
+    return LOOKS if isinstance(body.get("queue"), str) else TENDS
 
 
 class MessageActions:
     """These, as rows of the table of all actions."""
 
-    def __init__(self, handover: Handover, check_vhost: Callable[[str], None]) -> None:
-        """check_vhost: raises NotFound for a vhost that is not there."""
+    def __init__(self, handover: Handover) -> None:
         self._handover = handover
-        self._check_vhost = check_vhost
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "pause": (
+        self.table: Table = {
+            "pause": Action(
                 self._pause,
                 "queue, until or wait (microseconds): deliver nothing before; without them, for good",
+                TENDS,
             ),
-            "resume": (self._resume, "queue: deliver again"),
-            "explain": (self._explain, "queue, bookmark: why it, or one message, is not delivered now"),
-            "story": (self._story, "bookmark: what happened to one message"),
-            "cancel": (self._cancel, "bookmark, queue: withdraw a message where it waits"),
-            "reschedule": (self._reschedule, "bookmark, queue, when or wait (microseconds): let it wait until then"),
-            "redrive": (
+            "resume": Action(self._resume, "queue: deliver again", TENDS),
+            "explain": Action(
+                self._explain, "queue, bookmark: why it, or one message, is not delivered now", _explaining
+            ),
+            "story": Action(self._story, "bookmark: what happened to one message", TENDS),
+            "cancel": Action(self._cancel, "bookmark, queue: withdraw a message where it waits", TENDS),
+            "reschedule": Action(
+                self._reschedule, "bookmark, queue, when or wait (microseconds): let it wait until then", TENDS
+            ),
+            "redrive": Action(
                 self._redrive,
                 "queue, filter, count, after, dry, lsns: dead letters back to their origin",
+                TENDS,
             ),
-            "move": (self._move, "queue, to, filter, count, after, dry: what waits to another queue"),
+            "move": Action(self._move, "queue, to, filter, count, after, dry: what waits to another queue", TENDS),
         }
 
     # -- a queue
 
     def _pause(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         until, wait = f.optional_count("until", 1, 1 << 61), f.optional_count("wait", 1, 1 << 61)
         f.finish()
 
@@ -72,7 +82,7 @@ class MessageActions:
         return self._handover.call(work, caller.gone)
 
     def _resume(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         f.finish()
 
         def work() -> Reply:
@@ -83,7 +93,11 @@ class MessageActions:
         return self._handover.call(work, caller.gone)
 
     def _explain(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost, text = f.optional_text("queue"), self._vhost(f), f.optional_text("bookmark", TEXT_LIMIT)
+        name, vhost, text = (
+            f.optional_text("queue"),
+            f.text("vhost", DEFAULT_VHOST),
+            f.optional_text("bookmark", TEXT_LIMIT),
+        )
         f.finish()
         engine = self._handover.engine
         if text is None:
@@ -107,11 +121,16 @@ class MessageActions:
             raise NotFound(f"no message has the LSN {lsn}: the last that was given out is {last}")
         told = {queue: reasons_of(why) for queue, why in found}
         if not told or name is None:
-            story = self._told(caller, lsn)
+            rights = caller.rights
+
+            def sees_queue(queue: str) -> bool:
+                return rights is None or rights.sees_queue(vhost, queue)
+
+            story = self._told(caller, lsn, vhost)
             if not story.events and not told:
                 raise _unknown(story, lsn, engine.log.origin)
             for queue in [name] if name is not None else _had(story):
-                told.setdefault(queue, reasons_of([past(story, queue, lsn)]))
+                told.setdefault(queue, reasons_of([past(story, queue, lsn, sees_queue)]))
             if not told:
                 told[""] = reasons_of([Reason("not_routed", "no queue took it: a topic keeps it")])
         queues = [{"queue": queue, "reasons": why} for queue, why in told.items()]
@@ -120,12 +139,11 @@ class MessageActions:
     # -- a message
 
     def _story(self, caller: Caller, f: Fields) -> Reply:
-        text = f.name("bookmark", TEXT_LIMIT)
-        self._vhost(f)
+        text, vhost = f.name("bookmark", TEXT_LIMIT), f.text("vhost", DEFAULT_VHOST)
         f.finish()
         log = self._handover.engine.log
         lsn = lsn_of(text, log.origin)
-        story = self._told(caller, lsn)
+        story = self._told(caller, lsn, vhost)
         if not story.events:
             raise _unknown(story, lsn, log.origin)
         return {
@@ -164,7 +182,7 @@ class MessageActions:
         self, caller: Caller, f: Fields, work: Callable[[Engine, Sequence[Queue], Chunk], list[tuple[Queue, int]]]
     ) -> Reply:
         """Do something to a message in one queue, or wherever it waits."""
-        name, vhost, text = f.optional_text("queue"), self._vhost(f), f.name("bookmark", TEXT_LIMIT)
+        name, vhost, text = f.optional_text("queue"), f.text("vhost", DEFAULT_VHOST), f.name("bookmark", TEXT_LIMIT)
         f.finish()
         lsn = lsn_of(text, self._handover.engine.log.origin)
 
@@ -201,7 +219,7 @@ class MessageActions:
 
     def _moved(self, caller: Caller, f: Fields, to: str | None, lsns: list[int] | None = None) -> Reply:
         wanted = Wanted(
-            f.name("queue"), self._vhost(f), to, f.optional_text("filter", TEXT_LIMIT),
+            f.name("queue"), f.text("vhost", DEFAULT_VHOST), to, f.optional_text("filter", TEXT_LIMIT),
             f.count("count", CALL_MOST, 1, CALL_MOST), f.count("after"), f.flag("dry"), caller.user,
             None if lsns is None else tuple(lsns),
         )  # fmt: skip
@@ -215,15 +233,10 @@ class MessageActions:
 
     # -- small things
 
-    def _told(self, caller: Caller, lsn: int) -> Story:
+    def _told(self, caller: Caller, lsn: int, vhost: str) -> Story:
         core, log = self._handover.engine.core, self._handover.engine.log
         what = self._handover.call(lambda: known(core), caller.gone, durable=False)
-        return tell(log, lsn, what.names, what.routes, caller.gone, anew=what.anew)
-
-    def _vhost(self, f: Fields) -> str:
-        vhost = f.text("vhost", DEFAULT_VHOST)
-        self._check_vhost(vhost)
-        return vhost
+        return tell(log, lsn, what.names, what.routes, caller.gone, anew=what.anew, vhost=vhost)
 
     def _usable(self) -> Engine:
         engine = self._handover.engine

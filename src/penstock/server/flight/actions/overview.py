@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import LOGIN
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.fields import Fields
 
@@ -23,8 +25,8 @@ class OverviewAction:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Mapping[str, object]], str]] = {
-            "overview": (self._overview, "health, connections, memory and log, and what went through"),
+        self.table: Table = {
+            "overview": Action(self._overview, "health, connections, memory and log, and what went through", LOGIN),
         }
 
     def _overview(self, caller: Caller, f: Fields) -> Mapping[str, object]:

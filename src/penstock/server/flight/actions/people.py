@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
+from penstock.records.rights import ADMINISTERS, LOGIN
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
@@ -27,25 +29,34 @@ class PeopleActions:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "users": (self._users, "every user with tags and limits"),
-            "user_set": (self._set_user, "user, password, password_hash, hashing_algorithm, tags, new: make or change"),
-            "user_delete": (self._delete_user, "user: with permissions and connections"),
-            "permissions": (self._permissions, "user, vhost: what users may do in which vhosts"),
-            "permission_set": (self._permit, "user, vhost, configure, write, read: three regular expressions"),
-            "permission_delete": (self._forbid, "user, vhost: the user may not open it any more"),
-            "vhosts": (self._vhosts, "those that the user may open; all for administrators"),
-            "vhost_set": (self._set_vhost, "vhost, description, tags, new: make or describe a vhost"),
-            "vhost_delete": (self._delete_vhost, "vhost: with everything in it"),
-            "limits": (self._limits, "of users and vhosts that have some"),
-            "limit_set": (self._set_limit, "user or vhost, limit, value: a number; without it the limit goes"),
-        }  # fmt: skip
+        self.table: Table = {
+            "users": Action(self._users, "every user with tags and limits", ADMINISTERS),
+            "user_set": Action(
+                self._set_user,
+                "user, password, password_hash, hashing_algorithm, tags, new: make or change",
+                ADMINISTERS,
+            ),
+            "user_delete": Action(self._delete_user, "user: with permissions and connections", ADMINISTERS),
+            "permissions": Action(self._permissions, "user, vhost: what users may do in which vhosts", ADMINISTERS),
+            "permission_set": Action(
+                self._permit, "user, vhost, configure, write, read: three regular expressions", ADMINISTERS
+            ),
+            "permission_delete": Action(self._forbid, "user, vhost: the user may not open it any more", ADMINISTERS),
+            "vhosts": Action(self._vhosts, "those that the user may open; all for administrators", LOGIN),
+            "vhost_set": Action(
+                self._set_vhost, "vhost, description, tags, new: make or describe a vhost", ADMINISTERS
+            ),
+            "vhost_delete": Action(self._delete_vhost, "vhost: with everything in it", ADMINISTERS),
+            "limits": Action(self._limits, "of users and vhosts that have some", ADMINISTERS),
+            "limit_set": Action(
+                self._set_limit, "user or vhost, limit, value: a number; without it the limit goes", ADMINISTERS
+            ),
+        }
 
     # -- users
 
     def _users(self, caller: Caller, f: Fields) -> Reply:
         f.finish()
-        caller.administer("users")
         found = self._desk.list(caller, lambda desk: desk.people.users())
         return {"users": [{key: one[key] for key in ("name", "tags", "limits")} for one in found]}
 
@@ -56,7 +67,6 @@ class PeopleActions:
         if f.has("tags"):
             tags = tuple(dict.fromkeys(f.texts("tags", TAGS_MOST)))
         f.finish()
-        caller.administer("setting a user")
         if tags is not None and not all(tags):
             raise InvalidArgument("user_set: tags holds an empty one")
 
@@ -71,7 +81,6 @@ class PeopleActions:
     def _delete_user(self, caller: Caller, f: Fields) -> Reply:
         name = f.name("user")
         f.finish()
-        caller.administer("deleting a user")
         self._desk.do(caller, lambda desk: desk.people.delete_users([name]), f"no user '{name}'")
         return {"user": name}
 
@@ -80,7 +89,6 @@ class PeopleActions:
     def _permissions(self, caller: Caller, f: Fields) -> Reply:
         user, vhost = f.optional_text("user"), f.optional_text("vhost")
         f.finish()
-        caller.administer("permissions")
         found = self._desk.list(caller, lambda desk: desk.people.permissions())
         return {"permissions": [one for one in found if user in {None, one["user"]} and vhost in {None, one["vhost"]}]}
 
@@ -88,7 +96,6 @@ class PeopleActions:
         user, vhost = f.name("user"), f.text("vhost", DEFAULT_VHOST)
         texts = f.text("configure"), f.text("write"), f.text("read")
         f.finish()
-        caller.administer("setting a permission")
         missing = f"no user '{user}', or no vhost '{vhost}'"
         new = self._desk.do(caller, lambda desk: desk.people.put_permission(user, vhost, *texts), missing)
         return {"user": user, "vhost": vhost, "new": new}
@@ -96,7 +103,6 @@ class PeopleActions:
     def _forbid(self, caller: Caller, f: Fields) -> Reply:
         user, vhost = f.name("user"), f.text("vhost", DEFAULT_VHOST)
         f.finish()
-        caller.administer("deleting a permission")
         missing = f"user '{user}' has no permission in vhost '{vhost}'"
         self._desk.do(caller, lambda desk: desk.people.delete_permission(user, vhost), missing)
         return {"user": user, "vhost": vhost}
@@ -113,7 +119,6 @@ class PeopleActions:
         if f.has("tags"):
             more["tags"] = f.texts("tags", TAGS_MOST)
         f.finish()
-        caller.administer("making a vhost")
 
         async def work(desk: Commands) -> Reply:
             _expect(new, name in desk.people.accounts.vhosts, f"vhost '{name}'")
@@ -124,7 +129,6 @@ class PeopleActions:
     def _delete_vhost(self, caller: Caller, f: Fields) -> Reply:
         name = f.name("vhost")
         f.finish()
-        caller.administer("deleting a vhost")
         self._desk.do(caller, lambda desk: desk.people.delete_vhost(name), f"no vhost '{name}'")
         return {"vhost": name}
 
@@ -132,7 +136,6 @@ class PeopleActions:
 
     def _limits(self, caller: Caller, f: Fields) -> Reply:
         f.finish()
-        caller.administer("limits")
 
         def look(desk: Commands) -> list[Mapping[str, object]]:
             return [*desk.people.user_limits(), *desk.people.vhost_limits()]
@@ -145,7 +148,6 @@ class PeopleActions:
         if (user is None) == (vhost is None):
             raise f.bad("user", user, "one of user and vhost")
         f.finish()
-        caller.administer("setting a limit")
         if user is not None:
             self._desk.do(caller, lambda desk: desk.people.put_user_limit(user, limit, value), f"no user '{user}'")
             return {"user": user, "limit": limit}

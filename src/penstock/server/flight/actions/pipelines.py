@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.errors import NotFound
+from penstock.records.rights import REPORTS, WATCHES
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.pipelines import PIPELINES_MOST
 from penstock.wire.flight.fields import Fields
@@ -21,10 +23,12 @@ class PipelineActions:
 
     def __init__(self, reports: PipelineReports) -> None:
         self._reports = reports
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "pipeline_report": (self._report, "driver, host, pid, state, pipelines: how a driver's pipelines are"),
-            "pipeline_leave": (self._leave, "pipelines: these have left the settings"),
-            "pipeline_status": (self._status, "pipeline: how it is, or all of them"),
+        self.table: Table = {
+            "pipeline_report": Action(
+                self._report, "driver, host, pid, state, pipelines: how a driver's pipelines are", REPORTS
+            ),
+            "pipeline_leave": Action(self._leave, "pipelines: these have left the settings", REPORTS),
+            "pipeline_status": Action(self._status, "pipeline: how it is, or all of them", WATCHES),
         }
 
     def _report(self, caller: Caller, f: Fields) -> Reply:
@@ -37,7 +41,6 @@ class PipelineActions:
     def _leave(self, caller: Caller, f: Fields) -> Reply:
         names = f.texts("pipelines", PIPELINES_MOST)
         f.finish()
-        caller.administer("pipelines")
         self._reports.leave(names)
         return {}
 

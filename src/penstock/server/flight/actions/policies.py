@@ -5,12 +5,13 @@ Policies are for users with the tag policymaker or administrator, operator polic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.config.policies import read_policy
 from penstock.errors import LogBroken
 from penstock.records.policies import Policy
+from penstock.records.rights import ADMINISTERS, RULES, SEES, Right
+from penstock.server.flight.actions.action import Action, Body, Reply, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
@@ -18,7 +19,6 @@ from penstock.wire.flight.fields import Fields
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
 
-Reply = Mapping[str, object]
 
 PRIORITY_MOST = 2**31 - 1
 
@@ -35,24 +35,27 @@ def policy_item(policy: Policy) -> dict[str, object]:
     }
 
 
+def _ruling(body: Body) -> Right:
+    return ADMINISTERS if body.get("operator") else RULES
+
+
 class PolicyActions:
     """These actions, as rows of the table of all actions."""
 
-    def __init__(self, handover: Handover, check_vhost: Callable[[str], None]) -> None:
-        """check_vhost: raises NotFound for a vhost that is not there."""
+    def __init__(self, handover: Handover) -> None:
         self._handover = handover
-        self._check_vhost = check_vhost
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "policies": (self._list, "operator: the policies, or operator policies, of a vhost"),
-            "policy_set": (
+        self.table: Table = {
+            "policies": Action(self._list, "operator: the policies, or operator policies, of a vhost", SEES),
+            "policy_set": Action(
                 self._set,
                 "policy, pattern, definition, priority, apply_to, operator: this policy is there",
+                _ruling,
             ),
-            "policy_delete": (self._delete, "policy, operator: what it did is undone"),
+            "policy_delete": Action(self._delete, "policy, operator: what it did is undone", _ruling),
         }
 
     def _list(self, caller: Caller, f: Fields) -> Reply:
-        vhost, operator = self._vhost(f), f.flag("operator")
+        vhost, operator = f.text("vhost", DEFAULT_VHOST), f.flag("operator")
         f.finish()
 
         def work() -> Reply:
@@ -63,12 +66,11 @@ class PolicyActions:
         return self._handover.call(work, caller.gone, durable=False)
 
     def _set(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost, operator = f.name("policy"), self._vhost(f), f.flag("operator")
+        name, vhost, operator = f.name("policy"), f.text("vhost", DEFAULT_VHOST), f.flag("operator")
         pattern, definition = f.optional_text("pattern"), f.table("definition")
         priority = f.optional_count("priority", -PRIORITY_MOST, PRIORITY_MOST)
         apply_to = f.text("apply_to", "queues" if operator else "all")
         f.finish()
-        caller.make_policies("setting an operator policy" if operator else "setting a policy", operator=operator)
         policy = read_policy(
             vhost, name, pattern, definition, priority=priority or 0, apply_to=apply_to, operator=operator
         )
@@ -82,9 +84,8 @@ class PolicyActions:
         return self._handover.call(work, caller.gone)
 
     def _delete(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost, operator = f.name("policy"), self._vhost(f), f.flag("operator")
+        name, vhost, operator = f.name("policy"), f.text("vhost", DEFAULT_VHOST), f.flag("operator")
         f.finish()
-        caller.make_policies("deleting an operator policy" if operator else "deleting a policy", operator=operator)
 
         def work() -> Reply:
             engine = self._handover.engine
@@ -94,8 +95,3 @@ class PolicyActions:
             return {"policy": name}
 
         return self._handover.call(work, caller.gone)
-
-    def _vhost(self, f: Fields) -> str:
-        vhost = f.text("vhost", DEFAULT_VHOST)
-        self._check_vhost(vhost)
-        return vhost

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from penstock.core.streams.ranges import Range
 from penstock.history.measuring import Limits, Measured
+from penstock.records.rights import LOGIN, WATCHES
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.streams import SIBLINGS_MOST, Reply, StreamActions
 from penstock.server.flight.calls import Caller
+from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.streams.planning import Planner, Question
 from penstock.server.streams.standing import facts
 from penstock.units import format_duration
@@ -35,16 +38,29 @@ class RangeActions:
         self._engine = handover.engine
         self._streams = streams
         self.planner = Planner(handover, gate, relay, streams.siblings)
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "stream_begin": (self._begin, "stream, epoch, bookmark: log mode: where a new reader begins"),
-            "plan_range": (
+        self.table: Table = {
+            "stream_begin": Action(
+                self._begin, "stream, epoch, bookmark: log mode: where a new reader begins", LOGIN, Gatekeeper.stream
+            ),
+            "plan_range": Action(
                 self._plan_range,
                 "stream, epoch, start, max_rows, max_bytes, parts, wait, beside: log mode: the next range, its parts",
+                LOGIN,
+                Gatekeeper.stream,
             ),
-            "range_parts": (self._range_parts, "stream, start, end, parts: the parts of a range, planned or not"),
-            "stream_lag": (self._lag, "stream: messages that it has not read, as far as they are counted"),
-            "stream_release": (self._release, "stream, drop: give back what it holds; and forget it"),
-            "streams": (self._list, "every durable reader, what it holds and what it has not read yet"),
+            "range_parts": Action(
+                self._range_parts,
+                "stream, start, end, parts: the parts of a range, planned or not",
+                LOGIN,
+                Gatekeeper.stream,
+            ),
+            "stream_lag": Action(
+                self._lag, "stream: messages that it has not read, as far as they are counted", LOGIN, Gatekeeper.stream
+            ),
+            "stream_release": Action(
+                self._release, "stream, drop: give back what it holds; and forget it", LOGIN, Gatekeeper.stream
+            ),
+            "streams": Action(self._list, "every durable reader, what it holds and what it has not read yet", WATCHES),
         }
 
     def tell_abandoned(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import LOGIN
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.replaying.pace import parse_rate
 from penstock.wire.flight.fields import Fields
@@ -22,10 +24,10 @@ class ReplayActions:
     def __init__(self, handover: Handover, following: Following) -> None:
         self._handover = handover
         self._following = following
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "replay_pause": (self._pause, "id: send nothing more of this replay until it is resumed"),
-            "replay_resume": (self._resume, "id, rate: go on, from now on at this rate if one is given"),
-            "publisher": (self._publisher, "publisher: the highest sequence that is stored of it"),
+        self.table: Table = {
+            "replay_pause": Action(self._pause, "id: send nothing more of this replay until it is resumed", LOGIN),
+            "replay_resume": Action(self._resume, "id, rate: go on, from now on at this rate if one is given", LOGIN),
+            "publisher": Action(self._publisher, "publisher: the highest sequence that is stored of it", LOGIN),
         }
 
     def _pause(self, caller: Caller, f: Fields) -> Reply:

@@ -5,7 +5,7 @@ A commit may be asked again after a crash of either side and is answered "alread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,14 +16,18 @@ from penstock.core.streams.sinks import Committed, Settled
 from penstock.errors import InvalidArgument, LogDamaged, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
+from penstock.records.rights import LOGIN, WATCHES
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.streams import Reply, StreamActions
 from penstock.server.flight.calls import Caller
+from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, alike, chunk_publishes, chunks_of
 from penstock.server.flight.sinks.dropping import Dropping, texts
 from penstock.server.flight.sinks.stages import Found, parts_of, stage_publishes
 from penstock.wire.flight.codec import Upload
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
@@ -87,19 +91,23 @@ class Asked:
 class SinkActions(StreamActions):
     """Stages and sink commits."""
 
-    def __init__(self, handover: Handover, stages: Stages, copier: Copier, vhosts: Container[str]) -> None:
-        super().__init__(handover, vhosts)
+    def __init__(self, handover: Handover, stages: Stages, copier: Copier) -> None:
+        super().__init__(handover)
         self.stages = stages
         self.copier = copier
-        self.sink_table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "stages": (self._stages, "limit: the stages that wait for their commit, oldest first"),
-            "stage_drop": (self._stage_drop, "stages: remove them"),
-            "sink_commit": (
+        self.sink_table: Table = {
+            "stages": Action(self._stages, "limit: the stages that wait for their commit, oldest first", WATCHES),
+            "stage_drop": Action(self._stage_drop, "stages: remove them", LOGIN),
+            "sink_commit": Action(
                 self._sink_commit,
                 "query, batch, stages, settle, lineage, query_name, once, mandatory: make a batch visible, once",
+                LOGIN,
+                Gatekeeper.sink_commit,
             ),
-            "sink": (self._sink, "query: its highest committed batch"),
-            "sinks": (self._sinks, "limit: the queries that committed last, with what of them is on its way"),
+            "sink": Action(self._sink, "query: its highest committed batch", LOGIN),
+            "sinks": Action(
+                self._sinks, "limit: the queries that committed last, with what of them is on its way", WATCHES
+            ),
         }
 
     def void(self, query: str, batch: int) -> None:
@@ -231,7 +239,7 @@ class SinkActions(StreamActions):
         """Records that go with the commit: those of `keys`, or of the keys in `stages`, or all."""
         if f is None:
             return None
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
         keys, stages, every = f.texts("keys"), f.texts("stages"), f.flag("all")
         f.finish()
         if bool(keys) + bool(stages) + every != 1:

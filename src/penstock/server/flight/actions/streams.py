@@ -6,15 +6,19 @@ Each is one durable step: it may be asked again after a crash and gives the same
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.core.queue.places import AVAILABLE
 from penstock.core.state.durable import Ints
 from penstock.core.streams.changes import available, difference
 from penstock.core.streams.poison import Resumed
 from penstock.errors import InvalidArgument, LogBroken, NotFound
+from penstock.records.chunks import Chunk
+from penstock.records.rights import LOGIN, USES
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.reading.contents import Part, snapshot
+from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.streams.siblings import SOON_S, Siblings
 from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
@@ -38,45 +42,44 @@ ROWS_DEFAULT = 10_000
 class StreamActions:
     """Streams; and how any action runs on the loop."""
 
-    def __init__(self, handover: Handover, vhosts: Container[str]) -> None:
+    def __init__(self, handover: Handover) -> None:
         self.engine = handover.engine
-        self.vhosts = vhosts
         self._handover = handover
         self.siblings = Siblings(handover.engine)
-        self.stream_table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "stream_open": (
+        self.stream_table: Table = {
+            "stream_open": Action(
                 self._stream_open,
                 "stream, queue or topic or pattern, ...: a new epoch of a durable reader",
+                USES,
+                Gatekeeper.stream_open,
             ),
-            "plan": (
+            "plan": Action(
                 self._plan,
                 "stream, epoch, start, max_rows, wait, beside, lost: settle up to start, grant the next batch",
+                LOGIN,
+                Gatekeeper.stream,
             ),
-            "stream_resume": (
+            "stream_resume": Action(
                 self._stream_resume,
                 "stream, epoch, batch, poison_after, blame: go on with a batch that an earlier reader did not settle",
+                LOGIN,
+                Gatekeeper.stream,
             ),
-            "plan_changes": (
+            "plan_changes": Action(
                 self._plan_changes,
                 "stream, epoch, start, queue, vhost, max_rows: what went and what came since the batch `start`",
+                USES,
+                Gatekeeper.stream_open,
             ),
-            "settle": (
+            "settle": Action(
                 self._settle,
                 "stream, epoch, batch, origin: settle up to that batch, if this log is the one meant",
+                LOGIN,
+                Gatekeeper.stream,
             ),
         }
 
     # -- helpers
-
-    def _vhost(self, fields: Fields) -> str:
-        vhost = fields.text("vhost", DEFAULT_VHOST)
-        self.check_vhost(vhost)
-        return vhost
-
-    def check_vhost(self, vhost: str) -> None:
-        """NotFound for a vhost that is not there."""
-        if vhost not in self.vhosts:
-            raise NotFound(f"no vhost {vhost!r}")
 
     def _do(self, caller: Caller, work: Callable[[], T], *, durable: bool = True) -> T:
         """Run on the loop; answered when what was decided is durable."""
@@ -99,7 +102,7 @@ class StreamActions:
     # -- streams
 
     def _stream_open(self, caller: Caller, f: Fields) -> Reply:
-        stream, vhost, queue = f.name("stream"), self._vhost(f), f.optional_text("queue")
+        stream, vhost, queue = f.name("stream"), f.text("vhost", DEFAULT_VHOST), f.optional_text("queue")
         mode, instance = f.text("mode", "log" if queue is None else "queue"), f.text("instance")
         anew, pipeline = f.flag("anew"), f.optional_text("pipeline")
         asked, abandon_after = definition(f, vhost), f.duration("abandon_after", 0) if f.has("abandon_after") else None
@@ -196,24 +199,24 @@ class StreamActions:
 
     def _plan_changes(self, caller: Caller, f: Fields) -> Reply:
         """What is available is looked at on the loop, compared here, and written down on the loop."""
-        stream, vhost, name = f.name("stream"), self._vhost(f), f.name("queue")
+        stream, vhost, name = f.name("stream"), f.text("vhost", DEFAULT_VHOST), f.name("queue")
         epoch = self._epoch(f, stream)
         start, most = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
         f.finish()
         core = self.engine.core
 
-        def look() -> tuple[int | None, int, Ints, list[Part]]:
+        def look() -> tuple[int | None, int, Ints, list[Chunk]]:
             planned = core.streams.changes.planned(stream, epoch(), start)
             try:
                 queue = core.queue(vhost, name)
             except NotFound:
                 return planned, 0, core.streams.changes.counted(stream), []
-            parts = [] if planned is not None else snapshot(queue, ("ready", "held"), None)
-            return planned, queue.id, core.streams.changes.counted(stream), parts
+            chunks = [] if planned is not None else list(queue.chunks(*AVAILABLE))
+            return planned, queue.id, core.streams.changes.counted(stream), chunks
 
-        planned, queue, counted, parts = self._do(caller, look, durable=False)
+        planned, queue, counted, chunks = self._do(caller, look, durable=False)
         if planned is None:
-            found = difference(counted, available(part.chunk for part in parts), most)
+            found = difference(counted, available(chunks), most)
             planned = self._do(
                 caller, lambda: core.streams.changes.plan(self.engine.now(), stream, epoch(), start, queue, found)
             )

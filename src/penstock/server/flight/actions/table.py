@@ -6,7 +6,6 @@ answered when it is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,9 @@ from penstock.config.queues import QUEUE_KEYS
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.history.history import History
 from penstock.records.policies import ruling_of
+from penstock.records.rights import LOGIN, MONITORS, SEES, TENDS, USES, sees, uses
 from penstock.records.settings import QueueSettings
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.sinks import SinkActions
 from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller, Calls
@@ -24,6 +25,7 @@ from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.publish import refusal
 from penstock.server.settings_shown import settings_in_force
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
+from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields, nearest, read_json
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
@@ -74,27 +76,44 @@ def status(engine: Engine) -> str:
 class Actions(SinkActions):
     """All actions of a server."""
 
-    def __init__(
-        self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, vhosts: Container[str]
-    ) -> None:
-        super().__init__(handover, stages, copier, vhosts)
+    def __init__(self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, gate: Gatekeeper) -> None:
+        """gate: judges rights."""
+        super().__init__(handover, stages, copier)
         self.calls = calls
-        self.gate: Gatekeeper | None = None  # asks for rights
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "declare": (self._declare, "queue, settings: make a queue, or find that it is there as asked"),
-            "alter": (self._alter, "queue, settings: change settings of a queue"),
-            "delete": (self._delete, "queue, if_unused, if_empty: remove a queue and what waits in it"),
-            "purge": (self._purge, "queue: remove what is ready"),
-            "declare_exchange": (self._declare_exchange, "exchange, type, durable, auto_delete, internal"),
-            "delete_exchange": (self._delete_exchange, "exchange, if_unused"),
-            "declare_topic": (self._declare_topic, "topic, exchange: keep what no queue takes"),
-            "bind": (self._bind, "exchange, queue or destination (an exchange), key, arguments"),
-            "unbind": (self._unbind, "the same"),
-            "stats": (self._stats, "queue: its counts"),
-            "list": (self._list, "every queue of a vhost with its counts"),
-            "health": (self._health, "whether the server confirms, and how far"),
-            "position": (self._position, "bookmark: its LSN now; the first and the durable LSN"),
-            "segments": (self._segments, "the files of the log"),
+        self.gate = gate
+        self.table: Table = {
+            "declare": Action(
+                self._declare,
+                "queue, settings: make a queue, or find that it is there as asked",
+                USES,
+                Gatekeeper.declare,
+            ),
+            "alter": Action(self._alter, "queue, settings: change settings of a queue", TENDS),
+            "delete": Action(
+                self._delete,
+                "queue, if_unused, if_empty: remove a queue and what waits in it",
+                uses(("configure", "queue", "queue")),
+            ),
+            "purge": Action(self._purge, "queue: remove what is ready", uses(("read all", "queue", "queue"))),
+            "declare_exchange": Action(
+                self._declare_exchange,
+                "exchange, type, durable, auto_delete, internal",
+                USES,
+                Gatekeeper.declare_exchange,
+            ),
+            "delete_exchange": Action(
+                self._delete_exchange, "exchange, if_unused", uses(("configure", "exchange", "exchange"))
+            ),
+            "declare_topic": Action(self._declare_topic, "topic, exchange: keep what no queue takes", TENDS),
+            "bind": Action(
+                self._bind, "exchange, queue or destination (an exchange), key, arguments", USES, Gatekeeper.bind
+            ),
+            "unbind": Action(self._unbind, "the same", USES, Gatekeeper.bind),
+            "stats": Action(self._stats, "queue: its counts", sees("queue", "queue")),
+            "list": Action(self._list, "every queue of a vhost with its counts", SEES),
+            "health": Action(self._health, "whether the server confirms, and how far", LOGIN),
+            "position": Action(self._position, "bookmark: its LSN now; the first and the durable LSN", LOGIN),
+            "segments": Action(self._segments, "the files of the log", MONITORS),
             **self.stream_table,
             **self.sink_table,
         }
@@ -105,14 +124,13 @@ class Actions(SinkActions):
         if found is None:
             raise InvalidArgument(f"no action {name[:60]!r}{nearest(name, self.table)}")
         values = read_json(body, f"action {name}") if body else {}
-        if self.gate is not None:
-            self.gate.act(caller, name, values)
-        return found[0](caller, Fields(name, values))
+        self.gate.act(caller, name, found, values)
+        return found.run(caller, Fields(name, values))
 
     # -- topology
 
     def _declare(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         durable, auto_delete, passive = f.flag("durable", True), f.flag("auto_delete"), f.flag("passive")
         values = f.table("settings")
         settings = queue_settings_from_mapping(values, name)
@@ -128,27 +146,29 @@ class Actions(SinkActions):
                     self.engine.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete,
                     given=given_names(values),
                 )  # fmt: skip
-            elif not passive:
-                refuse_different(queue, settings, durable, auto_delete)
+            else:
+                if not passive:
+                    refuse_different(queue, settings, durable, auto_delete)
+                core.used_queue(self.engine.now(), queue)
             return self.counts(queue)
 
         return self._do(caller, work)
 
     def _alter(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost, values = f.name("queue"), self._vhost(f), f.table("settings")
+        name, vhost, values = f.name("queue"), f.text("vhost", DEFAULT_VHOST), f.table("settings")
         f.finish()
 
         def work() -> Reply:
             queue = self.engine.core.queue(vhost, name)
             present = self.engine.core.ruling(queue)
             own = queue_settings_from_mapping(values, name, base=present.own)
-            self.engine.core.alter_queue(self.engine.now(), queue, own, given_names(values, present.given))
-            return {"queue": name}
+            given = given_names(values, present.given)
+            return {"queue": name, "left": self.engine.core.alter_queue(self.engine.now(), queue, own, given)}
 
         return self._do(caller, work)
 
     def _delete(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         if_unused, if_empty = f.flag("if_unused"), f.flag("if_empty")
         f.finish()
 
@@ -160,13 +180,13 @@ class Actions(SinkActions):
         return self._do(caller, work)
 
     def _purge(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         f.finish()
         core = self.engine.core
         return self._do(caller, lambda: {"messages": core.purge_queue(self.engine.now(), core.queue(vhost, name))})
 
     def _declare_exchange(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost, kind = f.name("exchange"), self._vhost(f), f.text("type", "direct")
+        name, vhost, kind = f.name("exchange"), f.text("vhost", DEFAULT_VHOST), f.text("type", "direct")
         durable, auto_delete, internal = f.flag("durable", True), f.flag("auto_delete"), f.flag("internal")
         arguments = f.table("arguments")
         f.finish()
@@ -187,13 +207,13 @@ class Actions(SinkActions):
         return {"exchange": name}
 
     def _delete_exchange(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost, if_unused = f.name("exchange"), self._vhost(f), f.flag("if_unused")
+        name, vhost, if_unused = f.name("exchange"), f.text("vhost", DEFAULT_VHOST), f.flag("if_unused")
         f.finish()
         self._do(caller, lambda: self.engine.core.delete_exchange(self.engine.now(), vhost, name, if_unused=if_unused))
         return {"exchange": name}
 
     def _declare_topic(self, caller: Caller, f: Fields) -> Reply:
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
         f.finish()
         self._do(caller, lambda: self.engine.core.declare_topic(self.engine.now(), vhost, exchange, name))
         return {"topic": name}
@@ -212,7 +232,7 @@ class Actions(SinkActions):
 
     def _binding(self, f: Fields) -> tuple[str, str, str, str, str, dict[str, object]]:
         """Vhost, source, kind and name of the destination, key and arguments."""
-        source, vhost = f.name("exchange"), self._vhost(f)
+        source, vhost = f.name("exchange"), f.text("vhost", DEFAULT_VHOST)
         kind = "exchange" if f.has("destination") else "queue"
         name = f.name("destination" if kind == "exchange" else "queue")
         key, arguments = f.text("key"), f.table("arguments")
@@ -226,7 +246,7 @@ class Actions(SinkActions):
         return {"queue": queue.name, "vhost": queue.vhost, **self.engine.core.stats(queue, self.engine.now())}
 
     def _stats(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), self._vhost(f)
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
         f.finish()
 
         def work() -> Reply:
@@ -238,7 +258,7 @@ class Actions(SinkActions):
         return self._do(caller, work, durable=False)
 
     def _list(self, caller: Caller, f: Fields) -> Reply:
-        vhost = self._vhost(f)
+        vhost = f.text("vhost", DEFAULT_VHOST)
         f.finish()
         return self._do(caller, lambda: {"queues": shown(caller, self.queues(vhost))}, durable=False)
 
@@ -269,7 +289,6 @@ class Actions(SinkActions):
 
     def _segments(self, caller: Caller, f: Fields) -> Reply:
         f.finish()
-        caller.administer("segments")
         return self._do(
             caller,
             lambda: {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import SEES
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import Fields
@@ -20,11 +22,12 @@ class TopologyActions:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "exchanges": (self._exchanges, "the exchanges of a vhost, those that are always there first"),
-            "bindings": (
+        self.table: Table = {
+            "exchanges": Action(self._exchanges, "the exchanges of a vhost, those that are always there first", SEES),
+            "bindings": Action(
                 self._bindings,
                 "queue, source or destination: the bindings of a vhost, a queue or an exchange",
+                SEES,
             ),
         }
 

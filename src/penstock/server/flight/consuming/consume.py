@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import pyarrow as pa
 
 from penstock.core.commands.subscription import STAYS, Subscription
 from penstock.core.queue.settling.extend import extend
@@ -46,23 +45,24 @@ from penstock.server.flight.consuming.settles import (
     read_settles,
     terms_of,
 )
-from penstock.server.flight.publish import chunks
 from penstock.server.gates import Receiver
 from penstock.wire.flight.commands import Consume
 from penstock.wire.flight.failures import encode_error
-from penstock.wire.flight.schemas import DELIVERY, SETTLE, Bounds, check_schema
+from penstock.wire.flight.received import SETTLED
+from penstock.wire.flight.schemas import DELIVERY
 
 if TYPE_CHECKING:
     from penstock.core.effects import Deliver
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
+    from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.handover import Handover
 
 
 class Exchange(Receiver):
     """One consumer on one stream.  It is the holder of its consumer, and so takes its deliveries."""
 
-    def __init__(self, handover: Handover, caller: Caller, command: Consume, slot: Slot, bounds: Bounds) -> None:
+    def __init__(self, handover: Handover, caller: Caller, command: Consume, slot: Slot) -> None:
         self.engine = handover.engine
         self.command = command
         self.caller = caller
@@ -71,7 +71,6 @@ class Exchange(Receiver):
         self.ending: PenstockError | None = None  # why the stream ends, when it is not the client's wish
         self._handover = handover
         self._slot = slot
-        self._bounds = bounds
         self._down = Downstream(
             self.engine.log,
             command.queue,
@@ -174,6 +173,8 @@ class Exchange(Receiver):
         try:
             if self.wish is None:
                 raise InvalidArgument("replace: the consumer is closed")
+            if self.caller.rights is not None and terms.queue is not None:
+                self.caller.rights.take(self.command.vhost, terms.queue)
             self.engine.core.replace(
                 self.engine.now(),
                 self.wish,
@@ -298,7 +299,7 @@ class Exchange(Receiver):
 
     # -- Flight's thread
 
-    def serve(self, reader: Any, writer: Any, tag: str) -> None:
+    def serve(self, arriving: Arriving, writer: Any, tag: str) -> None:
         """Run the stream from its first to its last message."""
         self._handover.call(partial(self.subscribe, tag), self.caller.gone, durable=False)
         writer.begin(DELIVERY)
@@ -306,11 +307,9 @@ class Exchange(Receiver):
         thread.start()
         failure: PenstockError | None = None
         try:
-            self._read(reader)
+            self._read(arriving)
         except PenstockError as error:
             failure = error
-        except pa.ArrowException as error:
-            failure = InvalidArgument(f"consume: the Arrow stream cannot be read: {str(error)[:300]}")
         finally:
             self._wind_up()
             thread.join()
@@ -318,19 +317,14 @@ class Exchange(Receiver):
         if failure is not None:
             raise failure
 
-    def _read(self, reader: Any) -> None:
-        known = False
-        for batch, metadata in chunks(reader):
+    def _read(self, arriving: Arriving) -> None:
+        for received, metadata in arriving.each(SETTLED):
             self.heard_at = self.engine.clock.mono()
-            self._slot.touch()
             if self.ending is not None:
                 return
             said = read_said(metadata) if metadata is not None else Said()
-            if batch is not None and batch.num_rows:
-                if not known:
-                    check_schema(batch.schema, SETTLE, ("lsn", "verb"), "settle")
-                    known = True
-                groups, attempts = read_settles(batch, self._bounds)
+            if received:
+                groups, attempts = read_settles(received)
                 self._handover.post(partial(self.settle, groups, attempts, said.number))
             elif said.replace is not None:
                 self._handover.post(partial(self.replace, said.replace, said.number))

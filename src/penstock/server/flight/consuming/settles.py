@@ -16,7 +16,7 @@ from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.fields import Fields, nearest, read_json
-from penstock.wire.flight.schemas import SETTLE, Bounds, checked
+from penstock.wire.flight.received import Received, columns_of
 from penstock.wire.flight.tickets import BACKLOG_MOST, TEXT_LIMIT
 
 EXTEND = "extend"
@@ -78,9 +78,9 @@ def read_said(metadata: bytes) -> Said:
     fields = Fields("consume metadata", read_json(metadata, "consume metadata"))
     fields.flag("heartbeat")
     number = fields.optional_count("number")
-    table = fields.table("replace")
+    replaces, table = fields.has("replace"), fields.table("replace")
     fields.finish()
-    if not table:
+    if not replaces:
         return Said(number)
     inner = Fields("replace", table)
     terms = Terms(
@@ -92,9 +92,9 @@ def read_said(metadata: bytes) -> Said:
     return Said(number, terms)
 
 
-def read_settles(batch: pa.RecordBatch, bounds: Bounds) -> tuple[dict[Settle, array[int]], Attempts]:
+def read_settles(received: Received) -> tuple[dict[Settle, array[int]], Attempts]:
     """LSNs by (verb, delay, reason, queue), ascending, and the attempts that are named; InvalidArgument otherwise."""
-    columns = checked(batch, SETTLE, bounds, "settle")
+    columns = columns_of(received)
     lsns = columns["lsn"]
     if lsns.null_count:
         raise InvalidArgument("settle: column 'lsn' has nulls")

@@ -10,7 +10,7 @@ queue holds nobody up.  Looking changes nothing and leases nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +25,7 @@ from penstock.records.dataclass import dataclass
 from penstock.wire.flight.codec import constant, present
 from penstock.wire.flight.commands import Plan, QueueContent
 from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, select
+from penstock.wire.flight.tickets import STATES
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
@@ -39,26 +40,14 @@ class Part:
     attempt: int
 
 
-def snapshot(queue: Queue, states: Iterable[str], limit: int | None) -> list[Part]:
-    """Positions of the messages in these states; on the loop."""
-    out: list[Part] = []
-    for state in states:
-        if state == "ready":
-            if queue.main.count:
-                chunks = queue.main.chunks() if limit is None else [queue.main.after(0, limit)]
-                out += (Part(state, chunk, 0) for chunk in chunks)
-            out += (Part(state, run.chunk, run.tally.deliveries) for run in queue.returned.runs())
-        elif state == "leased":
-            for holder in queue.holders():
-                out += (Part(state, run.chunk, run.tally.deliveries) for run in holder.leases.held())
-        elif state == "held":  # barriers, and what they hold back
-            if queue.held:
-                out += (Part(state, chunk, 0) for chunk in queue.barriers.chunks())
-                out += (Part(state, run.chunk, run.tally.deliveries) for run in queue.barriers.runs())
-        else:
-            out += (Part(state, run.chunk, run.tally.deliveries) for run in queue.delays.retries.runs())
-            out += (Part(state, lsns, 0) for lsns, _ in queue.delays.scheduled.items())
-    return out
+def snapshot(queue: Queue, states: Sequence[str], limit: int | None = None) -> list[Part]:
+    """Positions of the messages in these states, with a limit of the oldest of each; on the loop."""
+    found: list[Part] = []
+    for state in STATES:
+        if state in states:
+            some = queue.standing(state) if limit is None else queue.first(limit, state)
+            found += (Part(state, run.chunk, run.tally.deliveries) for _, run, _ in some)
+    return found
 
 
 def content(command: QueueContent, parts: Sequence[Part], log: Past, history: History) -> tuple[pa.Schema, Batches]:

@@ -8,7 +8,7 @@ Large reads come from the bulk child (`server.bulk.relay`), small ones from this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,15 +43,12 @@ class Reads:
     queries: Queries
     """Statements; they read tables through `table`, so they are made after this."""
 
-    def __init__(
-        self, handover: Handover, gate: Gatekeeper, relay: Relay | None, check_vhost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, handover: Handover, gate: Gatekeeper, relay: Relay | None) -> None:
         """relay: where large reads run; None: in this process."""
         self._handover = handover
         self._engine = handover.engine
         self._gate = gate
         self.relay = relay
-        self._check_vhost = check_vhost
         self.following = Following(handover, relay)
         self.watching = Watching(handover)
         self.viewing = Viewing(handover)
@@ -60,12 +57,10 @@ class Reads:
         """Schema and batches of an answer, which gives its slot back when it ends."""
         pieces: Iterator[Piece]
         if isinstance(wanted, Replay) and self._followed(caller, wanted):
-            self._check_vhost(wanted.vhost)
             schema, pieces = self.following.read(caller, slot, wanted, self._gate.get)
             return schema, Guarded(pieces, slot)
         wanted = self._gate.get(caller, wanted)
         if isinstance(wanted, Subscribe):
-            self._check_vhost(wanted.vhost)
             schema, pieces = self.watching.read(caller, slot, wanted)
             return schema, Guarded(pieces, slot)
         counts = Counts()
@@ -103,13 +98,10 @@ class Reads:
         history = History(self._engine.past, gone)
         match wanted:
             case LogRange():
-                caller.administer("records of all kinds")
                 return (relay and relay.records(wanted, gone)) or history.records(wanted)
             case Replay():
-                self._check_vhost(wanted.vhost)
                 return (relay and relay.replay(wanted, gone)) or history.replay(wanted)
             case QueueContent():
-                self._check_vhost(wanted.vhost)
                 parts = self._handover.call(
                     lambda: snapshot(
                         self._engine.core.queue(wanted.vhost, wanted.name),
@@ -120,7 +112,6 @@ class Reads:
                 )
                 return (relay and relay.content(wanted, parts, gone)) or content(wanted, parts, log, history)
             case Sow():
-                self._check_vhost(wanted.vhost)
                 if self.viewing.concerns(wanted):
                     return self.viewing.read(caller, wanted, counts)
                 held = self._handover.call(partial(hold, self._engine, wanted), gone)()
@@ -128,7 +119,6 @@ class Reads:
             case Subscribe():
                 return select(EVENTS, wanted.columns or EVENTS_DEFAULT), iter(())
             case Sql():
-                self._check_vhost(wanted.vhost)
                 return self.queries.run(caller, wanted.vhost, wanted.statement)
             case Plan():
                 chunks = self._handover.call(partial(read_batch, self._engine.core.streams, wanted), gone)

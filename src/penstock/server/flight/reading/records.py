@@ -17,17 +17,20 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from penstock.core.queue.places import AVAILABLE
 from penstock.core.sow.ordering import order_of
-from penstock.errors import AccessRefused, LogBroken, NotFound
+from penstock.errors import LogBroken, NotFound
 from penstock.expr.gathering.definition import Definition
 from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
+from penstock.records.rights import SEES, TENDS, USES, sees
 from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
 from penstock.server.filters.asking import asked_by
+from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.entitled import sow_of_queue
-from penstock.server.flight.reading.contents import lsns_of, snapshot
+from penstock.server.flight.entitled import Gatekeeper, sow_of_queue
+from penstock.server.flight.reading.contents import lsns_of
 from penstock.server.flight.reading.outlet import Piece
 from penstock.server.sow.query import Counts, Query, keys_of, run
 from penstock.server.sow.removing import Removal, numbers_of, steps
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow as SowTopic
     from penstock.core.sow.index import Ints, Numbers
     from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
     from penstock.server.flight.handover import Handover
     from penstock.server.views.conflated import ConflatedTopic
     from penstock.server.views.live import Live
@@ -68,10 +70,10 @@ def hold(engine: Engine, command: Sow) -> Callable[[], Held]:
         sow = core.sow(*name)
         given, taken = sow.rule.given, sow.index.snapshot()
         return lambda: Held(*taken.arrays(), given=given)
-    parts = snapshot(core.queue(command.vhost, command.topic), ("ready", "held"), None)
+    available = list(core.queue(command.vhost, command.topic).chunks(*AVAILABLE))
 
     def listed() -> Held:
-        chunks = [lsns_of(part.chunk) for part in parts]
+        chunks = [lsns_of(chunk) for chunk in available]
         lsns = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
         return Held(lsns.astype(np.uint64), lsns, keyed=False)
 
@@ -112,31 +114,26 @@ def with_stats(rows: Iterator[Piece], schema: pa.Schema, counts: Counts) -> Iter
 class TopicActions:
     """Actions about topics and their records."""
 
-    def __init__(self, handover: Handover, check_vhost: Callable[[str], None]) -> None:
+    def __init__(self, handover: Handover) -> None:
         self._handover = handover
-        self._check_vhost = check_vhost
         self._engine = handover.engine
-        self.table: dict[str, tuple[Callable[[Caller, Fields], Reply], str]] = {
-            "declare_topic": (
-                self._declare,
-                "topic, exchange, settings: keep what no queue takes; a key makes records",
+        self.table: Table = {
+            "declare_topic": Action(
+                self._declare, "topic, exchange, settings: keep what no queue takes; a key makes records", TENDS
             ),
-            "delete_topic": (self._delete, "topic, exchange: keep nothing more, forget its records"),
-            "topics": (self._topics, "every declared topic and view of a vhost with its counts"),
-            "topic": (self._topic, "topic, exchange: one of them"),
-            "sow_delete": (self._remove, "topic, exchange, filter or keys or data: remove records"),
+            "delete_topic": Action(self._delete, "topic, exchange: keep nothing more, forget its records", TENDS),
+            "topics": Action(self._topics, "every declared topic and view of a vhost with its counts", SEES),
+            "topic": Action(self._topic, "topic, exchange: one of them", sees("topic", "topic")),
+            "sow_delete": Action(
+                self._remove, "topic, exchange, filter or keys or data: remove records", USES, Gatekeeper.sow_delete
+            ),
         }
-
-    def _vhost(self, f: Fields) -> str:
-        vhost = f.text("vhost", DEFAULT_VHOST)
-        self._check_vhost(vhost)
-        return vhost
 
     def _drop(self, sow: SowTopic, numbers: Sequence[int], lsns: Sequence[int], by: str) -> int:
         return self._engine.core.sow_delete(self._engine.now(), sow, numbers, lsns=lsns, by=by)
 
     def _declare(self, caller: Caller, f: Fields) -> Reply:
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
         asked = f.inner("settings")
         f.finish()
         settings = None if asked is None else _settings(asked)
@@ -147,23 +144,23 @@ class TopicActions:
         return {"topic": name}
 
     def _delete(self, caller: Caller, f: Fields) -> Reply:
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
         f.finish()
         engine = self._engine
         self._handover.call(lambda: engine.core.delete_topic(engine.now(), vhost, exchange, name), caller.gone)
         return {"topic": name}
 
     def _topics(self, caller: Caller, f: Fields) -> Reply:
-        vhost = self._vhost(f)
+        vhost = f.text("vhost", DEFAULT_VHOST)
         f.finish()
         topics = self._handover.call(lambda: self._all(vhost), caller.gone, durable=False)
         rights = caller.rights
         if rights is not None:
-            topics = [one for one in topics if _readable(rights, vhost, str(one["exchange"]), str(one["topic"]))]
+            topics = [one for one in topics if rights.sees_topic(vhost, str(one["exchange"]), str(one["topic"]))]
         return {"topics": topics}
 
     def _topic(self, caller: Caller, f: Fields) -> Reply:
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
         f.finish()
 
         def work() -> Reply:
@@ -195,7 +192,7 @@ class TopicActions:
         return facts if sow is None else {**facts, **counts(sow)}
 
     def _remove(self, caller: Caller, f: Fields) -> Reply:
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), self._vhost(f)
+        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
         filter, data = f.optional_text("filter", TEXT_LIMIT), f.optional_text("data", 1 << 20)
         keys = f.texts("keys")
         f.finish()
@@ -237,14 +234,6 @@ def counts(sow: SowTopic) -> Reply:
         "deleted": sow.deleted,
         "expired": sow.expired,
     }
-
-
-def _readable(rights: Rights, vhost: str, exchange: str, name: str) -> bool:
-    try:
-        rights.read_topic(vhost, exchange, name, whole=False)
-    except AccessRefused:
-        return False
-    return True
 
 
 def _settings(f: Fields) -> dict[str, object]:

@@ -20,9 +20,11 @@ from penstock.records.entries import Publishes
 from penstock.server.flight.publish import to_publishes
 from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
 from penstock.wire.flight.codec import Upload, read_upload
-from penstock.wire.flight.schemas import Bounds
+from penstock.wire.flight.received import STAGED, Bounds, receive
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from penstock.ports import Disk
     from penstock.server.engine import Engine
 
@@ -121,14 +123,14 @@ def chunks_of(
         try:
             for batch in rows_of(disk, part.stage, skip):
                 for small in pieces(batch, limits.chunk_bytes):
-                    upload = read_upload(small, part.topic, _TAKEN, "stage")
+                    upload = _read(small, part.topic)
                     same = alike(upload) and (part.vhost, part.exchange, upload.names[0]) not in keyed
                     most = limits.alike_rows if same else few
                     for a in range(0, small.num_rows, most):
                         piece = small
                         if small.num_rows > most:
                             piece = small.slice(a, most)
-                            upload = read_upload(piece, part.topic, _TAKEN, "stage")
+                            upload = _read(piece, part.topic)
                         if not same:
                             rows_most, bytes_most = min(rows_most, most), limits.chunk_bytes
                         if rows and (rows + len(piece) > rows_most or size + piece.nbytes > bytes_most):
@@ -146,6 +148,10 @@ def chunks_of(
         skip = 0
     if rows:
         yield Chunk(rows, gathered)
+
+
+def _read(batch: pa.RecordBatch, topic: str | None) -> Upload:
+    return read_upload(receive(batch, STAGED, _TAKEN), topic, _TAKEN)
 
 
 def chunk_publishes(engine: Engine, chunk: Chunk) -> list[Publishes]:

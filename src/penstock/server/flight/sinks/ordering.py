@@ -19,15 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.wire.flight.schemas import ORDER
 
 if TYPE_CHECKING:
     from penstock.server.flight.sinks.stage_files import StageInfo
-
-ORDER = "order"
-"""The column's name: no nulls."""
-
-KINDS = (pa.int64(), pa.binary())
-"""Its types: a number, or bytes, as UTF-8 text is ordered."""
 
 AT_ONCE = 16
 """Stages that are merged at a time; more are merged in several rounds."""
@@ -35,14 +30,6 @@ AT_ONCE = 16
 Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 Order: TypeAlias = Any
 """A number or bytes: all of one column are alike."""
-
-
-def without_order(schema: pa.Schema) -> pa.Schema:
-    """The schema of the messages.  InvalidArgument unless there is an order."""
-    place = schema.get_field_index(ORDER)
-    if place < 0 or schema.field(place).type not in KINDS:
-        raise InvalidArgument(f"stage: an ordered stage needs a column '{ORDER}' of int64 or binary")
-    return schema.remove(place)
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:

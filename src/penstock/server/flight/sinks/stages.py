@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -27,10 +27,11 @@ from penstock.core.state.decided import DecidedPart
 from penstock.errors import DiskFull, InvalidArgument, NotFound
 from penstock.records.bodies import listed
 from penstock.records.entries import Publishes
-from penstock.server.flight.calls import Caller, Slot
+from penstock.server.flight.arriving import Arriving
+from penstock.server.flight.calls import Caller
 from penstock.server.flight.intake import Intake
-from penstock.server.flight.publish import chunks, end_rows, to_publishes
-from penstock.server.flight.sinks.ordering import AT_ONCE, check_rising, lines, merged, plain, without_order
+from penstock.server.flight.publish import end_rows, to_publishes
+from penstock.server.flight.sinks.ordering import AT_ONCE, check_rising, lines, merged, plain
 from penstock.server.flight.sinks.stage_files import (
     FOLDER,
     StageInfo,
@@ -44,7 +45,8 @@ from penstock.server.flight.sinks.stage_files import (
 )
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import Stage
-from penstock.wire.flight.schemas import PUBLISH, Bounds, check_schema
+from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, receive
+from penstock.wire.flight.schemas import ORDER
 
 if TYPE_CHECKING:
     from penstock.ports import Clock, Disk
@@ -113,38 +115,37 @@ class Stages:
                     self.used += info.bytes
             self._ready = True
 
-    def write(self, caller: Caller, slot: Slot, command: Stage, reader: Any, gate: Gatekeeper) -> tuple[str, int]:
+    def write(self, caller: Caller, arriving: Arriving, command: Stage, gate: Gatekeeper) -> tuple[str, int]:
         """Keep an upload; (its id, its rows) once it is synced.
 
         Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.
         """
-        ordered = command.ordered
-        check_schema(without_order(reader.schema) if ordered else reader.schema, PUBLISH, ("body",), "stage")
+        layout = STAGED_IN_ORDER if command.ordered else STAGED
+        schema = arriving.expect(layout)
         last: int | None = None
         announced: int | None = None
         rows = 0
 
         def whole() -> Iterator[pa.RecordBatch]:
             nonlocal announced, rows, last
-            for batch, metadata in chunks(reader):
-                slot.touch()
+            for received, metadata in arriving.each(layout):
                 if metadata is not None:
                     announced = end_rows(metadata, announced)
-                if batch is None or batch.num_rows == 0:
+                if not received:
                     continue
-                slot.hold(batch.nbytes)
-                if ordered:
-                    last = check_rising(batch, last)
-                mine = plain(batch) if ordered else batch
-                upload = read_upload(mine, command.topic, self._bounds, "stage")  # what a commit could not take
+                mine = received
+                if command.ordered:
+                    last = check_rising(received.batch, last)
+                    mine = received.without(ORDER, STAGED)
+                upload = read_upload(mine, command.topic, self._bounds)  # what a commit could not take
                 refuse_headers(upload, self._traits, rows)
                 gate.publish(caller, command.vhost, command.exchange, upload)
-                rows += batch.num_rows
-                yield batch
+                rows += len(received)
+                yield received.batch
             if announced != rows or caller.gone():
                 raise InvalidArgument(f"stage: {rows} rows came and the end message says {announced}; nothing was kept")
 
-        return self.keep(StageInfo(**asdict(command), time=self._clock.wall()), reader.schema, whole()), rows
+        return self.keep(StageInfo(**asdict(command), time=self._clock.wall()), schema, whole()), rows
 
     def keep(self, info: StageInfo, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> str:
         """A stage of these rows; its name, once it is synced.  Nothing is kept of rows that end in an error.
@@ -211,7 +212,7 @@ class Stages:
             info = line[0][1]
             stages = [rows_of(self._disk, stem) for stem, _ in line]
             for batch in map(plain, merged(stages)) if info.ordered else chain.from_iterable(stages):
-                out.append((info, read_upload(batch, info.topic, self._bounds, "stage")))
+                out.append((info, self._read(batch, info)))
         return out
 
     def bodies(self, found: Sequence[Found]) -> Iterator[list[bytes]]:
@@ -220,7 +221,11 @@ class Stages:
             check(self._disk, stem, info.bytes, info.crc)
             for batch in chain.from_iterable(pieces(whole, PORTION) for whole in rows_of(self._disk, stem)):
                 with self.intake.holding(batch.nbytes):
-                    yield listed(read_upload(batch, info.topic, self._bounds, "stage").bodies)
+                    yield listed(self._read(batch, info).bodies)
+
+    def _read(self, batch: pa.RecordBatch, info: StageInfo) -> Upload:
+        """Rows of a stage as they came."""
+        return read_upload(receive(batch, STAGED, self._bounds), info.topic, self._bounds)
 
     def in_order(self, found: Sequence[Found]) -> list[Found]:
         """Stages that bring the same rows in their order; those that had to be merged are new ones.

@@ -1,0 +1,176 @@
+"""Messages that came back to a queue, in its order, as somebody keeps them in mind; what left since is passed over.
+
+A filter's list keeps those that it wants, and it and all lists together those at which they have still to look.  They
+are kept as they came, a run in one piece, so that a million of them cost what the runs cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace, merge
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.core.queue.order.runs import Key
+from penstock.core.state.durable import to_array
+from penstock.records.chunks import Chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.target_list import TargetList
+
+GONE_MOST = 4096
+"""So many messages that are ready no more may still be in pieces."""
+
+
+class Piece:
+    """Messages that share a place, or stand each at its own LSN, in the order of the queue."""
+
+    __slots__ = ("at", "born", "by", "lsns", "place")
+
+    def __init__(self, lsns: Sequence[int], place: int, by: TargetList | None, born: int) -> None:
+        self.lsns = lsns
+        self.at = 0  # those before it are gone
+        self.place = place  # a number that sorts; 0: their own LSNs
+        self.by = by  # the list that has no need to look: it gave them out, and wants them
+        self.born = born  # how many lists there had been
+
+
+class Recalled:
+    """Some of what came back; no message is in it twice."""
+
+    __slots__ = ("_gone", "_heap", "_serial", "count")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Key, int, Piece]] = []  # by where the first of each stood when it was looked at
+        self._serial = 0  # keeps pieces from being compared
+        self._gone = set[int]()  # ready no more, and perhaps in a piece
+        self.count = 0  # messages in pieces, some of them gone
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def key(self, lsn: int, place: int) -> Key:
+        """Where a message stands."""
+        return place or lsn, lsn
+
+    def cuts(self, chunk: Chunk, place: int) -> Iterator[Sequence[int]]:
+        """An ascending chunk in pieces, each in the order of the queue."""
+        yield chunk
+
+    # -- what comes and goes
+
+    def put(self, chunk: Chunk, place: int, by: TargetList | None = None, born: int = 0) -> None:
+        """These came back, ascending.  place: `Run.where`, or 0."""
+        if self._gone and not self._gone.isdisjoint(chunk):
+            self._sweep()
+        for lsns in self.cuts(chunk, place):
+            self._push(Piece(lsns, place, by, born))
+
+    def _push(self, piece: Piece) -> None:
+        self._serial += 1
+        self.count += len(piece.lsns)
+        heappush(self._heap, (self.key(piece.lsns[0], piece.place), self._serial, piece))
+
+    def left(self, chunk: Chunk) -> bool:
+        """These are ready no more; whether another one is the first."""
+        if not self._heap:
+            return False
+        first = self._heap[0][0]
+        self._gone.update(chunk)
+        if len(self._gone) > GONE_MOST:
+            self._sweep()
+        return self.head() != first
+
+    def clear(self) -> None:
+        """None is ready any more."""
+        for _, _, piece in self._heap:
+            piece.lsns, piece.at = (), 0
+        self._heap.clear()
+        self._gone.clear()
+        self.count = 0
+
+    def _sweep(self) -> None:
+        """Take out of the pieces what is gone."""
+        gone = np.fromiter(self._gone, dtype=np.int64, count=len(self._gone))
+        self._gone.clear()
+        pieces = [piece for _, _, piece in self._heap]
+        self._heap, self.count = [], 0
+        for piece in pieces:
+            lsns = np.array(piece.lsns[piece.at :], dtype=np.int64)
+            piece.lsns, piece.at = to_array(lsns[~np.isin(lsns, gone)]), 0
+            if len(piece.lsns):
+                self._serial += 1
+                self.count += len(piece.lsns)
+                self._heap.append((self.key(piece.lsns[0], piece.place), self._serial, piece))
+        heapify(self._heap)
+
+    # -- what is there
+
+    def head(self) -> Key | None:
+        """Where the first stands; None without one."""
+        heap, gone = self._heap, self._gone
+        while heap:
+            told, serial, piece = heap[0]
+            lsns, at = piece.lsns, piece.at
+            while at < len(lsns) and lsns[at] in gone:
+                gone.remove(lsns[at])
+                at += 1
+            self.count -= at - piece.at
+            piece.at = at
+            if at == len(lsns):
+                heappop(heap)
+                continue
+            key = self.key(lsns[at], piece.place)
+            if key == told:
+                return key
+            heapreplace(heap, (key, serial, piece))
+        gone.clear()
+        return None
+
+    def living(self, piece: Piece) -> Iterator[int]:
+        """Those of a piece that are there, in order."""
+        return (lsn for lsn in islice(piece.lsns, piece.at, None) if lsn not in self._gone)
+
+    def first(self, count: int) -> list[Key]:
+        """Where the first so many stand, in order."""
+        return list(islice(merge(*(self._keys(piece) for _, _, piece in self._heap)), count))
+
+    def head_for(self, born: int) -> Key | None:
+        """Where the first stands that came since there were so many lists."""
+        first = self.head()
+        if first is None or self._heap[0][2].born >= born:
+            return first
+        others = (self._keys(piece) for _, _, piece in self._heap if piece.born >= born)
+        return next(merge(*others), None)
+
+    def _keys(self, piece: Piece) -> Iterator[Key]:
+        return (self.key(lsn, piece.place) for lsn in self.living(piece))
+
+    def has(self, lsn: int) -> bool:
+        """Whether this one is there."""
+        return lsn not in self._gone and any(lsn in piece.lsns[piece.at :] for _, _, piece in self._heap)
+
+    # -- a few at a time
+
+    def next(self, most: int) -> Piece | None:
+        """The first few, as a piece of their own that stays until it is cut off."""
+        if self.head() is None:
+            return None
+        piece = self._heap[0][2]
+        if len(piece.lsns) - piece.at > most:
+            end = piece.at + most
+            rest = Piece(piece.lsns[end:], piece.place, piece.by, piece.born)
+            self.count -= len(rest.lsns)
+            piece.lsns = piece.lsns[:end]
+            self._push(rest)
+        return piece
+
+    def cut(self, piece: Piece, upto: int) -> None:
+        """Those of a piece up to this LSN are none of its business any more."""
+        before = len(piece.lsns) - piece.at
+        done = [lsn for lsn in islice(piece.lsns, piece.at, None) if lsn <= upto]
+        piece.lsns, piece.at = [lsn for lsn in islice(piece.lsns, piece.at, None) if lsn > upto], 0
+        self._gone.difference_update(done)
+        self.count -= before - len(piece.lsns)

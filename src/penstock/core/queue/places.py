@@ -1,0 +1,175 @@
+"""Every place in which a message of a queue can stand, with its state: whoever looks at a queue goes over these.
+
+    ready      never delivered, come back; of a tenant; in line behind its key; its keys not known yet
+    held       a barrier that waits and what it holds back; found by a pass over the log that is not over
+    inactive   beyond the target depth
+    delayed    in back-off, scheduled
+    leased     held by a consumer, or by nobody
+    dying      out of the queue as soon as its dead letter is written
+
+A message stands in exactly one of them.  What was delivered at most once and is not acknowledged stands in none: it is
+in its receiver's backlog, and no longer in the queue.  Looking changes nothing, and the chunks will not change either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from penstock.core.queue.order.runs import NEVER, Run, view
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.settling.leases import SLOT
+from penstock.records.chunks import Chunk, Longs
+from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.parts import Parts
+    from penstock.core.queue.shares.shares import Shares
+
+State: TypeAlias = Literal["ready", "held", "inactive", "delayed", "leased", "dying"]
+
+STATES: tuple[State, ...] = get_args(State)
+
+AVAILABLE: tuple[State, ...] = ("ready", "held")
+"""What queries look at, and what is ready for clients that know no barriers."""
+
+WAITING: tuple[State, ...] = ("ready", "held", "inactive", "delayed")
+"""What nobody holds and what is not on its way out."""
+
+Part: TypeAlias = Literal[
+    "main", "returned", "tenants", "lines", "unkeyed", "barriers", "found", "tail", "retries", "scheduled", "leases",
+    "letters",
+]  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Some messages of one state, kept by one part of the queue.
+
+    fresh    those that were never delivered and stand at their own LSN, as ascending chunks
+    back     the others, as runs
+    loose    the LSNs of `fresh` in any order, where that costs less
+    lowest   an LSN that none here is older than, or none of the messages before which these wait
+    """
+
+    state: State
+    part: Part
+    count: int
+    fresh: Callable[[], Iterable[Chunk]] | None = None
+    back: Callable[[], Iterable[Run]] | None = None
+    loose: Callable[[], Iterable[Longs]] | None = None
+    lowest: Callable[[], int] | None = None
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All of it, each chunk ascending."""
+        if self.fresh is not None:
+            yield from self.fresh()
+        if self.back is not None:
+            yield from (run.chunk for run in self.back() if len(run.chunk))
+
+    def runs(self) -> Iterator[Run]:
+        """All of it."""
+        if self.fresh is not None:
+            yield from (Run(chunk, False) for chunk in self.fresh())
+        if self.back is not None:
+            yield from (run for run in self.back() if len(run.chunk))
+
+    def oldest(self, most: int = NEVER) -> int:
+        """As `lowest`; where that has to be looked for, among so many chunks."""
+        if self.lowest is not None:
+            return self.lowest()
+        return min((chunk[0] for chunk in islice(self.chunks(), min(most, NEVER)) if len(chunk)), default=NEVER)
+
+
+def places(queue: Parts, *states: State) -> Iterator[Place]:
+    """The places in these states, or in all, that hold something."""
+    return (place for place in _places(queue) if place.count and (not states or place.state in states))
+
+
+def _places(queue: Parts) -> Iterator[Place]:
+    main, tail, delays, barriers, older = queue.main, queue.tail, queue.delays, queue.barriers, queue.older
+    if main.count:
+        loose = main.copies if isinstance(main, PriorityOrder) and main.in_rows else None
+        yield Place("ready", "main", main.count, main.chunks, loose=loose, lowest=main.lowest)
+    yield Place("ready", "returned", queue.returned.count, back=queue.returned.runs)
+    if queue.shares is not None:
+        yield from _of_shares(queue.shares)
+    yield Place("held", "barriers", barriers.held, barriers.chunks, barriers.runs, lowest=barriers.floor)
+    if older is not None:
+        yield Place("held", "found", older.count, lambda: older.chunks)
+    if tail.count:
+        yield Place("inactive", "tail", tail.count, tail.chunks, lowest=tail.lowest)
+    yield Place("delayed", "retries", delays.retries.count, back=delays.retries.runs)
+    yield Place("delayed", "scheduled", delays.scheduled.count, delays.scheduled.chunks)
+    if queue.leased:
+        held = lambda: (run for run, _ in leased(queue))  # noqa: E731
+        lowest = lambda: min((one.leases.lowest() for one in queue.all_consumers), default=NEVER)  # noqa: E731
+        yield Place("leased", "leases", queue.leased, back=held, lowest=lowest)
+    yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
+
+
+def _of_shares(shares: Shares) -> Iterator[Place]:
+    tenants, groups, staging = shares.tenants, shares.groups, shares.staging
+    if tenants is not None:
+        yield Place("ready", "tenants", tenants.count, tenants.chunks, tenants.runs, lowest=tenants.floor)
+    if groups is not None:
+        yield Place("ready", "lines", groups.count, groups.chunks, groups.apart.values, groups.waiting, groups.floor)
+    yield Place("ready", "unkeyed", staging.count, staging.chunks, staging.runs, lowest=staging.floor)
+
+
+def leased(queue: Parts) -> Iterator[tuple[Run, Consumer]]:
+    """What is leased, with who holds it; each one's oldest grants first."""
+    for consumer in queue.all_consumers:
+        if consumer.leases.count:
+            yield from ((run, consumer) for run in consumer.leases.held() if run.place != SLOT)
+
+
+def standing(queue: Parts, *states: State) -> Iterator[tuple[State, Run, Consumer | None]]:
+    """Everything in these states, or in all: of each run its state and who holds it, in no order."""
+    for place in places(queue, *states):
+        state: State = place.state
+        if place.part == "leases":
+            for run, consumer in leased(queue):
+                yield state, run, consumer
+        else:
+            for run in place.runs():
+                yield state, run, None
+
+
+def first(queue: Parts, most: int, *states: State) -> list[tuple[State, Run, Consumer | None]]:
+    """The same of the `most` oldest messages by LSN, and of some more."""
+    out: list[tuple[State, Run, Consumer | None]] = []
+    count, bound = 0, NEVER
+    for state, run, consumer in sorted(standing(queue, *states), key=_first_lsn):
+        if not most or run.chunk[0] > bound:
+            break
+        out.append((state, run if len(run.chunk) <= most else run.part(run.chunk[:most], True), consumer))
+        count += min(len(run.chunk), most)
+        if count >= most and bound == NEVER:
+            lsns = np.concatenate([view(part.chunk) for _, part, _ in out])
+            bound = int(np.partition(lsns, most - 1)[most - 1])
+    return out
+
+
+def _first_lsn(one: tuple[State, Run, Consumer | None]) -> int:
+    return one[1].chunk[0]
+
+
+def chunks(queue: Parts, *states: State) -> Iterator[Chunk]:
+    """Everything in these states, or in all, in no order."""
+    return (chunk for place in places(queue, *states) for chunk in place.chunks())
+
+
+def oldest(queue: Parts, most: int = NEVER) -> int:
+    """No message in the queue is older; looked for, where it is not known, among so many chunks of each place."""
+    return min((place.oldest(most) for place in places(queue)), default=NEVER)
+
+
+__all__ = [
+    "AVAILABLE", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "leased", "oldest", "places",
+    "standing",
+]  # fmt: skip

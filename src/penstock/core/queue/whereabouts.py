@@ -1,0 +1,188 @@
+"""Where a message of a queue is and what it waits for there, and what of the queue is not ready: words and sentences.
+
+Each is a word for programs and a sentence for people.  Looking changes nothing; moments are told in UTC.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias, assert_never
+
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.places import Place, leased
+from penstock.core.queue.priority.order import PriorityOrder
+from penstock.core.queue.settling.attempts import binding_limit
+from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.shares import told as told_shares
+from penstock.records.chunks import Chunk, Now
+
+if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
+
+Said: TypeAlias = tuple[str, str]
+
+# -- one message
+
+
+def where(queue: Contents, lsn: int, now: Now) -> Said | None:
+    """Where a message is; None for one that the queue does not have."""
+    for place in queue.places():
+        for run in place.runs():
+            if _has(run.chunk, lsn):
+                return _told(queue, place, run, lsn, now)
+    for consumer in queue.holders():
+        if any(run.place == SLOT and _has(run.chunk, lsn) for run in consumer.leases.held()):
+            return "delivered", f"it was delivered, at most once, to {named(consumer)}"
+    return None
+
+
+def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
+    match place.part:
+        case "main":
+            return "ready", "it is ready"
+        case "returned":
+            return "ready", f"it is ready again{_after(queue, run)}"
+        case "tenants" | "lines" | "unkeyed":
+            word, text, front = told_shares.where(queue, place.part, lsn)
+            holder = where(queue, front, now) if front else None
+            return word, f"{text}, of which is said: {holder[1]}" if holder is not None else text
+        case "barriers":
+            return "barrier", _of_barriers(queue, lsn)
+        case "found":
+            return "recovering", RECOVERING
+        case "tail":
+            return "inactive", f"it is inactive behind the target depth of {queue.settings.target_queue_depth}"
+        case "retries":
+            times = f"{run.tally.failures} failure{'' if run.tally.failures == 1 else 's'}"
+            return "delayed", f"it is delayed until {told(run.deadline)}, after {times}{_limit(queue)}"
+        case "scheduled":
+            (due,) = queue.delays.scheduled.times_of(range(lsn, lsn + 1)).tolist()
+            return "delayed", f"it is delayed until {told(due)}"
+        case "leases":
+            return "leased", _held(queue, lsn, now)
+        case "letters":
+            return "dying", "it has expired, and its dead letter is being written"
+        case _:
+            assert_never(place.part)
+
+
+def _of_barriers(queue: Contents, lsn: int) -> str:
+    before = 0
+    for barrier in queue.barriers.waiting():
+        if barrier.lsn == lsn:
+            return "it is a barrier, and waits until all before it is settled"
+        held = [] if barrier.main is None else list(barrier.main.chunks())
+        held += [] if barrier.back is None else [run.chunk for run in barrier.back.runs()]
+        if any(_has(chunk, lsn) for chunk in held):
+            before = barrier.lsn
+    return f"it is held back by the barrier at LSN {before}"
+
+
+def _held(queue: Contents, lsn: int, now: Now) -> str:
+    run, consumer = next((run, holder) for run, holder in leased(queue) if _has(run.chunk, lsn))
+    if consumer.fenced:
+        return f"it is planned for the {consumer.tag.replace(':', ' ', 1)}"
+    until = f" until {told(now.wall + run.deadline - now.mono)}" if run.deadline else ", and its lease has no end"
+    return f"it is leased by {named(consumer)}{until}, attempt {run.tally.deliveries}"
+
+
+def before(queue: Contents, lsn: int) -> int:
+    """How many ready messages stand before this one; 0 where they do not stand in order of arrival."""
+    main = queue.main
+    if isinstance(main, PriorityOrder) or not main.has(lsn):
+        return 0
+    fresh = sum(bisect_left(chunk, lsn) for chunk in main.chunks())
+    return fresh + sum(run.below((lsn, lsn)) for run in queue.returned.runs())
+
+
+# -- the queue
+
+RECOVERING = "older messages are being looked for in the log, and it waits for their order"
+
+
+def not_ready(queue: Contents, now: Now) -> Iterator[Said]:
+    """What of the queue is not ready, and until when."""
+    if queue.delayed:
+        due = queue.delays.scheduled.next_after(0) if queue.delays.scheduled.count else NEVER
+        if queue.delays.retries.count:
+            due = min(due, queue.delays.retries.head()[0])
+        yield "delayed", f"{messages(queue.delayed)} delayed, the next until {told(due)}"
+    if queue.leased:
+        yield "leased", f"{messages(queue.leased)} leased"
+    if queue.dying:
+        again = queue.letters.due
+        text = f"{messages(queue.dying)} on the way to the dead letters"
+        if again < NEVER:
+            text = f"a full queue refuses the dead letters of {messages(queue.dying)}; they are tried again in "
+            text += f"{max(again - now.mono, 0) / 1e6:.0f} s"
+        yield "dying", text
+    if queue.inactive:
+        depth = queue.settings.target_queue_depth
+        yield "inactive", f"{messages(queue.inactive)} inactive behind the target depth of {depth}"
+    first = queue.barriers.first
+    if first is not None:
+        behind = messages(queue.barriers.held - 1, "")
+        text = f"the barrier at LSN {first.lsn} waits until all before it is settled, and holds back {behind}behind it"
+        yield "barrier", text
+
+
+def at_work(queue: Contents) -> Iterator[Said]:
+    """What the queue is busy with before it may deliver."""
+    if queue.ranking is not None:
+        yield "ranking", "priorities of its messages are being worked out"
+    if queue.older is not None:
+        yield "recovering", RECOVERING
+    if queue.expiry.busy:
+        yield "expiring", "messages that expired are being removed first"
+    if queue.overfull:
+        yield "overfull", "what is beyond its limits is being removed first"
+    if queue.onward is not None:
+        yield "onward", f"what is due here goes on to exchange '{queue.onward}', and to no consumer"
+
+
+# -- words
+
+
+def named(consumer: Consumer) -> str:
+    """A consumer for people."""
+    if consumer.client and consumer.client != consumer.tag:
+        return f"consumer '{consumer.tag}' of client '{consumer.client}'"
+    return f"consumer '{consumer.tag or consumer.client}'"
+
+
+def told(wall: int) -> str:
+    """A moment, to the millisecond."""
+    try:
+        moment = datetime.fromtimestamp(wall // 1_000_000, UTC).replace(microsecond=wall % 1_000_000 // 1000 * 1000)
+    except (ValueError, OverflowError, OSError):
+        return f"{wall // 1_000_000} s after 1970"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def messages(count: int, verb: str | None = None) -> str:
+    """So many messages, and what they do: `is` or `are`, if not this."""
+    noun = "message" if count == 1 else "messages"
+    return f"{count} {noun} {('is' if count == 1 else 'are') if verb is None else verb}"
+
+
+def _after(queue: Contents, run: Run) -> str:
+    times = run.tally.deliveries
+    return f", after {times} deliver{'y' if times == 1 else 'ies'}{_limit(queue)}" if times else ""
+
+
+def _limit(queue: Contents) -> str:
+    limit = binding_limit(queue.settings)
+    return "" if limit is None else f"; {limit[0]} allows {limit[1]} deliveries"
+
+
+def _has(chunk: Chunk, lsn: int) -> bool:
+    if isinstance(chunk, range):
+        return lsn in chunk
+    at = bisect_left(chunk, lsn)
+    return at < len(chunk) and chunk[at] == lsn
+
+
+__all__ = ["at_work", "before", "messages", "named", "not_ready", "told", "where"]

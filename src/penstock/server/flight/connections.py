@@ -1,0 +1,220 @@
+"""The connections of Flight's ports as the kernel sees them: who has not logged in is bounded, and all can be cut.
+
+gRPC owns its sockets, shows none, and reads a message of any size before it asks who sends it.  But they are
+descriptors of this process: those at one of our ports are found by their address, the kernel counts what came on each
+(`TCP_INFO`), and `shutdown` ends what gRPC would wait for.  So before its first call is let in a connection has a time
+and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  After
+that call nothing here looks at it again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.log.descriptors import exhausted, lent
+from penstock.records.dataclass import dataclass
+
+LOOK_S, IDLE_S = 0.025, 0.1
+"""Between two looks, while somebody has not logged in and otherwise: at 1 GB/s so many GB come in between."""
+
+COST = 20
+"""Between two looks pass so many times what one took: with very many descriptors a look takes milliseconds."""
+
+_FOLDER = "/proc/self/fd"
+_BYTES = struct.Struct("=Q")
+_AT_BYTES = 128
+"""Where `tcpi_bytes_received` is in `struct tcp_info` (linux/tcp.h, since Linux 4.1)."""
+
+Peer = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """What connections may do before their first call is let in."""
+
+    seconds: float = 10.0
+    bytes: int = 4 * 2**20  # enough for a first call with the largest command
+    most: int = 128
+    from_one_address: int = 32
+
+
+class _Seen(NamedTuple):
+    """A connection on which no call was let in so far."""
+
+    since: float
+    peer: Peer
+
+
+class Connections:
+    """Those of some ports.  `known` belongs to any thread, and so do `watch`, `cut_all` and `end`."""
+
+    def __init__(self, strangers: Strangers | None = None) -> None:
+        self.strangers = strangers or Strangers()
+        self.cut = 0  # connections so far, for what they did before a login
+        self._ports = set[int]()
+        self._known = set[Peer]()  # those with a call that was let in since the last look
+        self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
+        self._others = set[int]()  # sockets that are nobody's business here, or not any more
+        self._looking = threading.Lock()
+        self._adding = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, port: int) -> None:
+        """Look after the connections of a port on which this process listens, until `end`."""
+        with self._looking:
+            self._ports.add(port)
+            if self._thread is None and os.path.isdir(_FOLDER):
+                self._thread = threading.Thread(target=self._run, name="penstock-flight-strangers", daemon=True)
+                self._thread.start()
+
+    def known(self, peer: Peer) -> None:
+        """A call of this peer was let in."""
+        with self._adding:
+            self._known.add(peer)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def cut_all(self) -> int:
+        """End every connection; how many there were.  Calls on them end as if the client had gone."""
+        count = 0
+        for _, one in _sockets():
+            with one:
+                count += _peer(one, self._ports) is not None and _shut(one)
+        return count
+
+    def look(self, now: float) -> None:
+        """Find connections that are new, and cut those that did what strangers may not."""
+        with self._looking:
+            with self._adding:  # whoever was known before this look has a socket that it finds
+                known, self._known = self._known, set[Peer]()
+            present = set[int]()
+            for number, descriptor in _descriptors():
+                present.add(number)
+                if number not in self._others:
+                    self._look_at(number, descriptor, now, known)
+            self._others &= present
+            for number in self._waiting.keys() - present:
+                del self._waiting[number]
+            self._thin_out()
+
+    def _look_at(self, number: int, descriptor: int, now: float, known: set[Peer]) -> None:
+        one = _opened(number, descriptor)
+        if one is None:
+            return
+        with one:
+            seen = self._waiting.get(number)
+            if seen is None:
+                peer = _peer(one, self._ports)
+                if peer is None:
+                    self._others.add(number)
+                    return
+                seen = self._waiting[number] = _Seen(now, peer)
+            may = self.strangers
+            if seen.peer in known:
+                del self._waiting[number]
+                self._others.add(number)
+            elif now - seen.since > may.seconds or _received(one) > may.bytes:
+                self._cut(number, one)
+
+    def _thin_out(self) -> None:
+        """Cut the oldest where there are too many."""
+        may, waiting = self.strangers, self._waiting
+        by_host = Counter(seen.peer[0] for seen in waiting.values())
+        too_many = len(waiting) - may.most
+        doomed: list[int] = []
+        for number, seen in waiting.items():
+            host = seen.peer[0]
+            if by_host[host] > may.from_one_address or len(doomed) < too_many:
+                by_host[host] -= 1
+                doomed.append(number)
+        if doomed:
+            places = dict(_descriptors())
+            for number in doomed:
+                if (one := _opened(number, places.get(number, -1))) is not None:
+                    with one:
+                        self._cut(number, one)
+
+    def _cut(self, number: int, one: socket.socket) -> None:
+        self.cut += _shut(one)
+        self._waiting.pop(number, None)
+        self._others.add(number)  # until gRPC closes it
+
+    def _run(self) -> None:
+        pause = IDLE_S
+        while not self._ended.wait(pause):
+            began = time.monotonic()
+            try:
+                self.look(began)
+            except OSError as error:  # not one descriptor is left to look with: in a moment there may be
+                if not exhausted(error):
+                    raise
+            spent = time.monotonic() - began
+            pause = max(LOOK_S if self._waiting else IDLE_S, COST * spent)
+
+
+def _descriptors() -> Iterator[tuple[int, int]]:
+    """Socket and descriptor of each socket of this process; a socket's number is no other's while it lives."""
+    for name in lent(lambda: os.listdir(_FOLDER)):
+        try:
+            found = os.fstat(int(name))
+        except OSError:
+            continue  # closed meanwhile
+        if stat.S_ISSOCK(found.st_mode):
+            yield found.st_ino, int(name)
+
+
+def _opened(number: int, descriptor: int) -> socket.socket | None:
+    """A socket by a descriptor of our own; None when it is not that one any more."""
+    try:
+        mine = lent(lambda: os.dup(descriptor))
+    except OSError:
+        return None
+    if os.fstat(mine).st_ino != number:
+        os.close(mine)
+        return None
+    return socket.socket(fileno=mine)
+
+
+def _sockets() -> Iterator[tuple[int, socket.socket]]:
+    for number, descriptor in _descriptors():
+        if (one := _opened(number, descriptor)) is not None:
+            yield number, one
+
+
+def _peer(one: socket.socket, ports: set[int]) -> Peer | None:
+    """Who is connected to one of these ports of ours; None for any other socket, those that listen among them."""
+    if one.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    try:
+        mine, peer = one.getsockname(), one.getpeername()
+    except OSError:
+        return None
+    return (str(peer[0]).removeprefix("::ffff:"), int(peer[1])) if mine[1] in ports else None
+
+
+def _received(one: socket.socket) -> int:
+    """Bytes that came."""
+    try:
+        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:
+        return 0
+    return int(_BYTES.unpack_from(info, _AT_BYTES)[0]) if len(info) >= _AT_BYTES + _BYTES.size else 0
+
+
+def _shut(one: socket.socket) -> bool:
+    try:
+        one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False  # it has ended by itself
+    return True

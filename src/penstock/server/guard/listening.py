@@ -1,0 +1,202 @@
+"""Listening sockets of a door, and who comes in at them: counted from the first moment, with TLS or without.
+
+    accept -> stranger -> task: TLS's handshake, where there is TLS -> the door's protocol, which knows its stranger
+                            '-> a line in the log that says whose and why, and nothing else happens
+
+While a door has as many strangers as it may nobody is accepted: who comes waits in the kernel's queue.  The same where
+the process has no descriptors left: silent strangers of all doors have less patience then.  Each handshake is a task
+of its own, so one that is slow stops no other; the identity is asked for at each, so that a renewed one holds from the
+next client on.  For the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING
+
+from penstock.server.guard.strangers import Guard, Guards, Stranger
+
+if TYPE_CHECKING:
+    from penstock.server.tls.files import Identity
+
+AT_ONCE = 32
+"""Connections accepted in one turn of the loop."""
+
+REST_S = 0.25
+"""Nothing is accepted for so long when the process has no descriptors left."""
+
+HANDSHAKE_S = 3600.0
+"""asyncio wants a bound of its own; the guard's is the shorter one."""
+
+SHORT_FOR_S = 10.0
+"""So long after a connection could not be taken health tells of it."""
+
+GOODBYE_S = 5.0
+"""For a client's answer to the end of TLS."""
+
+Protocol = Callable[[Stranger], asyncio.BaseProtocol]
+"""Makes the protocol of one connection, which takes over its stranger's `close` and says when it is known and gone."""
+
+
+_RECEIVED = 128
+"""Where TCP_INFO has tcpi_bytes_received (linux/tcp.h, since Linux 4.1)."""
+
+
+def received(sock: socket.socket) -> int:
+    """Bytes that came at a connection, as the kernel counts them, read or not; 1 for one that is closed already."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED + 8)
+    except OSError:
+        return 1
+    return int(struct.unpack_from("=Q", info, _RECEIVED)[0]) if len(info) >= _RECEIVED + 8 else 1
+
+
+class Entry:
+    """How the doors of one server take their clients: whose guards they ask, and when none could be taken."""
+
+    def __init__(self, guards: Guards, now: Callable[[], float]) -> None:
+        """now: seconds that never go back."""
+        self.guards = guards
+        self._now = now
+        self.exhausted = 0  # times that no descriptor was left for a connection
+        self._exhausted_at = -inf  # when it was so last
+
+    @property
+    def short(self) -> bool:
+        """Whether no descriptor was left for a connection a moment ago."""
+        return self._now() - self._exhausted_at < SHORT_FOR_S
+
+    def refused_by_system(self) -> None:
+        """No descriptor was left for a connection, or no memory: the silent of all doors have less patience."""
+        self.exhausted += 1
+        self._exhausted_at = self._now()
+        self.guards.press()
+
+    def listener(self, door: str, protocol: Protocol, identity: Callable[[], Identity] | None = None) -> Listener:
+        """One for a door of this name.  identity: what is shown in TLS's handshake; without it there is none."""
+        return Listener(self, self.guards.of(door), protocol, identity)
+
+
+class Listener:
+    """Sockets of one door."""
+
+    def __init__(
+        self, entry: Entry, guard: Guard, protocol: Protocol, identity: Callable[[], Identity] | None = None
+    ) -> None:
+        self.refused = 0  # handshakes that failed
+        self._entry = entry
+        self._guard = guard
+        self._protocol = protocol
+        self._identity = identity
+        self._sockets = list[socket.socket]()
+        self._tasks = set[asyncio.Task[None]]()
+        self._accepting = False
+        self._closed = False
+        self._rest: asyncio.TimerHandle | None = None
+
+    def open(self, sockets: Sequence[socket.socket]) -> tuple[str, int]:
+        """Accept at these non-blocking, listening sockets, which are this object's now; the first one's address."""
+        self._sockets += sockets
+        self._accept_again()
+        bound = sockets[0].getsockname()
+        return bound[0], bound[1]
+
+    def close(self) -> None:
+        """Accept nobody any more; handshakes under way end."""
+        self._closed = True
+        self._pause()
+        if self._rest is not None:
+            self._rest.cancel()
+        for sock in self._sockets:
+            sock.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def _accept_again(self) -> None:
+        if not self._accepting and not self._closed:
+            self._accepting = True
+            loop = asyncio.get_running_loop()
+            for sock in self._sockets:
+                loop.add_reader(sock, self._accept, sock)
+
+    def _pause(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            loop = asyncio.get_running_loop()
+            for sock in self._sockets:
+                loop.remove_reader(sock)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            if not self._guard.room:
+                self._pause()
+                self._guard.when_room(self._accept_again)
+                return
+            try:
+                connection, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._refused_by_system(error)
+                return
+            connection.setblocking(False)
+            self._take(connection, address[0], address[1])
+
+    def _refused_by_system(self, error: OSError) -> None:
+        """No descriptor or no memory is left for a connection: later there may be."""
+        self._entry.refused_by_system()
+        self._guard.tell("whoever comes", f"no connection can be taken: {error.strerror}")
+        self._pause()
+        self._rest = asyncio.get_running_loop().call_later(REST_S, self._accept_again)
+
+    def _take(self, connection: socket.socket, host: str, port: int) -> None:
+        def close() -> None:  # until the protocol has the connection
+            task.cancel()
+
+        stranger = self._guard.enter(host, port, close)
+        stranger.received = partial(received, connection)
+        if self._identity is not None:
+            stranger.doing = "its TLS handshake was not over"
+        task = asyncio.get_running_loop().create_task(self._greet(connection, stranger))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _greet(self, connection: socket.socket, stranger: Stranger) -> None:
+        """TLS's handshake, if there is one; then the connection is the protocol's."""
+        loop, met = asyncio.get_running_loop(), False
+
+        def protocol() -> asyncio.BaseProtocol:
+            nonlocal met
+            made = self._protocol(stranger)
+            met = self._identity is None  # with TLS it meets its client after the handshake
+            return made
+
+        try:
+            if self._identity is None:
+                await loop.connect_accepted_socket(protocol, connection)
+            else:
+                await loop.connect_accepted_socket(
+                    protocol,
+                    connection,
+                    ssl=self._identity().context,
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=GOODBYE_S,
+                )
+                met = True
+        except (OSError, EOFError) as error:  # ssl's errors are among them
+            self._refuse(stranger, error)
+        finally:
+            if not met:
+                stranger.gone()
+
+    def _refuse(self, stranger: Stranger, error: OSError | EOFError) -> None:
+        from penstock.server.tls.handshakes import why
+
+        self.refused += 1
+        if (reason := why(error)) is not None:
+            stranger.tell(reason)

@@ -1,0 +1,273 @@
+"""Strangers of a door: connections that have not logged in.  How many there may be, and how long each may stay.
+
+    enter -> stranger --known()--> counted no more; the door's own rules hold
+                |  ^
+                |  '--again()----- it has to say once more who it is (HTTP: the next request)
+                |-----gone()-----> the socket is closed
+                '-----time, or somebody else needs the place--> a line in the log, and `close` is called
+
+Everybody has `time_s`.  Clients speak first in all our protocols, and at once, so of more than `per_address` from one
+address those that have not said a word have a third of it.  Where all `sockets` are taken these have `SILENT_S`, and
+others `SHORT_S`, those of a crowded address first.  So a thousand clients that connect at once are all served, each in
+milliseconds, and a thousand that say nothing soon make room.  Who is `held` waits for us, not we for it.
+
+Knows no protocol and no socket.  For the loop's thread.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from math import inf
+
+from penstock.records.dataclass import dataclass
+from penstock.server.guard.complaints import Complaints
+
+SHORT_S = 1.0
+SILENT_S = 0.25
+
+CROWDED = 3
+"""By how much shorter the time of the silent is where many come from their address."""
+
+GIVE_WAY = 4
+"""Where places are short one in so many gives way at each look."""
+
+LOOK_S = 0.25
+LOOK_SOON_S = 0.05
+"""Between two looks at strangers, while there are some; and while somebody waits for their places."""
+
+HEARD_MOST = 1 << 20
+"""Bytes of a stranger that are read at all.  A door refuses far fewer, but who still writes should hear why."""
+
+Later = Callable[[float, Callable[[], None]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a stranger is allowed."""
+
+    time_s: float = 10.0
+    sockets: int = 512  # of one door
+    per_address: int = 64
+
+
+class Stranger:
+    """One of them."""
+
+    __slots__ = ("_guard", "_heard", "address", "close", "doing", "held", "host", "idle", "port", "received", "since")
+
+    def __init__(self, guard: Guard, host: str, port: int, close: Callable[[], None]) -> None:
+        self._guard = guard
+        self._heard = 0  # bytes, since its time began
+        self.host = host
+        self.port = port
+        self.address = address_of(host)
+        self.since = 0.0
+        self.close = close  # ends the connection; whoever serves it takes this over
+        self.held = False  # it has done its part, and waits for us
+        self.idle = False  # it owes nothing, and to be sent away is no reason for a complaint
+        self.doing = ""  # what it does, for a complaint
+        self.received: Callable[[], int] = self._said  # bytes that came of it; whoever knows better takes this over
+
+    def tell(self, why: str) -> None:
+        """A line in the log: it was sent away."""
+        self._guard.tell(self.host, why)
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is one now."""
+        return self in self._guard
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has said nothing, ever."""
+        return not self.received()
+
+    def _said(self) -> int:
+        return self._heard
+
+    def heard(self, size: int) -> None:
+        """So many bytes came of it, if it is one."""
+        self._heard += size
+        if self._heard > HEARD_MOST and self.counted:
+            self._guard.send_away(self, "bytes", f"it sent more than {HEARD_MOST >> 20} MiB without a login")
+
+    def known(self) -> None:
+        """It has logged in."""
+        self._guard.drop(self)
+
+    def again(self, *, idle: bool = False) -> None:
+        """Its time begins anew, whether it was known or not."""
+        self.held, self.idle, self._heard = False, idle, 0
+        self._guard.drop(self)
+        self._guard.put(self)
+
+    def gone(self) -> None:
+        """Its socket is closed; any number of times."""
+        self._guard.drop(self)
+
+
+class Guard:
+    """The strangers of one door."""
+
+    def __init__(
+        self, door: str, terms: Terms, complaints: Complaints, now: Callable[[], float], later: Later
+    ) -> None:
+        """now: seconds that never go back.  later: runs something after so many of them."""
+        self.door = door
+        self.terms = terms
+        self._complaints = complaints
+        self.closed = Counter[str]()  # by what they went beyond: time, bytes, per_address, sockets
+        self._now = now
+        self._later = later
+        self._strangers = dict[Stranger, None]()  # the oldest first
+        self._by_address = Counter[str]()
+        self._waiting = list[Callable[[], None]]()
+        self._pressed = False
+        self._due = inf  # when to look next
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._strangers)
+
+    def __contains__(self, stranger: Stranger) -> bool:
+        """Whether this is one of them."""
+        return stranger in self._strangers
+
+    @property
+    def room(self) -> bool:
+        """Whether one more may come."""
+        return len(self._strangers) < self.terms.sockets
+
+    def from_address(self, host: str) -> int:
+        """How many there are from where this host is."""
+        return self._by_address[address_of(host)]
+
+    def tell(self, host: str, why: str) -> None:
+        """A line in the log: somebody was sent away."""
+        self._complaints.tell(self.door, host, why)
+
+    def enter(self, host: str, port: int, close: Callable[[], None]) -> Stranger:
+        """Somebody came.  `close` ends his connection; whoever asks `room` first keeps to the terms."""
+        stranger = Stranger(self, host, port, close)
+        self.put(stranger)
+        return stranger
+
+    def when_room(self, go_on: Callable[[], None]) -> None:
+        """Run `go_on` once there is room, for somebody who has to wait: the silent have less patience meanwhile."""
+        self._waiting.append(go_on)
+        self._look_soon()
+
+    def press(self) -> None:
+        """Somebody needs what a stranger holds, a descriptor say: the silent have less patience for one look."""
+        self._pressed = True
+        self._look_soon()
+
+    def _of_crowded_first(self) -> list[Stranger]:
+        """All of them, those of an address with many first, the oldest of each first."""
+        return sorted(self._strangers, key=lambda one: self._by_address[one.address] <= self.terms.per_address)
+
+    def send_away(self, stranger: Stranger, what: str, why: str) -> None:
+        """End its connection.  what: of the terms, for the count."""
+        self.closed[what] += 1
+        if not stranger.idle:
+            stranger.tell(f"{why}: {stranger.doing}" if stranger.doing else why)
+        self.drop(stranger)
+        stranger.close()
+
+    # -- for `Stranger`
+
+    def put(self, stranger: Stranger) -> None:
+        """From now on it is one."""
+        stranger.since = self._now()
+        self._strangers[stranger] = None
+        self._by_address[stranger.address] += 1
+        self._look_soon()
+
+    def drop(self, stranger: Stranger) -> None:
+        """It is none any more, if it was."""
+        if stranger not in self._strangers:
+            return
+        del self._strangers[stranger]
+        self._by_address[stranger.address] -= 1
+        if not self._by_address[stranger.address]:
+            del self._by_address[stranger.address]
+        if self._waiting and self.room:
+            waiting, self._waiting = self._waiting, []
+            for go_on in waiting:
+                go_on()
+
+    # -- time
+
+    def _look_soon(self) -> None:
+        """See that a look is due, sooner when somebody waits."""
+        wanted = self._now() + (LOOK_SOON_S if self._waiting or self._pressed else LOOK_S)
+        if self._due > wanted:
+            self._due = wanted
+            self._later(wanted - self._now(), partial(self._look, wanted))
+
+    def _look(self, due: float) -> None:
+        """Send away whose time is over, and see who waits for a place."""
+        if due != self._due:
+            return  # a sooner one came before this
+        self._due = inf
+        terms, now = self.terms, self._now()
+        crowded = self._pressed or bool(self._waiting)
+        self._pressed = False
+        give_way = -(-len(self) // GIVE_WAY) if crowded else 0
+        for one in self._of_crowded_first() if crowded else list(self._strangers):
+            age = now - one.since
+            if one.held or one not in self._strangers:
+                continue
+            if age >= terms.time_s:
+                self.send_away(one, "time", f"it had not logged in after {terms.time_s:g} s")
+            elif give_way and age >= (most := SILENT_S if one.silent else SHORT_S):
+                give_way -= 1
+                self.send_away(one, "sockets", f"it had not logged in after {most:g} s, and others wait for its place")
+            elif one.silent and age >= terms.time_s / CROWDED and self._by_address[one.address] > terms.per_address:
+                self.send_away(
+                    one, "per_address", f"more than {terms.per_address} connections of its address had not logged in"
+                )
+        if self._strangers or self._waiting:
+            self._look_soon()
+
+
+class Guards:
+    """The guards of a server's doors, by name."""
+
+    def __init__(self, terms: Terms, complaints: Complaints, now: Callable[[], float], later: Later) -> None:
+        self.terms = terms
+        self.complaints = complaints
+        self._now = now
+        self._later = later
+        self.by_door = dict[str, Guard]()
+
+    def of(self, door: str) -> Guard:
+        """The guard of a door."""
+        guard = self.by_door.get(door)
+        if guard is None:
+            guard = self.by_door[door] = Guard(door, self.terms, self.complaints, self._now, self._later)
+        return guard
+
+    def press(self) -> None:
+        """Descriptors are short: silent strangers of all doors have less patience."""
+        for guard in self.by_door.values():
+            guard.press()
+
+
+def address_of(host: str) -> str:
+    """Where a host is, for counting: IPv4 as it is, also written as IPv6; of IPv6 the network of 64 bits.
+
+    Whoever has one address of such a network has all of them (RFC 6177).  What is no address counts by its text.
+    """
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64)) + "/64"

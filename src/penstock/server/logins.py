@@ -1,0 +1,253 @@
+"""Logins of all doors: who is let in, what is remembered of it, and what a wrong one costs.
+
+    at_once     known without work: a plain password of the settings, a fast hash, or a login that was right before
+    ask, wait   otherwise: Argon2id in a thread of two, for the loop and for the threads of a door
+    refused     counted, told in the log, and answered late by the door; who guesses has to wait
+
+A login that was right is remembered under a key of this process, until the user's password is another: so a thousand
+connections of one user cost one hash, and what is remembered is worth nothing outside.  A password in RabbitMQ's form
+is kept by Argon2id after its first login here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.records.password_hashes import ARGON2ID
+from penstock.server.access import Who
+from penstock.server.accounts import Account, Accounts
+from penstock.server.passwords import Kept, keep
+from penstock.server.throttle import Throttle
+from penstock.server.users import Users
+
+logger = logging.getLogger("penstock.server.logins")
+
+WORKERS = 2
+"""Threads that work out hashes; each takes 19 MiB meanwhile."""
+WAITING_MOST = 256
+"""Logins that wait for them; further ones are refused."""
+REMEMBERED_MOST = 10_000
+
+REFUSED_DELAY_S = 0.5
+"""A refused login is answered late, to slow guessing, and as late whatever was wrong."""
+GUESSES = 10
+"""Wrong passwords for one user from one address, before each further one has to wait."""
+GUESSES_A_SECOND = 1.0
+ALL_USERS, ALL_USERS_A_SECOND = 10, 5.0
+"""Times `GUESSES`, from one address for all users together: a relay in front of many clients has one address."""
+
+
+class Verdict(NamedTuple):
+    """Whether somebody is let in."""
+
+    good: bool
+    why: str = ""
+    """Why not, for the log and for the client; it does not tell whether there is such a user."""
+    wait_s: float = 0.0
+    """Another try before that is refused without a look at the password."""
+
+
+GOOD = Verdict(True)
+WRONG = "the user is unknown here, or its password is another"
+
+Complain = Callable[[str, str, str], None]
+"""(door, host, why): a bounded line in the log."""
+
+
+class Logins:
+    """Of one server.  `at_once` and `wait` may be called by any thread."""
+
+    def __init__(
+        self,
+        users: Users,
+        complain: Complain = lambda door, host, why: None,
+        now: Callable[[], float] = time.monotonic,
+        loop: asyncio.AbstractEventLoop | None = None,
+        guesses: int = GUESSES,
+        delay_s: float = REFUSED_DELAY_S,
+    ) -> None:
+        """loop: whose thread writes accounts and the log; None: no password is kept better, and the caller's writes."""
+        self.users = users
+        self.refused = Counter[str]()  # by door
+        self._complain = complain
+        self.delay_s = delay_s
+        self._loop = loop
+        self._key = secrets.token_bytes(32)
+        self._right = OrderedDict[str, tuple[bytes, Kept]]()  # by user: its password under the key, and how it is kept
+        self._under_way = dict[tuple[str, bytes, Kept], Future[bool]]()
+        self._by_user = Throttle(guesses, GUESSES_A_SECOND, now)
+        self._by_address = Throttle(guesses * ALL_USERS, ALL_USERS_A_SECOND, now)
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._upgrading = set[asyncio.Task[None]]()
+
+    # -- asking
+
+    def at_once(self, door: str, user: str, password: str, host: str) -> Verdict | None:
+        """Whether somebody is let in; None where that takes work."""
+        if not self.users.may_come_from(user, host):
+            return self._refuse(door, user, host, "the user may log in from the server's own machine only")
+        kept = self.users.kept(user)
+        secret = self._secret(user, password)
+        with self._lock:
+            known = self._right.get(user)
+            if known is not None and kept is not None and known[1] == kept and hmac.compare_digest(known[0], secret):
+                self._right.move_to_end(user)
+                return GOOD
+            wait_s = max(self._by_user.wait_s((host, user)), self._by_address.wait_s(host))
+        if wait_s:
+            return self._refuse(door, user, host, "too many wrong logins came from this address", wait_s)
+        if kept is not None and kept.slow:
+            return None
+        if self.users.has_plain(user, password) if kept is None else kept.matches(password):
+            if kept is not None and kept.text:
+                self._upgrade_soon(user, password, kept)
+            return GOOD
+        return self._refuse(door, user, host, WRONG)
+
+    async def ask(self, door: str, user: str, password: str, host: str) -> Verdict:
+        """Whether somebody is let in.  For the loop."""
+        verdict = self.at_once(door, user, password, host)
+        if verdict is not None:
+            return verdict
+        future = self._work_out(user, password)
+        if future is None:
+            return self._crowded(door, user, host)
+        return self._judged(door, user, password, host, await asyncio.shield(asyncio.wrap_future(future)))
+
+    async def ask_patiently(self, door: str, user: str, password: str, host: str) -> Verdict:
+        """The same, and a refusal comes late."""
+        began = time.monotonic()
+        verdict = await self.ask(door, user, password, host)
+        if not verdict.good:
+            await asyncio.sleep(began + self.delay_s - time.monotonic())
+        return verdict
+
+    def wait(self, door: str, user: str, password: str, host: str) -> Verdict:
+        """The same for a thread that may wait."""
+        verdict = self.at_once(door, user, password, host)
+        if verdict is not None:
+            return verdict
+        future = self._work_out(user, password)
+        if future is None:
+            return self._crowded(door, user, host)
+        return self._judged(door, user, password, host, future.result())
+
+    def check(self, user: str, password: str, host: str) -> bool:
+        """Whether somebody is let in over Flight, whose threads may wait."""
+        return self.wait("flight", user, password, host).good
+
+    def who(self, user: str) -> Who:
+        """Somebody who has logged in, as rights are judged."""
+        return self.users.who(user)
+
+    def by_certificate(self, door: str, user: str, host: str) -> Verdict:
+        """Whether somebody whose certificate says that it is this user is let in."""
+        if user and self.users.admits(user, host):
+            return GOOD
+        return self._refuse(door, user, host, "no user that the certificate names may log in from there")
+
+    def close(self) -> None:
+        """No login is worked out any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- working out
+
+    def _secret(self, user: str, password: str) -> bytes:
+        said = f"{len(user)} {user} {password}".encode("utf-8", "surrogatepass")
+        return hmac.digest(self._key, said, hashlib.sha256)
+
+    def _work_out(self, user: str, password: str) -> Future[bool] | None:
+        """Whether the hash is this password's, worked out once for all who ask at a time; None: too many wait."""
+        kept = self.users.kept(user)
+        if kept is None:  # gone since
+            future = Future[bool]()
+            future.set_result(False)
+            return future
+        key = (user, self._secret(user, password), kept)
+        with self._lock:
+            found = self._under_way.get(key)
+            if found is not None:
+                return found
+            if len(self._under_way) >= WAITING_MOST:
+                return None
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(WORKERS, "penstock-login")
+            future = self._under_way[key] = self._pool.submit(kept.matches, password)
+        future.add_done_callback(lambda done: self._worked_out(key, done))
+        return future
+
+    def _worked_out(self, key: tuple[str, bytes, Kept], done: Future[bool]) -> None:
+        user, secret, kept = key
+        with self._lock:
+            self._under_way.pop(key, None)
+            if not done.cancelled() and done.exception() is None and done.result():
+                self._right[user] = secret, kept
+                self._right.move_to_end(user)
+                if len(self._right) > REMEMBERED_MOST:
+                    self._right.popitem(last=False)
+
+    def _judged(self, door: str, user: str, password: str, host: str, right: bool) -> Verdict:
+        if right and (kept := self.users.kept(user)) is not None and kept.slow:
+            return GOOD
+        return self._refuse(door, user, host, WRONG)
+
+    # -- refusing
+
+    def _crowded(self, door: str, user: str, host: str) -> Verdict:
+        return self._refuse(door, user, host, f"{WAITING_MOST} logins are being checked, and no more may wait", 1.0)
+
+    def _refuse(self, door: str, user: str, host: str, why: str, wait_s: float = 0.0) -> Verdict:
+        with self._lock:
+            self.refused[door] += 1
+            if not wait_s:
+                self._by_user.count((host, user))
+                self._by_address.count(host)
+        told = f"login of user {user[:60]!r} refused: {why}"
+        if self._loop is None:
+            self._complain(door, host, told)
+        else:
+            self._loop.call_soon_threadsafe(self._complain, door, host, told)
+        return Verdict(False, why, wait_s)
+
+    # -- keeping passwords better
+
+    def _upgrade_soon(self, user: str, password: str, kept: Kept) -> None:
+        """Keep the password of a user of run time by Argon2id from now on, for it is known now."""
+        account = self.users.accounts.users.get(user)
+        if self._loop is not None and account is not None and account.password == kept and kept.algorithm != ARGON2ID:
+            self._loop.call_soon_threadsafe(self._begin_upgrade, user, password, kept)
+
+    def _begin_upgrade(self, user: str, password: str, kept: Kept) -> None:
+        if len(self._upgrading) < WORKERS:  # others have their turn at their next login
+            task = asyncio.ensure_future(self._upgrade(user, password, kept))
+            self._upgrading.add(task)
+            task.add_done_callback(self._upgrading.discard)
+
+    async def _upgrade(self, user: str, password: str, kept: Kept) -> None:
+        better = await asyncio.to_thread(keep, password)
+
+        def work(accounts: Accounts) -> None:
+            account = accounts.users.get(user)
+            if account is not None and account.password == kept:
+                accounts.users[user] = Account(user, better, account.tags)
+
+        try:
+            await self.users.accounts.change(work)
+        except PenstockError as error:
+            logger.warning("the password of user %r stays hashed by %s: %s", user, kept.algorithm, error)
+            return
+        with self._lock:
+            self._right[user] = self._secret(user, password), better

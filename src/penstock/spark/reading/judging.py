@@ -1,0 +1,331 @@
+"""What a JSON value is in a column of a type: the value that Arrow takes for it, or why it has no place there.
+
+One function for each type, a judge, which every way of reading a column asks.  A judge gets any JSON value and raises
+`Unfit` and nothing else; what it gives has a place in a column of its type.  None, which a judge does not get where a
+column may be null, is unfit.  A wary judge raises `Rough` as well, where the value may not be all that is written.
+
+The rules are those of Spark's `from_json`, or stricter where that would change a value without a word: a number beyond
+a column's limits is unfit and never infinity or another number.  Whole numbers may be written with a fraction of zero.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any, TypeAlias, cast
+
+import orjson
+import pyarrow as pa
+
+Judge: TypeAlias = Callable[[Any], Any]
+
+RULES = 2
+"""Which rules these are: another number when another body is bad, so that those who put bodies aside are told apart."""
+
+SHOWN = 60
+"""Letters of a value, or of its place, that a reason has."""
+
+
+class Unfit(Exception):
+    """A value has no place in its column: which one, why, and where below the column it is."""
+
+    def __init__(self, value: object, why: str, path: str = "") -> None:
+        super().__init__(value, why, path)
+        self.value, self.why, self.path = value, why, path
+
+    def below(self, step: str) -> Unfit:
+        """The same, of the whole that has it at this step."""
+        return Unfit(self.value, self.why, step + self.path)
+
+    def of(self, name: str) -> str:
+        """The reason, for a person."""
+        return f"field {(name + self.path)[:SHOWN]!r} is {shown(self.value)}, {self.why}"
+
+
+class Rough(Exception):
+    """A double may have lost digits that this column would have: read the bodies again, with `Number`."""
+
+
+class Number(str):
+    """A number as it is written, where neither a double nor 64 bits need hold all of its digits."""
+
+    __slots__ = ()
+
+
+def shown(value: object) -> str:
+    """A JSON value in short."""
+    if value is None:
+        return "null or missing"
+    if isinstance(value, Number):
+        return str(value)[:SHOWN]
+    if isinstance(value, str):
+        return repr(value[:SHOWN])[:SHOWN]
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return ("true" if value is True else "false" if value is False else repr(value))[:SHOWN]
+
+
+WHOLE = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
+"""Spark's names by bits."""
+
+
+def judge_of(kind: Any, *, wary: bool) -> Judge:
+    """The judge of an Arrow type.  TypeError for a type that no JSON value is.
+
+    wary: of values of a reader that makes a double of every number with a fraction, an exponent or too many digits.
+    """
+    types: Any = pa.types
+    if types.is_string(kind):
+        return _wary_text if wary else _text
+    if types.is_binary(kind):
+        return _bytes
+    if types.is_boolean(kind):
+        return _flag
+    if types.is_signed_integer(kind):
+        return _whole(kind.bit_width, wary)
+    if types.is_float64(kind):
+        return _double
+    if types.is_float32(kind):
+        return _float
+    if types.is_timestamp(kind):
+        return _zoned if kind.tz is not None else _naive
+    if types.is_date(kind):
+        return _date
+    if types.is_decimal(kind):
+        return _decimal(kind.precision, kind.scale, wary)
+    if types.is_map(kind) and types.is_string(kind.key_type):
+        return _map(kind.item_field, wary)
+    if types.is_list(kind):
+        return _list(kind.value_field, wary)
+    if types.is_struct(kind):
+        return _struct([kind.field(place) for place in range(kind.num_fields)], wary)
+    raise TypeError(f"a JSON body gives no {kind}")
+
+
+def _wary_text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    if type(value) is float or type(value) is list or type(value) is dict:
+        raise Rough
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    """Text as it is, anything else as JSON."""
+    if type(value) is str:
+        return value
+    if type(value) is Number:
+        return str(value)
+    if value is None:
+        raise Unfit(value, "not string")
+    try:
+        return orjson.dumps(value, _fragment, orjson.OPT_PASSTHROUGH_SUBCLASS).decode()
+    except TypeError:
+        raise Unfit(value, "nested too deeply for a text") from None
+
+
+def _fragment(value: object) -> object:
+    if isinstance(value, Number):
+        return orjson.Fragment(value.encode())
+    raise TypeError(f"no JSON value: {type(value).__name__}")
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not str:
+        raise Unfit(value, "not binary, which is text in base64")
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise Unfit(value, "not binary: it is no base64") from None
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise Unfit(value, "not boolean")
+    return value
+
+
+def _whole(bits: int, wary: bool) -> Judge:
+    name, least, most = WHOLE[bits], -1 << (bits - 1), 1 << (bits - 1)
+
+    def judge(value: Any) -> int:
+        if type(value) is int:
+            number = value
+        elif type(value) is float and wary:
+            raise Rough
+        elif type(value) is float and value.is_integer():
+            number = int(value)
+        elif type(value) is Number and (exact := _exact(value)) == exact.to_integral_value():
+            number = int(exact)
+        else:
+            raise Unfit(value, f"not {name}")
+        if least <= number < most:
+            return number
+        raise Unfit(value, f"more than {name} holds")
+
+    return judge
+
+
+NOT_FINITE = {
+    "NaN": math.nan,
+    **dict.fromkeys(("Infinity", "+Infinity", "+INF"), math.inf),
+    **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
+}
+"""Texts that are numbers in floating columns, as Spark writes and reads them."""
+
+
+def _double(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is int or type(value) is Number:
+        return float(value)
+    if type(value) is str and (found := NOT_FINITE.get(value)) is not None:
+        return found
+    raise Unfit(value, "not double")
+
+
+FLOAT_ENDS = 2.0**128 - 2.0**103
+"""What is at least so large becomes infinity as a float of 32 bits."""
+
+
+def _float(value: Any) -> float:
+    if type(value) is str and (found := NOT_FINITE.get(value)) is not None:
+        return found
+    if type(value) is not float and type(value) is not int and type(value) is not Number:
+        raise Unfit(value, "not float")
+    number = float(value)
+    if abs(number) < FLOAT_ENDS:
+        return number
+    raise Unfit(value, "more than float holds")
+
+
+def _zoned(value: Any) -> datetime:
+    """A moment: UTC where it names no zone."""
+    moment = _moment(value)
+    if moment.tzinfo is UTC:
+        return moment
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise Unfit(value, "not between the years 1 and 9999 UTC") from None
+
+
+def _naive(value: Any) -> datetime:
+    """The time that it says; of one with a zone the time in UTC."""
+    moment = _moment(value)
+    return moment if moment.tzinfo is None else _zoned(value).replace(tzinfo=None)
+
+
+_BETWEEN = frozenset({"T", " ", ""})
+
+
+def _moment(value: Any) -> datetime:
+    """A date, and a time behind `T` or a space: what else stands between two numbers may mean something else."""
+    if type(value) is str and len(value) > 9 and (value[10:11] in _BETWEEN if value[4] == "-" else value[8] == "T"):
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            pass
+    raise Unfit(value, "no time such as 2026-11-20T08:00:00Z")
+
+
+def _date(value: Any) -> date:
+    if type(value) is str and len(value) == 10 and value[4] == "-" == value[7]:
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    raise Unfit(value, "no date such as 2026-11-20")
+
+
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def _decimal(precision: int, scale: int, wary: bool) -> Judge:
+    """Digits beyond the scale are rounded, half of one away from zero."""
+    name = f"decimal({precision},{scale})"
+    context = Context(precision, ROUND_HALF_UP, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation])
+    unit = Decimal(1).scaleb(-scale)
+
+    def judge(value: Any) -> Decimal:
+        if type(value) is float and wary:
+            raise Rough
+        if type(value) is float or type(value) is int:
+            number = Decimal(repr(value))
+        elif type(value) is Number or (type(value) is str and _DECIMAL.fullmatch(value)):
+            number = _exact(value)
+        else:
+            raise Unfit(value, f"not {name}")
+        try:
+            return context.quantize(number, unit)
+        except InvalidOperation:
+            raise Unfit(value, f"more than {name} holds") from None
+
+    return judge
+
+
+def _exact(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise Unfit(Number(text), "and its exponent is out of all bounds") from None
+
+
+def _list(field: Any, wary: bool) -> Judge:
+    item, nullable = judge_of(field.type, wary=wary), field.nullable
+
+    def judge(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise Unfit(value, "not a list")
+        items: list[Any] = value  # pyright: ignore[reportUnknownVariableType] - its items are of any kind
+        try:
+            return [None if one is None and nullable else item(one) for one in items]
+        except Unfit:
+            raise _first((f"[{place}]", item, nullable, one) for place, one in enumerate(items)) from None
+
+    return judge
+
+
+def _map(field: Any, wary: bool) -> Judge:
+    item, nullable = judge_of(field.type, wary=wary), field.nullable
+
+    def judge(value: Any) -> list[tuple[str, Any]]:
+        if type(value) is not dict:
+            raise Unfit(value, "not an object")
+        items = cast("dict[str, Any]", value)
+        try:
+            return [(name, None if one is None and nullable else item(one)) for name, one in items.items()]
+        except Unfit:
+            raise _first((f".{name}", item, nullable, one) for name, one in items.items()) from None
+
+    return judge
+
+
+def _struct(fields: list[Any], wary: bool) -> Judge:
+    parts = [(field.name, judge_of(field.type, wary=wary), field.nullable) for field in fields]
+
+    def judge(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise Unfit(value, "not an object")
+        get = cast("dict[str, Any]", value).get
+        try:
+            return {name: None if (one := get(name)) is None and null else part(one) for name, part, null in parts}
+        except Unfit:
+            raise _first((f".{name}", part, nullable, get(name)) for name, part, nullable in parts) from None
+
+    return judge
+
+
+def _first(parts: Iterable[tuple[str, Judge, bool, Any]]) -> Unfit:
+    """Of the parts of a value the first that is unfit: where it is, its judge, whether it may be null, and itself."""
+    for step, judge, nullable, one in parts:
+        try:
+            if one is not None or not nullable:
+                judge(one)
+        except Unfit as unfit:
+            return unfit.below(step)
+    raise AssertionError("a judge said two things of one value")

@@ -1,0 +1,304 @@
+"""Do the tests that the documents name notice when the product breaks what they promise?
+
+    make soak-claims CLAIMS_ARGS="[--only TEXT] [--file FILE] [--tries N] [--seed S] [--part 1/2] [--out claims.jsonl]"
+
+For each such test it changes one place at a time among the lines that this test and its neighbours run, and runs the
+test again, in a process of its own.  A test that notices by an assertion is one that can fail.  Those that let all
+changes pass, or only ever fell over an exception, are listed at the end with the sentence that they are meant to prove;
+then it ends with 1.  A change may be none in effect, so a name in the list is a question, not a verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from claims.copies import Nothing, in_copy
+from claims.lines import Lines
+from claims.mutants import SOURCE, Functions, Site, sites
+from claims.rows import TESTS, Claim, claims, tests_of
+
+TRIES = 24
+"""Changes that a test may let pass before it is listed."""
+SECONDS = 120.0
+"""For one run of one test as it is."""
+PATIENCE_S = 4.0
+"""With a change it may wait for what never comes: this long, beside what its run with tracing took."""
+INSIDE = Path(__file__).parent / "inside"
+OUT_OF_SIGHT = (TESTS / "spark", TESTS / "crash")
+"""Judged by walks and kills of minutes each: too slow for this."""
+_AROUND = ("penstock/testing", "penstock/config", "penstock/cli", "penstock/client")
+"""Run by all tests of a door, and seldom what a sentence is about."""
+
+
+@dataclass
+class Verdict:
+    """What became of one test."""
+
+    claim: Claim
+    passed_by: list[str] = field(default_factory=list)
+    """Changes that it did not notice."""
+    fell: list[str] = field(default_factory=list)
+    """Changes at which something raised, asserted by nobody."""
+    noticed: str = ""
+    """The change that an assertion noticed."""
+    trouble: str = ""
+    """Why it could not be asked."""
+
+    @property
+    def stands(self) -> bool:
+        """It can fail."""
+        return bool(self.noticed)
+
+
+class Chooser:
+    """Chooses changes for tests: in lines that the tests beside it run too, and those of other files seldom do.
+
+    What a sentence is about is run by its neighbours in the test file; what a single test runs alone is mostly chance.
+    """
+
+    def __init__(self, seen: dict[Claim, set[tuple[str, int]]], seed: int) -> None:
+        self._seen = seen
+        self._all = Counter(line for lines in seen.values() for line in lines)
+        self._files = Counter(claim.file for claim in seen)
+        self._beside: dict[Path, Counter[tuple[str, int]]] = defaultdict(Counter)
+        for claim, lines in seen.items():
+            self._beside[claim.file].update(lines)
+        self._sites: dict[str, dict[int, list[Site]]] = {}
+        self._seed = seed
+
+    def choose(self, claim: Claim, most: int) -> list[Site]:
+        """Changes, the likeliest first."""
+        dice = random.Random(f"{self._seed} {claim.test}")
+        found = [site for path, line in sorted(self._seen[claim]) for site in self._at(path).get(line, ())]
+        found.sort(key=lambda site: self._likely(claim.file, site) * dice.uniform(0.5, 1.0), reverse=True)
+        return found[:most]
+
+    def _likely(self, file: Path, site: Site) -> float:
+        line = (site.path, site.line)
+        beside, all_files = self._beside[file][line], self._all[line]
+        elsewhere = (all_files - beside + 1) / (len(self._seen) - self._files[file] + 20)
+        here = beside / (self._files[file] + 2)
+        return here / elsewhere * (0.25 if site.path.startswith(_AROUND) else 1.0)
+
+    def _at(self, path: str) -> dict[int, list[Site]]:
+        known = self._sites.get(path)
+        if known is None:
+            known = self._sites[path] = defaultdict(list)
+            for site in sites(path):
+                known[site.line].append(site)
+        return known
+
+
+class Examiner:
+    """A plugin of pytest that examines tests instead of running them: each run is one in a copy of this process."""
+
+    def __init__(self, wanted: Sequence[Claim], tries: int, seed: int, told: Callable[[Verdict], None]) -> None:
+        """told: called with each verdict as it comes."""
+        self.verdicts: list[Verdict] = []
+        self._claims = {(claim.file, claim.test): claim for claim in wanted}
+        self._tries = tries
+        self._seed = seed
+        self._told = told
+        self._items: dict[Claim, list[pytest.Item]] = defaultdict(list)
+        self._functions: Functions | None = None
+        self._failed_by: BaseException | None = None
+        self._took: dict[Claim, float] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Examine what was collected."""
+        for item in session.items:
+            claim = self._claims.get((item.path, getattr(item, "originalname", item.name)))
+            if claim is not None:
+                self._items[claim].append(item)
+        for claim in self._claims.values():
+            if claim not in self._items:
+                self._say(Verdict(claim, trouble="pytest does not collect it"))
+        seen: dict[Claim, set[tuple[str, int]]] = {}
+        for claim in self._items:
+            lines = self.lines_of(claim)
+            if isinstance(lines, Nothing):
+                self._say(Verdict(claim, trouble=lines.why))
+            else:
+                seen[claim] = lines
+        load(path for lines in seen.values() for path, _ in lines)
+        self._functions = Functions()
+        chooser = Chooser(seen, self._seed)
+        for claim in seen:
+            self._say(self.judge(claim, chooser.choose(claim, self._tries)))
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_exception_interact(self, call: pytest.CallInfo[None]) -> None:
+        """Keep what a test failed by."""
+        self._failed_by = call.excinfo.value if call.excinfo is not None else None
+
+    def _say(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        self._told(verdict)
+
+    def lines_of(self, claim: Claim) -> set[tuple[str, int]] | Nothing:
+        """Which lines a test runs, its servers among them."""
+
+        def work() -> set[tuple[str, int]] | Nothing:
+            folder = Path(tempfile.mkdtemp(prefix="claims-"))
+            os.environ["PENSTOCK_CLAIMS_LINES"] = str(folder)
+            seen = Lines()
+            seen.begin()
+            try:
+                failure = self._run(claim)
+            finally:
+                seen.end()
+                told = [line for file in folder.glob("*.lines") for line in file.read_text(encoding="utf-8").split()]
+                shutil.rmtree(folder)
+            if failure:
+                return Nothing(f"it fails as it is: {failure}")
+            places = (line.rpartition(":") for line in told)
+            return seen.seen | {(path, int(number)) for path, _, number in places}
+
+        began = time.monotonic()
+        lines = in_copy(work, SECONDS)
+        self._took[claim] = time.monotonic() - began
+        return lines
+
+    def ask(self, claim: Claim, site: Site) -> str:
+        """Run a test over a change: "" not noticed, "assertion", or what it fell over."""
+        functions = self._functions
+        assert functions is not None
+
+        def work() -> str:
+            os.environ["PENSTOCK_CLAIMS_MUTANT"] = str(site)
+            functions.put_in(site)
+            return self._run(claim)
+
+        answer = in_copy(work, PATIENCE_S + self._took[claim])
+        return answer.why if isinstance(answer, Nothing) else answer
+
+    def _run(self, claim: Claim) -> str:
+        """Run all cases of a test until one fails: "" none, "assertion", or the exception."""
+        for item in self._items[claim]:
+            for report in runtestprotocol(item, log=False, nextitem=None):
+                if report.failed:
+                    error = self._failed_by
+                    if isinstance(error, AssertionError | pytest.fail.Exception):
+                        return "assertion"
+                    return f"{type(error).__name__}: {error}"[:200]
+        return ""
+
+    def judge(self, claim: Claim, chosen: Iterable[Site]) -> Verdict:
+        """Ask until the test notices a change."""
+        verdict = Verdict(claim)
+        for site in chosen:
+            answer = self.ask(claim, site)
+            told = f"{site.path}:{site.line} {site.what}"
+            if answer == "assertion":
+                verdict.noticed = told
+                break
+            if answer == "":
+                verdict.passed_by.append(told)
+            else:
+                verdict.fell.append(f"{told}: {answer}")
+        else:
+            if not verdict.passed_by and not verdict.fell:
+                verdict.trouble = "it runs no line of the product that could be changed"
+        return verdict
+
+
+def load(paths: Iterable[str]) -> None:
+    """Import files of the product, once for all copies of this process."""
+    for path in sorted(set(paths)):
+        importlib.import_module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+
+
+def examine(
+    wanted: Sequence[Claim], tries: int = TRIES, seed: int = 1, told: Callable[[Verdict], None] = lambda verdict: None
+) -> list[Verdict]:
+    """Judge tests, in copies of this process, which must have no threads."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(SOURCE), str(TESTS), str(INSIDE)]
+    )  # of the servers that tests start
+    examiner = Examiner(wanted, tries, seed, told)
+    quiet = [
+        "-q",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:warnings",
+        "-m",
+        "",
+        "--no-header",
+        "--capture=no",
+    ]
+    pytest.main([*quiet, *(claim.node for claim in wanted)], plugins=[examiner])
+    return examiner.verdicts
+
+
+def _line(verdict: Verdict) -> dict[str, object]:
+    claim = verdict.claim
+    return {
+        "test": claim.test, "file": str(claim.file), "document": claim.document,
+        "sentence": claim.sentence, "noticed": verdict.noticed, "passed_by": verdict.passed_by, "fell": verdict.fell,
+        "trouble": verdict.trouble,
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="claims", description="Which tests that documents name can fail?")
+    parser.add_argument("--only", default="", help="tests whose file or name has this in it")
+    parser.add_argument("--file", type=Path, default=None, help="all tests of this file, named by a document or not")
+    parser.add_argument("--part", default="1/1", help="2/3: the second third of them")
+    parser.add_argument("--tries", type=int, default=TRIES)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=None, help="a line of JSON for each test")
+    given = parser.parse_args(arguments)
+    part, _, parts = given.part.partition("/")
+    known = claims() if given.file is None else tests_of(given.file.resolve())
+    wanted = [claim for claim in known if given.only in claim.node]
+    wanted = [claim for claim in wanted if not any(map(claim.file.is_relative_to, OUT_OF_SIGHT))]
+    wanted = wanted[(int(part) - 1) :: int(parts)]
+    done = 0
+
+    def told(verdict: Verdict) -> None:
+        nonlocal done
+        done += 1
+        if given.out is not None:
+            with given.out.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(_line(verdict)) + "\n")
+        asked = len(verdict.passed_by) + len(verdict.fell) + verdict.stands
+        word = (
+            "can fail" if verdict.stands else verdict.trouble.splitlines()[-1] if verdict.trouble else "NOTICED NOTHING"
+        )
+        print(f"{done}/{len(wanted)} {verdict.claim.test}: {word} ({asked} asked)", flush=True)
+
+    verdicts = examine(wanted, given.tries, given.seed, told)
+    doubtful = [verdict for verdict in verdicts if not verdict.stands]
+    print(f"\n{len(verdicts) - len(doubtful)} of {len(verdicts)} tests that documents name can fail.")
+    for verdict in doubtful:
+        claim = verdict.claim
+        print(f"\n{claim.node}\n  {claim.document}: {claim.sentence}")
+        print(f"  {verdict.trouble or f'let {len(verdict.passed_by)} changes pass, fell over {len(verdict.fell)}'}")
+        for change in [*verdict.passed_by[:8], *verdict.fell[:3]]:
+            print(f"    {change}")
+    return 1 if doubtful else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

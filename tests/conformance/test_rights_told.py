@@ -1,0 +1,210 @@
+"""What rights keep from somebody beyond the answer to one request: names in hints, stories and lists, old logins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+import penstock
+from http_lab import Http
+from penstock.errors import AccessRefused, NotFound, PenstockError
+from penstock.testing import Broker
+from rights_house import HELD, Answer, House
+
+pytestmark = pytest.mark.conformance
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with House(tmp_path_factory.mktemp("rights")) as house:
+        yield house
+
+
+# -- logins
+
+CALLS: Mapping[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]] = {
+    "ListActions": lambda client, options: list(client.list_actions(options)),
+    "ListFlights": lambda client, options: list(client.list_flights(b"/", options)),
+    "GetFlightInfo": lambda client, options: client.get_flight_info(
+        flight.FlightDescriptor.for_path("queue", HELD), options
+    ),
+    "GetSchema": lambda client, options: client.get_schema(flight.FlightDescriptor.for_path("queue", HELD), options),
+    "DoGet": lambda client, options: client.do_get(flight.Ticket(b'{"queue": {"name": "held"}}'), options).read_all(),
+    "DoAction": lambda client, options: list(client.do_action(flight.Action("health", b"{}"), options)),
+    "DoPut": lambda client, options: _finished(
+        client.do_put(flight.FlightDescriptor.for_command(b'{"publish": {"topic": "held"}}'), pa.schema([]), options)
+    ),
+    "DoExchange": lambda client, options: _finished(
+        client.do_exchange(flight.FlightDescriptor.for_command(b'{"consume": {"queue": "held"}}'), options)
+    ),
+}
+
+
+def _finished(pair: tuple[flight.FlightStreamWriter, object]) -> None:
+    writer, _ = pair
+    writer.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_who_has_no_login_is_told_nothing_over_flight(house: House, call: str) -> None:
+    for user, password in (("administrator-all", "wrong"), ("nobody", "wrong")):
+        client, options = house.flight(user, password)
+        known = pa.ArrowException if call == "GetSchema" else flight.FlightUnauthenticatedError  # as pyarrow has it
+        with pytest.raises(known, match="may not log in from 127"):
+            CALLS[call](client, options)
+    if call in {"ListActions", "ListFlights", "GetFlightInfo", "GetSchema", "DoGet", "DoAction"}:
+        client, options = house.flight("administrator-all")
+        CALLS[call](client, options)
+
+
+PROBES = {"/healthz", "/readyz", "/metrics", "/"}
+"""Beside these, and the files of the dashboard, nothing answers without a login."""
+
+
+def test_who_has_no_login_is_told_counts_over_http(house: House) -> None:
+    paths = {str(route.path) for route in house.app.routes}
+    open_paths = {path for path in paths if house.http("", "GET", path).kind == "ok"}
+    assert {path for path in open_paths if not path.startswith("/dashboard/")} == PROBES
+    assert "/metrics/per-object" in paths - open_paths
+    assert 'held-' not in house.http("", "GET", "/metrics").text
+    for user, may in (("management-all", False), ("monitoring-none", True)):
+        answer = house.http(user, "GET", "/metrics/per-object")
+        assert (answer.kind == "ok") is may
+        assert ('queue="held"' in answer.text) is may
+
+
+def test_who_is_deleted_may_nothing_although_the_login_is_remembered(house: House) -> None:
+    """A user without an account is none of the settings, whom nothing limits."""
+    assert house.act("held-user", "list", {}).kind == "ok"
+    assert house.http("administrator-all", "DELETE", "/api/users/held-user").kind == "ok"
+    for name, body in (("list", {}), ("stats", {"queue": HELD}), ("purge", {"queue": HELD}), ("topics", {})):
+        assert house.act("held-user", name, body).kind == "refused", name
+    assert house.get("held-user", {"queue": {"name": HELD}}).kind == "refused"
+    house.mend()
+
+
+def test_pipelines_are_told_of_by_whom_they_act_as(house: House) -> None:
+    report = {"driver": "d", "pipelines": {"held-pipeline": {"state": "failed", "error": "forged"}}}
+    assert house.act("keeper", "pipeline_report", report).kind == "refused"  # of the settings, too, and untagged
+    assert "for whom pipelines act as" in house.act("keeper", "pipeline_leave", {"pipelines": []}).text
+    for name, body in (("pipeline_report", report), ("streams", {}), ("pipeline_status", {}), ("sinks", {})):
+        assert house.act("driver", name, body).kind == "ok", name
+    assert house.act("driver", "users", {}).kind == "refused"
+
+
+# -- messages of another vhost
+
+
+def test_a_message_of_another_vhost_is_none(house: House) -> None:
+    publish = {"routing_key": HELD, "payload": "x", "payload_encoding": "string", "properties": {}}
+    assert house.http("management-all", "POST", "/api/exchanges/%2F/amq.default/publish", publish).kind == "ok"
+    lsn = str(house.on_loop(lambda: house.server.engine.core.last_lsn))
+    assert house.act("untagged-all", "story", {"bookmark": lsn}).kind == "ok"
+
+    def told(user: str, name: str, bookmark: str) -> Answer:
+        answer = house.act(user, name, {"bookmark": bookmark, "vhost": "shop"})
+        return Answer(answer.kind, answer.text.replace(f"|{bookmark}|", "|LSN|"))
+
+    for name in ("story", "explain", "cancel"):
+        for user in ("untagged-other", "administrator-all"):
+            there, absent = told(user, name, lsn), told(user, name, "1")  # what stands at 1 is no message
+            assert there.kind == "NotFound", (name, user)
+            assert there == absent
+
+
+# -- hints
+
+
+def test_a_statement_is_told_no_name_that_its_user_may_not_read(house: House) -> None:
+    def told(user: str, table: str) -> Answer:
+        answer = house.get(user, {"sql": {"statement": f'SELECT * FROM "{table}"'}})
+        return Answer(answer.kind, answer.text.replace(table, "T"))
+
+    assert "did you mean 'held'" in told("untagged-all", "heldd").text
+    for near, there in (("heldd", "held"), ("held-toppic", "held-topic")):
+        assert told("untagged-nothing", near) == told("untagged-nothing", there)
+        assert told("untagged-nothing", near).kind == "refused"
+        qualified = house.get("untagged-nothing", {"sql": {"statement": f'SELECT * FROM queue."{near}"'}})
+        assert qualified.kind == "refused"
+
+
+ENTITLED = {
+    "vhost": [{"name": "shop"}],
+    "queue": [{"name": "q"}, {"name": "secret", "underlying_topic": "q"}, {"name": "q", "vhost": "shop"}],
+    "user": [{"name": "guest", "password": "guest", "tags": ["administrator"]}],
+    "entitlement": [{"queue": "^q$", "read": True}, {"vhost": "shop", "read": True}],
+}
+
+
+def test_an_entitlement_is_no_way_into_a_vhost() -> None:
+    """Users of run time need a permission for it, over every door."""
+    with Broker(ENTITLED) as broker:
+        http = Http(broker)
+        http.do("PUT", "users/ann", {"password": "ann", "tags": "management"}, 201)
+        http.do("PUT", "permissions/shop/ann", {"configure": "", "write": "", "read": ""}, 201)
+        address = f"penstock://ann:ann@{broker.flight_url.rpartition('@')[2]}"
+        with penstock.connect(f"{address}/shop") as shop:
+            assert [one["queue"] for one in shop.queues()] == ["q"]
+            assert list(shop.peek("q")) == []
+        with penstock.connect(address) as ann:
+            for act in (lambda: list(ann.peek("q")), lambda: ann.queue("q"), ann.queues, lambda: ann.query("SELECT 1")):
+                with pytest.raises(AccessRefused):
+                    act()
+        assert [(one["vhost"], one["name"]) for one in Http(broker, "ann").get("queues")] == [("shop", "q")]
+
+
+def test_why_a_message_is_not_here_names_no_queue_that_is_hidden() -> None:
+    with Broker(ENTITLED) as broker:
+        http = Http(broker)
+        http.do("PUT", "users/ann", {"password": "ann", "tags": "management"}, 201)
+        http.do("PUT", "permissions/%2F/ann", {"configure": "", "write": "", "read": ""}, 201)
+        http.do("PUT", "queues/%2F/other", {}, 201)
+        mark = broker.publish("secret", "x")  # to the topic `q`, so both have it
+        broker.publish("other", "x")
+        other = str(broker.command(lambda instance: instance.core.last_lsn))
+        ann = Http(broker, "ann")
+        assert mark
+        told = str(ann.get(f"queues/%2F/q/explain?bookmark={other}"))
+        assert "it went to others" in told
+        assert "secret" not in told
+        assert "'other'" in str(http.get(f"queues/%2F/q/explain?bookmark={other}"))
+
+
+# -- queues as a way round
+
+
+def test_a_queue_is_no_way_round_the_right_to_write(house: House) -> None:
+    """What it is given by its name goes to the exchange that it shows; what expires in it goes where it says."""
+    accounts, core = house.server.accounts, house.server.engine.core
+    kept = accounts.permissions["untagged-all", "/"]
+    narrow = type(kept)("untagged-all", "/", ".*", "^(amq.default|mine)$", ".*")
+
+    def permit(one: object) -> None:
+        accounts.permissions["untagged-all", "/"] = one  # type: ignore[assignment]
+        accounts.tell()
+
+    house.on_loop(lambda: permit(narrow))
+    try:
+        shows = {"underlying_topic": "t", "exchange": HELD}
+        assert house.act("untagged-all", "declare", {"queue": "held-view", "settings": shows}).kind == "ok"
+        assert "'held'" in house.put("untagged-all", {"publish": {"topic": "held-view"}}, topic="held-view").text
+        house.on_loop(lambda: permit(type(kept)("untagged-all", "/", ".*", "^mine$", ".*")))
+        expires = {"expiry_address": HELD}
+        assert house.act("untagged-all", "declare", {"queue": "held-new", "settings": expires}).kind == "refused"
+    finally:
+        house.on_loop(lambda: permit(kept))
+        house.on_loop(lambda: core.delete_queue(house.server.engine.now(), core.queue("/", "held-view")))
+
+
+def test_refusals_are_errors_of_their_own(house: House) -> None:
+    """A client is not told by the class of an error whether a stream of others is there."""
+    port = house.server.addresses["flight"]
+    with penstock.connect(f"penstock://untagged-nothing:secret@{port}") as client:
+        for stream in ("held-stream", "gone"):
+            with pytest.raises(NotFound, match=f"no stream '{stream}'"):
+                client.action("stream_lag", with_vhost=False, stream=stream)
+        with pytest.raises(PenstockError, match="access to stream 'held-stream' refused"):
+            client.action("stream_open", stream="held-stream")

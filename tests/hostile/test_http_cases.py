@@ -1,0 +1,60 @@
+"""Words at the HTTP door that once ended the server, or left a traceback in its log: each by its name."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+
+import httpx
+import pytest
+
+from live_server import LiveServer
+
+
+class HttpServer(LiveServer):
+    http = "127.0.0.1:0"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with HttpServer(tmp_path_factory.mktemp("cases")) as server:
+        yield server
+
+
+GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
+
+CASES: dict[str, Sequence[bytes]] = {
+    "a chunk that is none after the answer": (GET + b"transfer-encoding: chunked\r\n\r\n", b"zz\r\n"),
+    "a body that goes on after the answer": (GET + b"content-length: 9\r\n\r\n", b"abc"),
+    "a version that is none behind a HEAD": (
+        b"HEAD /healthz HTTP/1.1\r\nhost: x\r\n\r\nHEAD /healthz HTTP/1.9\r\nhost: x\r\n\r\n",
+    ),
+    "rubbish behind a request": (GET + b"\r\n\x00\x00\x00",),
+    "an upgrade that nobody wants": (GET + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n", b"rest"),
+    "a tunnel that nobody digs": (b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", b"rest"),
+    "the preface of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(9)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_costs_one_connection(server: LiveServer, name: str) -> None:
+    address = server.ready["http"]
+    host, _, port = address.rpartition(":")
+    first, *rest = CASES[name]
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        sock.sendall(first)
+        assert sock.recv(65_536).startswith(b"HTTP/1.1 ")
+        try:
+            for part in rest:
+                sock.sendall(part)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65_536):
+                pass
+        except TimeoutError:
+            raise AssertionError("the connection did not end") from None
+        except OSError:  # it was sent away meanwhile
+            pass
+    assert httpx.get(f"http://{address}/healthz", timeout=20).json()["status"] == "ok"
+    assert server.process is not None
+    assert server.process.poll() is None
+    assert "Traceback" not in server.output()

@@ -1,0 +1,127 @@
+"""Not one descriptor is left to others: the log goes on with those that are kept for it, and without them, too."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pika
+import pytest
+
+from live_server import LiveServer
+from penstock.log.descriptors import KEPT
+from rawlink import RawLink
+
+SETTINGS = """
+[log]
+segment = "64KiB"
+checkpoint_bytes = "64KiB"
+retention = { bytes = "256KiB" }
+"""
+
+
+class Squeezed(LiveServer):
+    """Its limit can be taken away while it runs."""
+
+    http = "127.0.0.1:0"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "settings.toml").write_text(SETTINGS)
+        super().__init__(folder, [str(folder / "settings.toml")], flight=True)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def squeeze(self, *, kept: bool = True) -> tuple[int, int]:
+        """No number that is free may be taken from now on; kept: but by the log.  The limits as they were."""
+        before = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+        used = {int(one) for one in os.listdir(f"/proc/{self.pid}/fd")}
+        first = next(number for number in range(len(used) + 1) if number not in used)
+        if not kept:
+            assert first > KEPT
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (first if kept else first - KEPT, before[1]))
+        return before
+
+    def release(self, limits: tuple[int, int]) -> None:
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, limits)
+
+    def wait_for(self, what: Callable[[], bool], why: str) -> None:
+        until = time.monotonic() + 20
+        while not what():
+            assert self.process is not None
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < until, f"{why}:\n{self.output()}"
+            time.sleep(0.02)
+
+    def segments(self) -> set[str]:
+        return {one.name for one in (self.data / "log").glob("*.arrows")}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Squeezed]:
+    with Squeezed(tmp_path) as server:
+        maps = Path(f"/proc/{server.pid}/maps")
+        server.wait_for(lambda: "_re2" in maps.read_text(), "it did not load what it uses first")
+        server.wait_for(lambda: "pyarrow/_compute" in maps.read_text(), "it did not load what it uses first")
+        yield server
+
+
+def publisher(server: Squeezed) -> Callable[[int], None]:
+    """Publishes so many messages, each confirmed, on a connection that is there before the squeeze."""
+    channel = server.connect(heartbeat=0).channel()
+    channel.confirm_delivery()
+    channel.queue_declare("kept", durable=True)
+    lasting = pika.BasicProperties(delivery_mode=2)
+
+    def publish(count: int) -> None:
+        for _ in range(count):
+            channel.basic_publish("", "kept", os.urandom(8000), lasting, mandatory=True)
+
+    return publish
+
+
+def held(server: Squeezed) -> int:
+    return int(server.connect().channel().queue_declare("kept", passive=True).method.message_count)
+
+
+def test_the_log_begins_new_files_with_what_is_kept_for_it(server: Squeezed) -> None:
+    publish, before = publisher(server), server.segments()
+    limits = server.squeeze()
+    publish(40)
+    assert len(server.segments() - before) >= 2
+    server.wait_for(lambda: any((server.data / "checkpoints").glob("*")), "upkeep wrote no checkpoint")
+    server.release(limits)
+    assert held(server) == 40
+    server.stop()
+    server.start()
+    assert held(server) == 40
+
+
+def test_without_one_descriptor_the_log_goes_on_in_the_file_that_it_has(server: Squeezed) -> None:
+    publish = publisher(server)
+    publish(1)
+    with ExitStack() as stack:
+        for _ in range(KEPT):  # the numbers that are kept would be free otherwise
+            stack.enter_context(RawLink(server.port)).ready()
+        _go_on_without(server, publish)
+    publish(20)
+    assert len(server.segments()) >= 2, "it begins new files again"
+    server.kill()
+    server.start()
+    assert held(server) == 66
+
+
+def _go_on_without(server: Squeezed, publish: Callable[[int], None]) -> None:
+    limits = server.squeeze(kept=False)
+    publish(40)
+    server.wait_for(lambda: "Too many open files" in server.output(), "upkeep did not try")
+    publish(5)
+    server.release(limits)
+    assert held(server) == 46

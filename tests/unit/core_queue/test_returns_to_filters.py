@@ -1,0 +1,223 @@
+"""What comes back to a queue has its old place for consumers with filters, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.effects import Scan, Verb
+from penstock.core.queue.dispatching import recalled
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.recalled import Recalled
+from penstock.core.queue.dispatching.terms import replace
+from penstock.core.queue.priority.ranks import Ranks
+from penstock.core.queue.priority.targets import PriorityRecalled
+from penstock.records.chunks import as_chunk
+from unit.core_queue.test_queue import Bench, First
+
+
+class House(Bench):
+    """A queue whose messages have the bodies `a0`, `b1`, `a2` ... and consumers that want one letter of them."""
+
+    def __init__(self, count: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.bodies: dict[int, bytes] = {}
+        self.scans: list[Scan] = []
+        for n in range(count):
+            body = b"%c%d" % (b"ab"[n % 2], n)
+            (lsn,) = self.publish(body=body)
+            self.bodies[lsn] = body
+
+    def wanting(self, text: str, backlog: int = 1, **options: Any) -> Consumer:
+        return self.worker(filter=First(text), max_backlog=backlog, **options)
+
+    def look(self) -> None:
+        """Answer what is asked of the world until nothing is."""
+        while scans := [effect for effect in self.sink.effects if isinstance(effect, Scan)]:
+            self.scans += scans
+            self.sink.effects[:] = [effect for effect in self.sink.effects if not isinstance(effect, Scan)]
+            for scan in scans:
+                found = [[lsn for lsn in scan.chunk if self.bodies[lsn].startswith(one.text.encode())]
+                         for one in scan.filters]  # fmt: skip
+                self.queue.scanned(self.now, scan.token, found, scan.chunk[-1], self.sink)
+
+    def got(self, consumer: Consumer) -> list[int]:
+        """The numbers of the messages that came."""
+        self.look()
+        return [int(self.bodies[lsn][1:]) for lsn in self.sent(consumer)]
+
+    def held(self, consumer: Consumer) -> list[int]:
+        return sorted(lsn for run in consumer.leases.held() for lsn in run.chunk)
+
+    def end(self, consumer: Consumer, verb: Verb = Verb.ACK) -> None:
+        self.settle(as_chunk(self.held(consumer)), verb, by=consumer)
+
+
+def test_what_is_cancelled_comes_before_what_is_younger() -> None:
+    house = House(80)
+    worker, other = house.wanting("b"), house.wanting("a")
+    assert (house.got(worker), house.got(other)) == ([1], [0])
+    for _ in range(3):
+        house.end(worker, Verb.CANCEL)
+        assert house.got(worker) == [1]
+    house.end(worker)
+    assert house.got(worker) == [3]
+
+
+def test_leases_that_end_give_what_is_oldest_again() -> None:
+    """Forty messages, two at a time: not the first two for ever, and none after a younger one."""
+    house = House(80, lease_period=10)
+    worker = house.wanting("a", 4)
+    assert house.got(worker) == [0, 2, 4, 6]
+    house.advance(10)
+    assert house.got(worker) == [0, 2, 4, 6]
+    house.settle(as_chunk(house.held(worker)[1:3]), by=worker)
+    assert house.got(worker) == [8, 10]
+    house.advance(10)
+    assert house.got(worker) == [0, 6, 8, 10]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_a_leaver_held_comes_before_what_is_younger(lost: bool) -> None:
+    house = House(20)
+    first, second = house.wanting("a", 2), house.wanting("a", 1)
+    assert (house.got(first), house.got(second)) == ([0, 4], [2])
+    house.queue.unsubscribe(house.now, first, house.sink, requeue=True, lost=lost)
+    house.end(second)
+    assert house.got(second) == [0]
+    house.end(second)
+    assert house.got(second) == [4]
+
+
+def test_a_list_that_did_not_give_it_out_waits_until_it_has_looked() -> None:
+    house = House(20)
+    everybody, worker = house.worker(max_backlog=1), house.wanting("a", 1)
+    house.look()
+    assert house.held(everybody) == [100]
+    assert house.got(worker) == [2]
+    house.queue.unsubscribe(house.now, everybody, house.sink, requeue=True)
+    house.end(worker)
+    assert house.sent(worker) == [], "message 0 came back, and nobody has looked at it for this filter"
+    assert house.got(worker) == [0]
+    house.end(worker)
+    assert house.got(worker) == [4]
+
+
+def test_what_it_waits_for_may_be_taken_by_others() -> None:
+    house = House(20)
+    everybody, worker = house.worker(max_backlog=1), house.wanting("a", 1)
+    house.look()
+    house.sent()
+    house.settle(range(100, 101), Verb.RELEASE, by=everybody, delay=5)
+    assert house.held(everybody) == [101]
+    house.queue.pause(everybody)
+    house.advance(5)
+    house.end(worker)
+    assert house.held(worker) == []
+    house.queue.withdraw(house.now, range(100, 101), house.sink)
+    assert house.held(worker) == [104], "without an answer"
+    house.look()
+    house.queue.check()
+
+
+def test_the_list_that_gave_it_out_is_not_asked_again() -> None:
+    house = House(40)
+    worker = house.wanting("a", 3)
+    house.look()
+    asked = len(house.scans)
+    for _ in range(5):
+        house.end(worker, Verb.RELEASE)
+        house.look()
+    assert len(house.scans) == asked
+    other = house.wanting("b", 3)
+    house.look()
+    asked = len(house.scans)
+    house.end(worker, Verb.RELEASE)
+    house.look()
+    assert [[one.text for one in scan.filters] for scan in house.scans[asked:]] in ([], [["b"]])
+    assert (house.held(worker), house.held(other)) == ([100, 102, 104], [101, 103, 105])
+
+
+def test_what_another_filter_let_in_is_not_taken_for_a_match() -> None:
+    house = House(20)
+    worker = house.wanting("a", 2)
+    house.look()
+    replace(house.queue, house.now, worker, house.sink, filter=First("b"), max_backlog=2)
+    house.look()
+    house.sent()
+    house.end(worker, Verb.RELEASE)
+    house.look()
+    assert house.held(worker) == [101, 103]
+    house.end(worker, Verb.RELEASE)
+    assert house.held(worker) == [101, 103], "what it was given since is known"
+
+
+def test_a_full_list_gives_what_is_older_than_all_it_knows() -> None:
+    """What it has no room for comes later, and never behind what is younger."""
+    house = House(40)
+    house.queue.sieved().most = 2
+    first = house.wanting("a", 12)
+    house.look()
+    second = house.wanting("a", 1)
+    assert house.got(second) == [24]
+    for lsn in reversed(house.held(first)):
+        house.queue.pause(first)
+        house.settle(range(lsn, lsn + 1), Verb.RELEASE, by=first)
+    house.queue.unsubscribe(house.now, first, house.sink, requeue=True)
+    out = list[int]()
+    for _ in range(20):
+        house.end(second)
+        out += house.got(second)
+    assert out == [*range(0, 24, 2), *range(26, 40, 2)]
+
+
+# -- what is kept in mind
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.sets(st.integers(1, 60), min_size=1, max_size=9), st.sampled_from([0, 0, 70])),
+            st.tuples(st.just("left"), st.sets(st.integers(1, 60), min_size=1, max_size=9), st.just(0)),
+            st.tuples(st.just("look"), st.just(set[int]()), st.integers(1, 5)),
+        ),
+        max_size=30,
+    ),
+    st.booleans(),
+    st.sampled_from([1, 4096]),
+)
+def test_what_came_back_and_did_not_leave_is_known_in_order(
+    steps: list[tuple[str, set[int], int]], ranked: bool, most: int
+) -> None:
+    ranks = Ranks()
+    ranks.add(range(1, 61), [lsn * 7 % 4 for lsn in range(1, 61)])
+    some = PriorityRecalled(ranks) if ranked else Recalled()
+    there: dict[int, tuple[int, int]] = {}
+    before, recalled.GONE_MOST = recalled.GONE_MOST, most
+    try:
+        for what, lsns, number in steps:
+            if what == "put":
+                new = sorted(lsns - there.keys())
+                if new:
+                    some.put(as_chunk(new), number)
+                    there.update((lsn, some.key(lsn, number)) for lsn in new)
+            elif what == "left":
+                first = min(there.values(), default=None)
+                for lsn in lsns:
+                    there.pop(lsn, None)
+                assert some.left(as_chunk(sorted(lsns))) == (first != min(there.values(), default=None))
+            elif (piece := some.next(number)) is not None:
+                seen = list(some.living(piece))
+                assert seen
+                assert min(there.values()) == there[seen[0]]
+                some.cut(piece, max(seen))
+                for lsn in seen:
+                    del there[lsn]
+            assert some.head() == min(there.values(), default=None)
+            assert some.first(100) == sorted(there.values())
+            assert all(some.has(lsn) == (lsn in there) for lsn in range(1, 61))
+    finally:
+        recalled.GONE_MOST = before

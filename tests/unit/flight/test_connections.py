@@ -1,0 +1,135 @@
+"""Connections of gRPC's ports, seen through the kernel: what is cut before a login, and what is left alone."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from penstock.server.flight.connections import Connections, Strangers
+from penstock.server.flight.logins import host_and_port
+
+MAY = Strangers(seconds=10.0, bytes=1000, most=6, from_one_address=4)
+
+
+class House:
+    """A listening socket, and both ends of each connection to it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.connections = Connections(MAY)
+        self.connections._ports.add(self.listening.getsockname()[1])  # looked at by hand, not by the thread
+
+    def client(self, host: str = "127.0.0.1") -> socket.socket:
+        """A connection from an address of this machine."""
+        made = socket.create_connection(self.listening.getsockname(), source_address=(host, 0))
+        self._stack.enter_context(made)
+        self._stack.enter_context(self.listening.accept()[0])
+        made.settimeout(5)
+        return made
+
+    def look(self, now: float) -> None:
+        self.connections.look(now)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with ExitStack() as stack:
+        yield House(stack)
+
+
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def test_who_does_not_log_in_is_cut_in_time_and_who_does_stays(house: House) -> None:
+    silent, good = house.client(), house.client()
+    house.look(100.0)
+    house.connections.known(good.getsockname())
+    house.look(109.9)
+    assert is_open(silent)
+    house.look(110.1)
+    assert not is_open(silent)
+    house.look(10_000.0)
+    assert is_open(good)
+    assert house.connections.cut == 1
+
+
+def test_who_logs_in_before_anybody_looked_is_not_taken_for_a_stranger(house: House) -> None:
+    good = house.client()
+    house.connections.known(good.getsockname())
+    house.look(0.0)
+    house.look(100.0)
+    assert is_open(good)
+
+
+def test_who_sends_more_than_a_first_call_needs_is_cut_whatever_the_time(house: House) -> None:
+    modest, greedy = house.client(), house.client()
+    modest.sendall(b"x" * 900)
+    greedy.sendall(b"x" * 1100)
+    until = time.monotonic() + 5
+    while is_open(greedy) and time.monotonic() < until:
+        house.look(0.0)
+    assert not is_open(greedy)
+    assert is_open(modest)
+
+
+def test_one_address_has_so_many_and_the_oldest_go(house: House) -> None:
+    early = [house.client() for _ in range(4)]
+    house.look(0.0)
+    elsewhere = house.client("127.0.0.2")
+    late = [house.client() for _ in range(3)]
+    house.look(1.0)
+    assert [is_open(one) for one in early] == [False, False, False, True]
+    assert all(map(is_open, late))
+    assert is_open(elsewhere)
+
+
+def test_all_together_are_so_many(house: House) -> None:
+    clients = [house.client(f"127.0.0.{1 + n}") for n in range(8)]
+    for now, _ in enumerate(clients):
+        house.look(float(now))
+    assert sum(map(is_open, clients)) == 6
+
+
+def test_sockets_of_others_are_left_alone(house: House) -> None:
+    one, other = socket.socketpair()
+    elsewhere = socket.create_server(("127.0.0.1", 0))
+    with one, other, elsewhere, socket.create_connection(elsewhere.getsockname()) as client:
+        house.look(0.0)
+        house.look(1000.0)
+        assert house.connections.cut_all() == 0
+        assert is_open(client)
+        assert is_open(one)
+
+
+def test_all_can_be_cut(house: House) -> None:
+    clients = [house.client() for _ in range(3)]
+    house.connections.known(clients[0].getsockname())
+    house.look(0.0)
+    assert house.connections.cut_all() == 3
+    assert not any(map(is_open, clients))
+
+
+@pytest.mark.parametrize(
+    ("told", "peer"),
+    [
+        ("ipv4:127.0.0.1:5000", ("127.0.0.1", 5000)),
+        ("ipv6:%5B::1%5D:5000", ("::1", 5000)),
+        ("unix:/tmp/x", ("/tmp/x", 0)),
+    ],
+)
+def test_peers_as_grpc_writes_them(told: str, peer: tuple[str, int]) -> None:
+    host, port = host_and_port(told)
+    assert port == peer[1]
+    assert host == peer[0] or not peer[1]
