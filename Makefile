@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-interleavings test-others test-cluster check mypy pyright
-.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-spark soak-interleavings soak-queues conformance clean
+.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-claims conformance clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -25,7 +25,7 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml tools/install
+$(STAMP): pyproject.toml tools/install tools/requirements.lock
 	@tools/install
 
 demo: $(STAMP)
@@ -38,12 +38,12 @@ check: $(STAMP)
 mypy pyright: $(STAMP)
 	@nice -n 19 $(VENV)/bin/$@
 
-# Types and interleavings know no clock: at the lowest priority they take what the tests beside them leave of the cores,
-# and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
+# What fails keeps nothing else from being run: one run tells of everything.  Types and interleavings know no clock: at the
+# lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
 INTERLEAVINGS := tests/sim/test_interleavings.py
 test: $(STAMP)
 	@$(VENV)/bin/ruff check .
-	@$(MAKE) --no-print-directory -j mypy pyright test-interleavings test-others
+	@$(MAKE) --no-print-directory -j --keep-going mypy pyright test-interleavings test-others
 
 test-interleavings: $(STAMP)
 	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q $(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
@@ -52,9 +52,9 @@ test-interleavings: $(STAMP)
 # The soak measures what it sees and has no other tests beside it; then come all the rest, two at a time.  In the order of
 # their names the unit tests, which have short files, come last: both processes end together.
 test-others: $(STAMP)
-	@$(PYTHON_IN) -m pytest tests/soak $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	@$(PYTHON_IN) -m pytest -n 2 --dist loadscope --no-loadscope-reorder \
-		--ignore=tests/soak --ignore=$(INTERLEAVINGS) $(PYTEST_ARGS)
+	@$(PYTHON_IN) -m pytest tests/soak $(PYTEST_ARGS) || [ $$? -eq 5 ]; soak=$$?; \
+		$(PYTHON_IN) -m pytest -n 2 --dist loadscope --no-loadscope-reorder \
+			--ignore=tests/soak --ignore=$(INTERLEAVINGS) $(PYTEST_ARGS) && [ $$soak -eq 0 ]
 
 test-cluster: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m cluster tests/cluster $(PYTEST_ARGS)
@@ -68,12 +68,13 @@ bench-spark: $(STAMP)
 bench-peers: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run_peers.py $(BENCH_ARGS)
 
-# Parts by name: make soak-load, soak-random, soak-spark (cases, rivals and kills of Spark queries;
+# Parts by name: make soak-load, soak-random, soak-hostile (the doors fuzzed from outside), soak-spark (cases, rivals and
+# kills of Spark queries, odd bodies;
 # PENSTOCK_SEED chooses which, and a failure names it), soak-interleavings.
 # PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
 # PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure, and so does
 # make soak-queues, which walks the model of a queue.
-soak: soak-load soak-random soak-spark soak-interleavings
+soak: soak-load soak-random soak-hostile soak-spark soak-interleavings
 
 soak-load: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.soak --out soak.jsonl
@@ -82,9 +83,13 @@ soak-random: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
 		tests/conformance/test_damage.py $(PYTEST_ARGS)
 
+soak-hostile: $(STAMP)
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/hostile $(PYTEST_ARGS)
+
 soak-spark: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/spark/test_queue_cases.py \
-		tests/spark/test_two_drivers.py tests/spark/test_kills.py tests/spark/test_sink_kills.py $(PYTEST_ARGS)
+		tests/spark/test_two_drivers.py tests/spark/test_kills.py tests/spark/test_sink_kills.py \
+		tests/spark/test_parsing.py tests/spark/test_from_json.py tests/spark/test_odd_bodies.py $(PYTEST_ARGS)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest -m cluster tests/cluster/test_speculation.py \
 		$(PYTEST_ARGS)
 
@@ -93,6 +98,10 @@ soak-interleavings: $(STAMP)
 
 soak-queues: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m property.queue_walk
+
+# Do the tests that documents name notice what breaks?  An hour and a half; CLAIMS_ARGS="--only limits" for a part.
+soak-claims: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m claims.claims $(CLAIMS_ARGS)
 
 OLDER := .venv-spark-4.2/.installed
 $(OLDER): tools/older-spark | $(STAMP)

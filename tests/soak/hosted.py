@@ -10,13 +10,16 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.cli.main import main
 from penstock.log.disk import OsDisk, OsFile
-from penstock.server import app
-from penstock.server.engine import Engine
+from penstock.server import launching
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
 
 LOOK_S = 0.05
 MEMORY_LEAK, DESCRIPTOR_LEAK = 40_000, 0.01
@@ -99,6 +102,8 @@ class QuotaDisk(OsDisk):
 
 def plant(leaks: str) -> None:
     """Leak a little in every turn of the engine."""
+    from penstock.server.engine import Engine
+
     kept, turns = list[object](), 0
     finish_turn = Engine.finish_turn
 
@@ -114,8 +119,16 @@ def plant(leaks: str) -> None:
     Engine.finish_turn = leaking  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
+def change_server(most: int, load_arrow: Callable[[int], None] = launching.with_bounded_pool) -> None:
+    """Load Arrow as the server does, and only then what is changed here: it would load Arrow without a bound."""
+    load_arrow(most)
+    from penstock.server import app
+
     if "SOAK_QUOTA" in os.environ:
         app.OsDisk = QuotaDisk  # type: ignore[misc]
     plant(os.environ.get("SOAK_LEAK", ""))
+
+
+if __name__ == "__main__":
+    launching.with_bounded_pool = change_server
     main()
