@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,12 +35,15 @@ TIME_S = 1.5
 GRACE_S = 1.5
 """A busy machine looks later."""
 
+FLIGHT_BYTES = 1 * MIB
+
 SERVED_S = 6.0
 """Whoever has a login is served within this time, whatever strangers do."""
 
 SETTINGS = f"""
 [before_login]
 time = "{TIME_S:g}s"
+flight_bytes = "{FLIGHT_BYTES // MIB}MiB"
 
 [log]
 segment = "64KiB"
@@ -166,7 +170,7 @@ def time_of_the_header(server: LimitedServer) -> None:
     """Whoever does not come to its end with saying who it is has `time`, however it begins and however it goes on."""
     begun = list[tuple[str, State, Stranger]]()
     for door, protocol in PROTOCOLS.items():
-        tls = server.context() if with_tls(door) else None
+        tls = context(server, door)
         begun += [(door, state, Stranger(server.ports[door], tls=tls)) for state in STATES[protocol]]
         begun += [(door, state, Stranger(server.ports[door])) for state in UNDER_TLS if tls is not None]
     for _, state, one in begun:
@@ -183,14 +187,15 @@ def time_of_the_header(server: LimitedServer) -> None:
 
 
 BYTES_MOST = {"amqp": 16 * MIB, "http": 16 * MIB, "http2": 64 * MIB}
-"""What may leave a stranger: the door's own bound, and what the kernel takes on both sides."""
+"""What may leave a stranger: the door's own bound, and what the kernel takes on both sides; of Flight what comes
+between two looks."""
 
 
 def bytes_before_login(server: LimitedServer) -> None:
     """Whoever sends without an end is cut off; nothing of it is kept."""
     too_much = list[str]()
     for door, protocol in PROTOCOLS.items():
-        tls = server.context() if with_tls(door) else None
+        tls = context(server, door)
         for name, flood in floods(protocol).items():
             one = Stranger(server.ports[door], tls=tls)
             sent = pour(one, flood, TIME_S + GRACE_S)
@@ -245,7 +250,8 @@ def test_every_door_keeps_the_table(server: LimitedServer, row: Callable[[Limite
 
 def test_what_was_done_about_strangers_is_counted(server: LimitedServer) -> None:
     text = httpx.get(f"http://127.0.0.1:{server.port_of('http')}/metrics", timeout=30).text
-    for door in ("amqp", "amqps", "http", "https"):
+    for door in PROTOCOLS:
+        assert f'penstock_strangers{{door="{door}"}}' in text, text
         for reason in ("time", "bytes", "sockets"):
             assert f'penstock_strangers_closed_total{{door="{door}",reason="{reason}"}}' in text, text
     assert f"rabbitmq_process_max_fds {FILES - FILES // 4}.0" in text
@@ -263,6 +269,16 @@ def test_what_was_confirmed_meanwhile_is_there_and_the_log_went_on(server: Limit
 def with_tls(door: str) -> bool:
     """Whether a handshake comes first."""
     return door in DOORS
+
+
+def context(server: LimitedServer, door: str) -> ssl.SSLContext | None:
+    """For its handshake, where there is one: gRPC ends it at once unless HTTP/2 is asked for (RFC 9113, 3.2)."""
+    if not with_tls(door):
+        return None
+    made = server.context()
+    if PROTOCOLS[door] == "http2":
+        made.set_alpn_protocols(["h2"])
+    return made
 
 
 def wait_for(what: Callable[[], bool], why: str, seconds: float) -> None:

@@ -22,6 +22,12 @@ class BeforeLogin(Section):
         le=MIB,
         description="What a client may send before its login: a handshake, or the headers of a request.",
     )
+    flight_bytes: Size = Field(
+        default=4 * MIB,
+        ge=64 * 1024,
+        le=64 * MIB,
+        description="What may come on a Flight connection before its first call is let in; 32 times that on all.",
+    )
     sockets: StrictInt = Field(
         default=512, ge=8, le=65_536, description="Connections of a door that have not logged in; further ones wait."
     )

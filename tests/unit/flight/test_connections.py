@@ -22,7 +22,7 @@ class House:
         self._stack = stack
         self.listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.connections = Connections(MAY)
-        self.connections._ports.add(self.listening.getsockname()[1])  # looked at by hand, not by the thread
+        self.connections._doors[self.listening.getsockname()[1]] = "flight"  # looked at by hand, not by the thread
 
     def client(self, host: str = "127.0.0.1") -> socket.socket:
         """A connection from an address of this machine."""
@@ -62,7 +62,8 @@ def test_who_does_not_log_in_is_cut_in_time_and_who_does_stays(house: House) -> 
     assert not is_open(silent)
     house.look(10_000.0)
     assert is_open(good)
-    assert house.connections.cut == 1
+    assert house.connections.closed == {("flight", "time"): 1}
+    assert house.connections.there() == {"flight": 0}
 
 
 def test_who_logs_in_before_anybody_looked_is_not_taken_for_a_stranger(house: House) -> None:
@@ -82,6 +83,20 @@ def test_who_sends_more_than_a_first_call_needs_is_cut_whatever_the_time(house: 
         house.look(0.0)
     assert not is_open(greedy)
     assert is_open(modest)
+    assert house.connections.closed == {("flight", "bytes"): 1}
+
+
+def test_what_came_on_all_together_has_a_bound_and_who_sent_most_goes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.server.flight.connections.TOGETHER", 2)
+    clients = [house.client(f"127.0.0.{2 + n}") for n in range(4)]
+    for client, size in zip(clients, (500, 900, 600, 700), strict=True):
+        client.sendall(b"x" * size)
+    until = time.monotonic() + 5
+    while is_open(clients[1]) and time.monotonic() < until:
+        house.look(0.0)
+    assert [is_open(one) for one in clients] == [True, False, True, True]
 
 
 def test_one_address_has_so_many_and_the_oldest_go(house: House) -> None:
@@ -93,6 +108,8 @@ def test_one_address_has_so_many_and_the_oldest_go(house: House) -> None:
     assert [is_open(one) for one in early] == [False, False, False, True]
     assert all(map(is_open, late))
     assert is_open(elsewhere)
+    assert house.connections.closed == {("flight", "per_address"): 3}
+    assert house.connections.there() == {"flight": 5}
 
 
 def test_all_together_are_so_many(house: House) -> None:
@@ -100,6 +117,7 @@ def test_all_together_are_so_many(house: House) -> None:
     for now, _ in enumerate(clients):
         house.look(float(now))
     assert sum(map(is_open, clients)) == 6
+    assert house.connections.closed == {("flight", "sockets"): 2}
 
 
 def test_sockets_of_others_are_left_alone(house: House) -> None:

@@ -3,8 +3,9 @@
 gRPC owns its sockets, shows none, and reads a message of any size before it asks who sends it.  But they are
 descriptors of this process: those at one of our ports are found by their address, the kernel counts what came on each
 (`TCP_INFO`), and `shutdown` ends what gRPC would wait for.  So before its first call is let in a connection has a time
-and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  After
-that call nothing here looks at it again.
+and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  All
+together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
+connection again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.log.descriptors import exhausted, lent
@@ -28,6 +29,9 @@ LOOK_S, IDLE_S = 0.025, 0.1
 COST = 20
 """Between two looks pass so many times what one took: with very many descriptors a look takes milliseconds."""
 
+TOGETHER = 32
+"""Strangers of all ports together have so many times the bytes of one."""
+
 _FOLDER = "/proc/self/fd"
 _BYTES = struct.Struct("=Q")
 _AT_BYTES = 128
@@ -38,12 +42,12 @@ Peer = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Strangers:
-    """What connections may do before their first call is let in."""
+    """What connections of a port may do before their first call is let in."""
 
     seconds: float = 10.0
     bytes: int = 4 * 2**20  # enough for a first call with the largest command
-    most: int = 128
-    from_one_address: int = 32
+    most: int = 512
+    from_one_address: int = 64
 
 
 class _Seen(NamedTuple):
@@ -51,6 +55,7 @@ class _Seen(NamedTuple):
 
     since: float
     peer: Peer
+    door: str
 
 
 class Connections:
@@ -58,23 +63,31 @@ class Connections:
 
     def __init__(self, strangers: Strangers | None = None) -> None:
         self.strangers = strangers or Strangers()
-        self.cut = 0  # connections so far, for what they did before a login
-        self._ports = set[int]()
+        self.closed = Counter[tuple[str, str]]()  # by door and what they went beyond: time, bytes, per_address, sockets
+        self._doors = dict[int, str]()  # by port
         self._known = set[Peer]()  # those with a call that was let in since the last look
         self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
+        self._sizes = dict[int, int]()  # what came on each of these, at the last look
         self._others = set[int]()  # sockets that are nobody's business here, or not any more
         self._looking = threading.Lock()
         self._adding = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watch(self, port: int) -> None:
-        """Look after the connections of a port on which this process listens, until `end`."""
+    def watch(self, port: int, door: str) -> None:
+        """Look after the connections of a port on which this process listens for a door, until `end`."""
         with self._looking:
-            self._ports.add(port)
+            self._doors[port] = door
             if self._thread is None and os.path.isdir(_FOLDER):
                 self._thread = threading.Thread(target=self._run, name="penstock-flight-strangers", daemon=True)
                 self._thread.start()
+
+    def there(self) -> dict[str, int]:
+        """How many have not logged in, by door."""
+        counts = dict.fromkeys(list(self._doors.values()), 0)
+        for seen in list(self._waiting.values()):
+            counts[seen.door] += 1
+        return counts
 
     def known(self, peer: Peer) -> None:
         """A call of this peer was let in."""
@@ -90,7 +103,7 @@ class Connections:
         count = 0
         for _, one in _sockets():
             with one:
-                count += _peer(one, self._ports) is not None and _shut(one)
+                count += _door_and_peer(one, self._doors) is not None and _shut(one)
         return count
 
     def look(self, now: float) -> None:
@@ -106,6 +119,8 @@ class Connections:
             self._others &= present
             for number in self._waiting.keys() - present:
                 del self._waiting[number]
+            for number in self._sizes.keys() - self._waiting.keys():
+                del self._sizes[number]
             self._thin_out()
 
     def _look_at(self, number: int, descriptor: int, now: float, known: set[Peer]) -> None:
@@ -115,39 +130,59 @@ class Connections:
         with one:
             seen = self._waiting.get(number)
             if seen is None:
-                peer = _peer(one, self._ports)
-                if peer is None:
+                found = _door_and_peer(one, self._doors)
+                if found is None:
                     self._others.add(number)
                     return
-                seen = self._waiting[number] = _Seen(now, peer)
+                seen = self._waiting[number] = _Seen(now, found[1], found[0])
             may = self.strangers
+            size = self._sizes[number] = _received(one)
             if seen.peer in known:
                 del self._waiting[number]
                 self._others.add(number)
-            elif now - seen.since > may.seconds or _received(one) > may.bytes:
-                self._cut(number, one)
+            elif size > may.bytes:
+                self._cut(number, one, "bytes")
+            elif now - seen.since > may.seconds:
+                self._cut(number, one, "time")
 
     def _thin_out(self) -> None:
-        """Cut the oldest where there are too many."""
-        may, waiting = self.strangers, self._waiting
-        by_host = Counter(seen.peer[0] for seen in waiting.values())
-        too_many = len(waiting) - may.most
-        doomed: list[int] = []
-        for number, seen in waiting.items():
-            host = seen.peer[0]
-            if by_host[host] > may.from_one_address or len(doomed) < too_many:
-                by_host[host] -= 1
-                doomed.append(number)
+        """Cut the oldest where there are too many, and those that sent most where that is too much."""
+        doomed = self._too_many()
+        left = sorted((self._sizes[number], number) for number in self._waiting.keys() - doomed.keys())
+        over = sum(size for size, _ in left) - TOGETHER * self.strangers.bytes
+        while over > 0:
+            size, number = left.pop()
+            doomed[number] = "bytes"
+            over -= size
         if doomed:
             places = dict(_descriptors())
-            for number in doomed:
+            for number, what in doomed.items():
                 if (one := _opened(number, places.get(number, -1))) is not None:
                     with one:
-                        self._cut(number, one)
+                        self._cut(number, one, what)
 
-    def _cut(self, number: int, one: socket.socket) -> None:
-        self.cut += _shut(one)
-        self._waiting.pop(number, None)
+    def _too_many(self) -> dict[int, str]:
+        """Those beyond what a door may have, in all and from one address, and which of both it is."""
+        may, waiting = self.strangers, self._waiting
+        by_door = Counter(seen.door for seen in waiting.values())
+        by_host = Counter((seen.door, seen.peer[0]) for seen in waiting.values())
+        doomed = dict[int, str]()
+        for number, seen in waiting.items():
+            host = seen.door, seen.peer[0]
+            if by_host[host] > may.from_one_address:
+                doomed[number] = "per_address"
+            elif by_door[seen.door] > may.most:
+                doomed[number] = "sockets"
+            else:
+                continue
+            by_host[host] -= 1
+            by_door[seen.door] -= 1
+        return doomed
+
+    def _cut(self, number: int, one: socket.socket, what: str) -> None:
+        seen = self._waiting.pop(number, None)
+        if _shut(one) and seen is not None:
+            self.closed[seen.door, what] += 1
         self._others.add(number)  # until gRPC closes it
 
     def _run(self) -> None:
@@ -192,15 +227,16 @@ def _sockets() -> Iterator[tuple[int, socket.socket]]:
             yield number, one
 
 
-def _peer(one: socket.socket, ports: set[int]) -> Peer | None:
-    """Who is connected to one of these ports of ours; None for any other socket, those that listen among them."""
+def _door_and_peer(one: socket.socket, doors: Mapping[int, str]) -> tuple[str, Peer] | None:
+    """Which of these ports of ours somebody is connected to, and who; None for any other socket, listening ones too."""
     if one.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
         mine, peer = one.getsockname(), one.getpeername()
     except OSError:
         return None
-    return (str(peer[0]).removeprefix("::ffff:"), int(peer[1])) if mine[1] in ports else None
+    door = doors.get(mine[1])
+    return None if door is None else (door, (str(peer[0]).removeprefix("::ffff:"), int(peer[1])))
 
 
 def _received(one: socket.socket) -> int:

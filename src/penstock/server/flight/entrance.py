@@ -72,14 +72,14 @@ class Entrance:
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Start to accept; returns the address that was bound.  Raises OSError."""
         self._server = self._made("grpc", host, port, {})
-        self.connections.watch(self._server.port)
+        self.connections.watch(self._server.port, "flight")
         return host, self._server.port
 
     def listen_tls(self, host: str, port: int, identity: Identity) -> tuple[str, int]:
         """The same over TLS, beside the other or alone."""
         self._tls = self._made("grpc+tls", host, port, _shown(identity))
         self._tls_at = host, self._tls.port
-        self.connections.watch(self._tls.port)
+        self.connections.watch(self._tls.port, "flight_tls")
         return self._tls_at
 
     def _made(self, scheme: str, host: str, port: int, tls: dict[str, Any]) -> _Server:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.records.rights import Level, Right
     from penstock.server.app import Server
     from penstock.server.engine import Engine
+    from penstock.server.flight.connections import Connections
     from penstock.server.guard.listening import Entry
     from penstock.server.opening.progress import Progress
 
@@ -217,7 +218,7 @@ class Facts:
             cluster=str(server.accounts.global_parameters.get(CLUSTER_NAME, "")),
             version=self._version,
             connections=len(sessions),
-            **_strangers(server.entry),
+            **_strangers(server.entry, server.flight.entrance.connections),
             channels=sum(len(session.channels) for session in sessions),
             queues_declared=engine.core.queues_declared,
             queues_created=engine.core.queues_created,
@@ -403,13 +404,13 @@ def idle_since(queue: Queue, wall: int) -> dict[str, object]:
     return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
 
 
-def _strangers(entry: Entry) -> dict[str, Any]:
+def _strangers(entry: Entry, flight: Connections) -> dict[str, Any]:
+    """Of all doors, those of Flight among them, whose sockets are gRPC's."""
     guards = entry.guards.by_door
+    closed = {(door, what): count for door, guard in guards.items() for what, count in guard.closed.items()}
     return {
-        "strangers": {door: len(guard) for door, guard in guards.items()},
-        "strangers_closed": {
-            (door, what): count for door, guard in guards.items() for what, count in guard.closed.items()
-        },
+        "strangers": {door: len(guard) for door, guard in guards.items()} | flight.there(),
+        "strangers_closed": closed | dict(flight.closed),
         "descriptors_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "descriptors_short": entry.exhausted,
     }

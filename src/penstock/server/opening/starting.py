@@ -107,7 +107,8 @@ class Starting:
         from penstock.server.flight.entrance import Entrance
 
         terms = self._server.entry.guards.terms
-        strangers = Strangers(terms.time_s, most=terms.sockets, from_one_address=terms.per_address)
+        size = self._server.settings.before_login.flight_bytes
+        strangers = Strangers(terms.time_s, size, terms.sockets, terms.per_address)
         self.entrance = Entrance(self._server.logins, self._server.progress.line, strangers)
         if listen.flight is not None:
             self.addresses["flight"] = _text(_bound(listen.flight, "flight", self.entrance.listen))
