@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,8 +14,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from live_server import LiveServer
-from penstock.log.descriptors import KEPT
+from live_server import SOURCE, LiveServer
+from penstock.log.descriptors import KEPT, LEAST
 from rawlink import RawLink
 
 SETTINGS = """
@@ -62,6 +64,13 @@ class Squeezed(LiveServer):
 
     def segments(self) -> set[str]:
         return {one.name for one in (self.data / "log").glob("*.arrows")}
+
+
+class Crowded(LiveServer):
+    """Others take every descriptor while it starts."""
+
+    program = (str(Path(__file__).parents[1] / "crowded_server.py"),)
+    http = "127.0.0.1:0"
 
 
 @pytest.fixture
@@ -125,3 +134,28 @@ def _go_on_without(server: Squeezed, publish: Callable[[int], None]) -> None:
     publish(5)
     server.release(limits)
     assert held(server) == 46
+
+
+def test_whoever_takes_all_descriptors_during_a_start_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules that are loaded then, the log and the ready file have those that are kept."""
+    monkeypatch.setenv("CROWDED_GO", str(tmp_path / "go"))
+    with Crowded(tmp_path, flight=True) as server:
+        (tmp_path / "go").touch()
+        server.connect().channel().queue_declare("kept", durable=True)
+        server.stop()
+        assert "Traceback" not in server.output()
+
+
+@pytest.mark.parametrize("files", [16, LEAST - 1])
+def test_too_few_descriptors_are_refused_in_a_sentence(tmp_path: Path, files: int) -> None:
+    limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
+    command = f"import resource; {limit}; from penstock.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "serve", "--data", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"may open {files} files and sockets, and a server needs {LEAST}" in done.stderr
+    assert "Traceback" not in done.stderr

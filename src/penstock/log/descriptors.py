@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.errors import SettingsError
+
 KEPT = 64
 KEPT_PART = 4
 """As many, and not more than this part of all."""
@@ -27,17 +29,29 @@ MOST = 1 << 20
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
+LEAST = 48
+"""With fewer a server has no room for its own files and a few clients."""
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
+"""What the system says when it gives no descriptor, the process's or its own: later it may."""
+
+_lock = threading.RLock()  # what is lent may be asked for while something is opened
 _kept = 0
 
 
 def keep_back() -> tuple[int, int]:
     """Raise the soft limit to the hard one but for what is kept: the new one, and how many are kept.
 
-    At the start of a server's process; children inherit the soft limit and may raise theirs.
+    At the start of a server's process; children inherit the soft limit and may raise theirs.  Raises SettingsError for
+    less than `LEAST` in all.
     """
     global _kept
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LEAST:
+        raise SettingsError(
+            f"the process may open {hard} files and sockets, and a server needs {LEAST} at least: raise the hard limit "
+            "(ulimit -n, LimitNOFILE=)"
+        )
     with _lock:
         soft, _kept = to_be(soft, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -69,5 +83,5 @@ def lent(work: Callable[[], T]) -> T:
 
 
 def exhausted(error: OSError) -> bool:
-    """Whether an open failed for want of descriptors, the process's or the system's: later it may not."""
-    return error.errno in {errno.EMFILE, errno.ENFILE}
+    """Whether an open failed for want of descriptors."""
+    return error.errno in EXHAUSTED

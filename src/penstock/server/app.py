@@ -311,8 +311,12 @@ class Server:
             if not durable.done():
                 durable.set_exception(LogBroken(reason))
 
+        def done() -> None:
+            if not durable.done():  # a stop may have come before it
+                durable.set_result(None)
+
         self.engine.on_broken.append(broken)
-        self.engine.when_durable(self.engine.core.last_lsn, lambda: durable.set_result(None))
+        self.engine.when_durable(self.engine.core.last_lsn, done)
         await durable
 
     def _log_settings(self) -> LogSettings:

@@ -14,6 +14,7 @@ from penstock.log import descriptors
 from penstock.server import allocator
 from penstock.server.app import Ready, Say, Server, say_aloud
 from penstock.server.launching import decoded_most
+from penstock.server.opening.modules import lend_to_modules
 from penstock.server.pulse import Pulse
 from penstock.server.without_pandas import do_without_pandas
 
@@ -33,6 +34,7 @@ def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_a
     signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
     do_without_pandas()
     descriptors.keep_back()
+    lend_to_modules()
     allocator.keep_close(settings.server.memory)
     if any(name.startswith("flight") for name in settings.listen.doors()) and not allocator.flight_is_bounded(
         decoded_most(settings.server.memory)
@@ -108,5 +110,5 @@ def settle_garbage() -> None:
 def write_whole(name: str, content: bytes) -> None:
     """A file that appears with its whole content or not at all."""
     part = Path(f"{name}.{os.getpid()}")
-    part.write_bytes(content)
+    descriptors.lent(lambda: part.write_bytes(content))
     part.replace(name)
