@@ -112,7 +112,13 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
                 'messages are added, never replaced, as outputMode("complete") would: use outputMode("append"), or a '
                 "pipeline, whose outputs take complete results"
             )
-        return StreamWriter(write_options(self._given), schema)
+        options = write_options(self._given)
+        if options.transaction is not None:
+            raise InvalidArgument(
+                "options txnAppId and txnVersion are for df.write, as in foreachBatch: a stream's own writes are known "
+                "by the query of its checkpoint and the number of the batch"
+            )
+        return StreamWriter(options, schema)
 
 
 class DefaultSource(PenstockSource):

@@ -152,3 +152,24 @@ def test_beyond_the_bound_a_batch_write_is_remembered_for_an_hour(
     assert canonical(world.core.durable_state()) == world.folded()
     world.restart(clean=True)
     assert world.core.sink_commit(world.now, "w22", 0, [], once=True).already is True
+
+
+def test_versions_that_may_come_late_are_skipped(world: World) -> None:
+    """Also while a higher one is decided, and after a start; elsewhere a lower number is a mistake and told."""
+
+    def commit(number: int, *, skip_late: bool = True) -> bool:
+        output = [rows(world, "free", str(number).encode())]
+        return world.core.sink_commit(world.now, "app", number, output, skip_late=skip_late).already
+
+    assert [commit(number) for number in (7, 7, 3, 9)] == [False, True, True, False]
+    with pytest.raises(PreconditionFailed, match="has committed batch 9; batch 3 comes too late"):
+        commit(3, skip_late=False)
+    part = DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")
+    assert world.core.sink_decide(world.now, "app", 12, [part], skip_late=True).already is False
+    assert world.core.sink_decide(world.now, "app", 11, [part], skip_late=True).already is True
+    world.core.sink_copy(world.now, "app", 1, [rows(world, "free", b"12")])
+    assert commit(2**63 - 1) is False
+    world.turn()
+    world.restart(clean=False)
+    assert [commit(number) for number in (2**63 - 1, 12)] == [True, True]
+    assert contents(world, "free") == [b"7", b"9", b"12", str(2**63 - 1).encode()]

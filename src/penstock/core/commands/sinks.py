@@ -34,12 +34,12 @@ class SinkCommands(Parts):
         name: str = "",
         once: bool = False,
         mandatory: bool = False,
+        skip_late: bool = False,
         drop: Drop | None = None,
     ) -> Committed:
         """Make the outputs of a query's batch visible, once.  See `Sinks.commit` and `Batch`."""
-        return self._sinks.commit(
-            self._at(now), Batch(query, batch, settle, name, once, mandatory, lineage, self._dropping(drop)), outputs
-        )
+        asked = Batch(query, batch, settle, name, once, mandatory, skip_late, lineage, self._dropping(drop))
+        return self._sinks.commit(self._at(now), asked, outputs)
 
     def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Whole:
         """For looking at the rows of a batch that will be decided, some at a time."""
@@ -66,12 +66,13 @@ class SinkCommands(Parts):
         *,
         name: str = "",
         once: bool = False,
+        skip_late: bool = False,
         drop: Drop | None = None,
     ) -> Committed:
         """Commit a batch whose rows follow in chunks.  See `Sinks.decide`."""
-        return self._sinks.decide(
-            self._at(now), Batch(query, batch, settle, name, once, lineage=lineage, before=self._dropping(drop)), parts
-        )
+        before = self._dropping(drop)
+        asked = Batch(query, batch, settle, name, once, skip_late=skip_late, lineage=lineage, before=before)
+        return self._sinks.decide(self._at(now), asked, parts)
 
     def _dropping(self, drop: Drop | None) -> Callable[[Now], object] | None:
         if drop is None:

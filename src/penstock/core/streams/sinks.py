@@ -1,7 +1,8 @@
 """Sinks: the outputs of a query's batch become visible once, all of them together.
 
-The key is (query id, batch id): a batch that was committed is answered "already", whatever it brings this time.  The
-same group may settle the input batch of a stream, so a queue-to-queue pipeline has no window in which it could repeat.
+The key is (query id, batch id): a batch that was committed is answered "already", whatever it brings this time.  One
+with a lower number than the highest is refused, or answered so too where the query's numbers may come late.  The same
+group may settle the input batch of a stream, so a queue-to-queue pipeline has no window in which it could repeat.
 
 All rows are taken or none: what a queue or a topic would refuse is looked at before the first record.  A batch too
 large for one group is looked at in steps and then decided: one record names its parts and counts as the commit, and
@@ -54,6 +55,7 @@ class Batch:
     name: str = ""  # of the query, for people
     once: bool = False  # the query has no other batch, so it need not be remembered for long
     mandatory: bool = False  # a topic that nobody keeps refuses the batch
+    skip_late: bool = False  # whatever is not above the highest committed batch counts as committed
     lineage: Mapping[str, object] | None = None  # what it was made of, written down beside what became of it
     before: Callable[[Now], object] | None = None  # what else belongs to the group, done before rows are published
 
@@ -92,8 +94,9 @@ class Sinks:
     def commit(self, now: Now, batch: Batch, outputs: Sequence[Publishes]) -> Committed:
         """Publish the outputs of a batch, once.
 
-        Errors: PreconditionFailed when a later batch of this query was committed, or an earlier one is decided and not
-        yet copied; Fenced and others as `Streams.settle`; what `look` raises.  Nothing is written then.
+        Errors: PreconditionFailed when a later batch of this query was committed (unless `skip_late`), or an earlier
+        one is decided and not yet copied; Fenced and others as `Streams.settle`; what `look` raises.  Nothing is
+        written then.
         """
         if self._already(batch):
             return Committed(True, self._outbox.last_lsn)
@@ -195,9 +198,9 @@ class Sinks:
                 f"a sink commit needs a query id and a batch of 0 or more, not {query!r} and {number}"
             )
         highest = self.known.batches.get(query, -1)
-        if number < highest:
+        if number < highest and not batch.skip_late:
             raise PreconditionFailed(f"query '{query}' has committed batch {highest}; batch {number} comes too late")
-        if number == highest:
+        if number <= highest:
             return True
         unfinished = self.decided.get(query)
         if unfinished is not None:

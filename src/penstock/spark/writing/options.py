@@ -1,18 +1,39 @@
-"""The options of a write: where rows go, in which order, and how long a full target is waited for."""
+"""The options of a write: where rows go, in which order, how often, and how long a full target is waited for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
+
+import orjson
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.spark.options import COMMON, Taker
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 
-WRITE = (*COMMON, "ordered", "delta", "settleStream", "unroutable")
+WRITE = (*COMMON, "ordered", "delta", "settleStream", "unroutable", "txnAppId", "txnVersion")
 
 NO_STREAM = "off"
 """`settleStream` that keeps the input out of the commit."""
+
+APP_MOST = 255
+"""Bytes of `txnAppId`, and of the id that a server knows it by."""
+
+VERSION_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A batch write that may come again: one application's version of what it brings to a target."""
+
+    app: str
+    version: int
+
+    def query(self, vhost: str, exchange: str, topic: str | None) -> str:
+        """What the server knows these writes by, as it does a query of a stream: the application and the target."""
+        text = f"txn:{orjson.dumps([self.app, vhost, exchange, topic]).decode()}"
+        return text if len(text.encode()) <= APP_MOST else f"txn:{sha256(text.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +50,7 @@ class WriteOptions:
     order: str | None = None  # the column whose order rows become visible in; None: partition by partition
     delta: bool = False  # bodies are merged into the present records of their keys
     mandatory: bool = True  # a topic that nobody keeps is an error
+    transaction: Transaction | None = None  # of a batch write: what makes it the same as an earlier one
 
 
 def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> WriteOptions:
@@ -56,7 +78,22 @@ def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE
         _order(take.text("ordered")),
         delta,
         unroutable == "fail",
+        _transaction(take),
     )
+
+
+def _transaction(take: Taker) -> Transaction | None:
+    app, version = take.text("txnAppId"), take.count("txnVersion")
+    if app is None and version is None:
+        return None
+    if app is None or version is None:
+        given, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        raise InvalidArgument(f"option {given} goes with {missing}: together they say which write this is")
+    if len(app.encode()) > APP_MOST:
+        raise InvalidArgument(f"option txnAppId has {len(app.encode())} bytes; at most {APP_MOST} are allowed")
+    if version > VERSION_MOST:
+        raise InvalidArgument(f"option txnVersion is {version}, and at most {VERSION_MOST} is allowed")
+    return Transaction(app, version)
 
 
 def _order(given: str | None) -> str | None:

@@ -1,7 +1,8 @@
 """Writes: tasks stage their rows on the server, and one commit of the driver makes exactly the named stages visible.
 
 The commit's key is (query id, batch id).  A batch that Spark runs again after a crash is answered "already", so its
-rows are there once; a try that lost leaves stages that nobody names, which the server sweeps.
+rows are there once; a try that lost leaves stages that nobody names, which the server sweeps.  A batch write has a key
+of its own each time, or the one that `txnAppId` and `txnVersion` make.
 """
 
 from __future__ import annotations
@@ -104,21 +105,23 @@ def commit(
     name: str = "",
     once: bool = False,
     mandatory: bool = False,
+    skip_late: bool = False,
     drop: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Make the stages visible, once and all of them; a full target is waited for, as long as `where` has patience.
 
     settle: (stream, batch) of each input, settled in the same step; with a third item, the number of the server that
     has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic
-    that nobody keeps is an error.  lineage: what the batch was made of, for the log.  drop: records of a topic that go
-    with it.
+    that nobody keeps is an error.  skip_late: a lower batch than the highest counts as committed.  lineage: what the
+    batch was made of, for the log.  drop: records of a topic that go with it.
     """
     inner = [dict(zip(("stream", "batch", "origin"), one, strict=False)) for one in settle]
     return patiently(
         where,
         partial(
             remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner or None,
-            lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None, drop=drop,
+            lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None,
+            skip_late=skip_late or None, drop=drop,
         ),
     )  # fmt: skip
 
@@ -178,29 +181,48 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
-    """A batch write.  Its name is made up when it is planned, so each write is visible once."""
+    """A batch write, visible once.  Its name is made up when it is planned, unless it is a version of an application's.
+
+    A version that is not above the last one committed is skipped, whatever it brings: its rows are computed, as Spark
+    has begun to, and go nowhere.
+    """
 
     def __init__(self, options: WriteOptions, schema: Any) -> None:
         self.options = options
         self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
-        self.query = f"write-{uuid.uuid4()}"
         if options.settle_stream not in (None, NO_STREAM):
             raise InvalidArgument("option settleStream is for streams")
+        self.query, self.batch = f"write-{uuid.uuid4()}", 0
+        self.done = False  # as far as it is known here; the commit knows for certain
+        if (made := options.transaction) is not None:
+            server = remote(options.where)
+            self.query, self.batch = made.query(server.vhost, options.exchange, options.topic), made.version
+            highest = server.act("sink", query=self.query)["batch"]
+            self.done = highest is not None and self.batch <= highest
 
     def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
         """In a task."""
         options = self.options
+        if self.done:
+            for _ in iterator:
+                pass
+            return Staged(self.query, self.batch, (), 0)
         stages, rows = stage(
-            options.where, self.query, 0, iterator, self.out, options.topic, options.exchange, delta=options.delta
-        )
-        return Staged(self.query, 0, stages, rows)
+            options.where, self.query, self.batch, iterator, self.out, options.topic, options.exchange,
+            delta=options.delta,
+        )  # fmt: skip
+        return Staged(self.query, self.batch, stages, rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver, when every task is done."""
+        """On the driver, when every task is done.  A version counts as committed without rows too."""
         stages = [name for message in staged(messages) for name in message.stages]
-        if stages:
-            options = self.options
-            commit(options.where, self.query, 0, stages, name=options.name, once=True, mandatory=options.mandatory)
+        options, made = self.options, self.options.transaction
+        if self.done or (made is None and not stages):
+            return
+        commit(
+            options.where, self.query, self.batch, stages, name=options.name if made is None else made.app,
+            once=made is None, mandatory=options.mandatory, skip_late=made is not None,
+        )  # fmt: skip
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task has failed for good."""

@@ -22,6 +22,9 @@ NAME_LIMIT = 255
 
 LSN_MAX = 2**53 - 1
 
+NUMBER_MOST = 2**63 - 1
+"""The highest batch of a sink's: writers with numbers of their own may count in nanoseconds."""
+
 
 def read_json(data: bytes, what: str) -> dict[str, object]:
     """A JSON object, or InvalidArgument that says what came instead."""

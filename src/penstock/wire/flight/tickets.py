@@ -48,7 +48,7 @@ from penstock.wire.flight.commands import (
     Subscribe,
     Transact,
 )  # fmt: skip
-from penstock.wire.flight.fields import LSN_MAX, Fields, nearest, read_json, write_json
+from penstock.wire.flight.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, write_json
 
 TEXT_LIMIT = 64 * 1024
 """Bytes of a filter or a pattern; the expression compiler has a budget of its own."""
@@ -90,7 +90,7 @@ def _publish(f: Fields) -> Publish:
 def _stage(f: Fields) -> Stage:
     found = Stage(
         f.name("query"),
-        f.number("batch"),
+        f.number("batch", high=NUMBER_MOST),
         f.number("partition"),
         f.count("attempt"),
         f.optional_text("topic"),

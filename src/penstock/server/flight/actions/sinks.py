@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.state.sinkmarks import SinkMark
 from penstock.core.streams.sinks import Committed, Settled
-from penstock.errors import InvalidArgument, LogDamaged, Refused
+from penstock.errors import InvalidArgument, LogDamaged, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.rights import LOGIN, WATCHES
@@ -28,7 +28,7 @@ from penstock.server.flight.sinks.dropping import Dropping, texts
 from penstock.server.flight.sinks.stages import Found, parts_of, stage_publishes
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.commands import DEFAULT_VHOST
-from penstock.wire.flight.fields import Fields
+from penstock.wire.flight.fields import NUMBER_MOST, Fields
 
 if TYPE_CHECKING:
     from penstock.core.commands.sinks import Drop
@@ -71,6 +71,7 @@ class Asked:
     once: bool
     mandatory: bool
     lineage: Mapping[str, object] | None
+    skip_late: bool = False
     drop: Dropping | None = None  # records that go with it
     kept: frozenset[tuple[str, str, str]] = frozenset()  # (vhost, exchange, key) of topics that somebody must keep
 
@@ -88,6 +89,10 @@ class Asked:
         return None if self.drop is None else self.drop.now()
 
 
+Brought: TypeAlias = "tuple[Asked, list[Found]]"
+"""A commit with the stages that it names."""
+
+
 class SinkActions(StreamActions):
     """Stages and sink commits."""
 
@@ -100,7 +105,7 @@ class SinkActions(StreamActions):
             "stage_drop": Action(self._stage_drop, "stages: remove them", LOGIN),
             "sink_commit": Action(
                 self._sink_commit,
-                "query, batch, stages, settle, lineage, query_name, once, mandatory: make a batch visible, once",
+                "query, batch, stages, settle, lineage, query_name, once, mandatory, skip_late: make a batch visible",
                 LOGIN,
                 Gatekeeper.sink_commit,
             ),
@@ -185,7 +190,7 @@ class SinkActions(StreamActions):
     # -- the commit
 
     def _sink_commit(self, caller: Caller, f: Fields) -> Reply:
-        query, batch, stages = f.name("query"), f.number("batch"), f.texts("stages")
+        query, batch, stages = f.name("query"), f.number("batch", high=NUMBER_MOST), f.texts("stages")
         lineage = f.table("lineage") or None
         settle = list[Settlement]()
         for inner in f.inners("settle"):
@@ -195,19 +200,22 @@ class SinkActions(StreamActions):
             if origin is None or origin == self.engine.core.origin:  # else it is read from another server
                 settle.append(settlement)
         goes = self._goes(f.inner("drop"))
-        asked = Asked(query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage)
+        asked = Asked(
+            query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage,
+            f.flag("skip_late"),
+        )  # fmt: skip
         f.finish()
-        self._catch_up(caller, query, batch)
-        highest = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
-        found: list[Found] = []
-        if highest is None or batch > highest:
-            found = self.stages.find(query, batch, stages)
-            must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
-            asked = replace(asked, kept=frozenset(must), drop=self._dropping(asked, goes))
-        large = sum(info.bytes + ROW * info.rows for _, info in found) > self.copier.limits.group_bytes
-        committed = None if large else self._at_once(asked, found)
-        if committed is None:
-            committed = self._decide(caller, asked, found)
+        committed: Committed | None = None
+        while committed is None:
+            self._catch_up(caller, query, batch)
+            highest = self._highest(caller, query)
+            try:
+                brought: Brought = self._brought(asked, stages, goes) if batch > highest else (asked, [])
+                committed = self._committed(caller, brought)
+            except (NotFound, LogDamaged, PreconditionFailed) as error:
+                copying = isinstance(error, LogDamaged) and self._unfinished(caller, query) == batch
+                if copying or self._highest(caller, query) == highest:
+                    raise  # else another writer came in between, whose commit takes the stages of this one
         if committed.already:
             self._catch_up(caller, query, batch)
         self.stages.drop_batch(query, batch)
@@ -217,6 +225,24 @@ class SinkActions(StreamActions):
             "lsn": committed.lsn,
             "outputs": [list(one) for one in committed.told],
         }
+
+    def _highest(self, caller: Caller, query: str) -> int:
+        """The highest batch of a query that is committed; -1 for none."""
+        state = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
+        return -1 if state is None else state
+
+    def _brought(self, asked: Asked, stages: Sequence[str], goes: Goes | None) -> Brought:
+        """What a batch that is not committed brings.  NotFound and others as `Stages.find`."""
+        found = self.stages.find(asked.query, asked.batch, stages)
+        must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
+        return replace(asked, kept=frozenset(must), drop=self._dropping(asked, goes)), found
+
+    def _committed(self, caller: Caller, brought: Brought) -> Committed:
+        """Commit it, in one group or decided first."""
+        asked, found = brought
+        large = sum(info.bytes + ROW * info.rows for _, info in found) > self.copier.limits.group_bytes
+        committed = None if large else self._at_once(asked, found)
+        return self._decide(caller, asked, found) if committed is None else committed
 
     def _at_once(self, asked: Asked, found: Sequence[Found]) -> Committed | None:
         """A batch that is one group; None, with nothing done, when the loop would work on it for too long."""
@@ -265,13 +291,17 @@ class SinkActions(StreamActions):
 
     def _catch_up(self, caller: Caller, query: str, batch: int) -> None:
         """Wait until no batch of the query up to this one is decided and not copied."""
+        while (decided := self._unfinished(caller, query)) is not None and decided <= batch:
+            self.copier.finish(query, decided).wait(caller.gone)
 
-        def unfinished() -> int | None:
+    def _unfinished(self, caller: Caller, query: str) -> int | None:
+        """The batch of a query that is decided and not copied."""
+
+        def decided() -> int | None:
             state = self.engine.core.decided.get(query)
             return None if state is None else state.batch
 
-        while (decided := self._do(caller, unfinished, durable=False)) is not None and decided <= batch:
-            self.copier.finish(query, decided).wait(caller.gone)
+        return self._do(caller, decided, durable=False)
 
     def _slow(self, uploads: Uploads) -> bool:
         """Whether the loop would work on these rows for long in one piece: rows that differ, records of keys."""
@@ -308,7 +338,7 @@ class SinkActions(StreamActions):
             self._refuse_unkept(asked)
             committed = core.sink_decide(
                 self.engine.now(), query, batch, parts, asked.settled(), asked.lineage,
-                name=asked.name, once=asked.once, drop=asked.dropped(),
+                name=asked.name, once=asked.once, skip_late=asked.skip_late, drop=asked.dropped(),
             )  # fmt: skip
             self._handover.when_durable(committed.lsn, answer, committed)
 
@@ -396,6 +426,7 @@ class SinkActions(StreamActions):
             return
         committed = engine.core.sink_commit(
             engine.now(), asked.query, asked.batch, publishes, asked.settled(), asked.lineage,
-            name=asked.name, once=asked.once, mandatory=asked.mandatory, drop=asked.dropped(),
+            name=asked.name, once=asked.once, mandatory=asked.mandatory, skip_late=asked.skip_late,
+            drop=asked.dropped(),
         )  # fmt: skip
         self._handover.when_durable(committed.lsn, answer, committed)
