@@ -60,7 +60,10 @@ class FlightHouse:
         segment: int = 8 * 2**20,
         bulk: Bulk | None = None,
         entitlements: Sequence[EntitlementSection] = (),
+        people: Sequence[User] = (),
     ) -> None:
+        """people: beside the guest, an administrator, and `READER`."""
+        self.people = [GUEST, READER, *people]
         self.entitlements = entitlements
         self.folder = folder
         self.limits = limits
@@ -142,7 +145,7 @@ class FlightHouse:
         finish_decided(self.engine, disk, self.limits.group if self.limits is not None else None)
         self.door = FlightDoor(
             self.engine,
-            Users([GUEST, READER], self.entitlements),
+            Users(self.people, self.entitlements),
             frozenset(["/", "other"]),
             disk,
             wake=self.loop.call_soon_threadsafe,

@@ -72,11 +72,11 @@ class Kind(IntEnum):
     STREAM_RELEASE = 33  # name: stream; header {"batch"?, "epoch"?, "released"?, "abandoned"?, "dropped"?}: planned,
     #   unsettled messages go back to the queue, and it holds nothing of the log from the time `released` on;
     #   dropped: there is no such stream now
-    SINK_COMMIT = 34  # name: query id; header {"batch", "rows", "name"?, "once"?}: the rows of the same group are that
-    #   batch's output; name: for people; once: the query has this one batch
-    DECIDED = 35  # name: query id; header {"batch", "parts", "settle"?, "name"?, "once"?}: a commit too large for one
-    #   group.  Of each part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost, whether deltas?]; settle:
-    #   [stream, batch], done in this group
+    SINK_COMMIT = 34  # name: query id; header {"batch", "rows", "name"?, "once"?, "user"?}: the rows of the same group
+    #   are that batch's output; name: for people; once: the query has this one batch; user: whose it is
+    DECIDED = 35  # name: query id; header {"batch", "parts", "settle"?, "name"?, "once"?, "user"?}: a commit too large
+    #   for one group.  Of each part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost, whether deltas?];
+    #   settle: [stream, batch], done in this group
     CHUNK = 36  # name: query id; header {"batch", "chunk", "rows"}: the messages of the same group are the next chunk
     #   (from 1) of the decided batch; with it the first `rows` rows of all its parts, in order, are copied
     SINK_FORGET = 74  # header {"queries": [id, ...]}: what they have committed is known no longer

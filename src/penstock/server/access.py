@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, NotFound
 from penstock.records.dataclass import dataclass
-from penstock.records.rights import DRIVER, Level, Need, Right
+from penstock.records.rights import DRIVER, REPORTER, Level, Need, Right
 
 if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
@@ -27,6 +27,7 @@ class Who:
     tags: tuple[str, ...] = ()  # those that mean something, and DRIVER
     rights: Rights | None = None  # None: nothing is limited in the vhosts that he may open
     enters: Callable[[str], bool] = lambda vhost: True  # whether he may open a vhost
+    there: bool = True  # he was not deleted meanwhile
 
     def has(self, vhost: str, everywhere: Level | None) -> bool:
         """Whether a vhost is his to use or, with that level, to see."""
@@ -50,6 +51,14 @@ def judge(who: Who, right: Right, names: Mapping[str, object], vhosts: Container
         open_vhost(who, vhost, right.everywhere, vhosts)
         if who.rights is not None:
             ask(who.rights, right.needs, vhost, names, what)
+
+
+def owns(who: Who, owner: str, people: Callable[[str], Who]) -> bool:
+    """Whether what belongs to this owner is his to go on with, or, with the level of `REPORTER`, anybody's is.
+
+    What was nobody's, and what belonged to who is not there any more, is anybody's who knows its name.
+    """
+    return owner in ("", who.user) or REPORTER.holds(who.tags) or not people(owner).there
 
 
 def open_vhost(who: Who, vhost: str, everywhere: Level | None, vhosts: Container[str]) -> None:

@@ -11,7 +11,7 @@ from penstock.core.sow.cutting import Cut
 from penstock.core.sow.holding import Sow
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.streams.memory import Remembered
-from penstock.core.streams.sinks import Batch, Committed, Settled
+from penstock.core.streams.sinks import Batch, Committed, Owner, Settled, kept
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 
@@ -36,9 +36,11 @@ class SinkCommands(Parts):
         mandatory: bool = False,
         skip_late: bool = False,
         drop: Drop | None = None,
+        owner: Owner = kept,
     ) -> Committed:
         """Make the outputs of a query's batch visible, once.  See `Sinks.commit` and `Batch`."""
-        asked = Batch(query, batch, settle, name, once, mandatory, skip_late, lineage, self._dropping(drop))
+        before = self._dropping(drop)
+        asked = Batch(query, batch, settle, name, once, mandatory, skip_late, lineage, owner, before)
         return self._sinks.commit(self._at(now), asked, outputs)
 
     def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Whole:
@@ -68,10 +70,13 @@ class SinkCommands(Parts):
         once: bool = False,
         skip_late: bool = False,
         drop: Drop | None = None,
+        owner: Owner = kept,
     ) -> Committed:
         """Commit a batch whose rows follow in chunks.  See `Sinks.decide`."""
         before = self._dropping(drop)
-        asked = Batch(query, batch, settle, name, once, skip_late=skip_late, lineage=lineage, before=before)
+        asked = Batch(
+            query, batch, settle, name, once, skip_late=skip_late, lineage=lineage, owner=owner, before=before
+        )
         return self._sinks.decide(self._at(now), asked, parts)
 
     def _dropping(self, drop: Drop | None) -> Callable[[Now], object] | None:

@@ -4,13 +4,18 @@ A query of a stream may come back after any time, so age alone never ends it: `K
 that those that committed longest ago are forgotten.  A batch write has one batch and a name of its own, and asks again
 only while its driver waits for the answer: it is forgotten after a day, and when there are more than `WRITES_KEPT`,
 the oldest first, as soon as nobody can be waiting any more.  A batch that is not copied to its end keeps its query.
+Whoever has more than half of what is remembered is the first to lose some, so that no user makes others forget theirs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping
 
 from penstock.core.state.sinkmarks import SinkMark
+
+SHARE = 2
+"""Queries of one user are forgotten first beyond what is kept divided by this."""
 
 KEPT = 10_000
 """Queries of streams that are remembered, about."""
@@ -74,15 +79,29 @@ class Remembered:
                 gone.append(query)
         excess = len(self._lasting) - KEPT
         if excess >= few:
-            for query in self._lasting:
-                if len(gone) == AT_ONCE or not excess:
-                    break
-                if query not in keep:
-                    gone.append(query)
-                    excess -= 1
+            gone += self._oldest(min(excess, AT_ONCE - len(gone)), keep)
         for query in gone:
             self.batches.pop(query)
             self.marks.pop(query)
             self._once.pop(query, None)
             self._lasting.pop(query, None)
         return gone
+
+    def _oldest(self, count: int, keep: Container[str]) -> list[str]:
+        """So many queries of streams, those of who has more than his share first."""
+        left = Counter(self.owner(query) for query in self._lasting)
+        gone = dict[str, None]()
+        for query in self._lasting:
+            owner = self.owner(query)
+            if len(gone) < count and left[owner] > KEPT // SHARE and query not in keep:
+                gone[query] = None
+                left[owner] -= 1
+        for query in self._lasting:
+            if len(gone) < count and query not in keep:
+                gone[query] = None
+        return list(gone)
+
+    def owner(self, query: str) -> str:
+        """Whose it is; "" for nobody's, and for one that is not known."""
+        mark = self.marks.get(query)
+        return "" if mark is None else mark.user

@@ -8,7 +8,7 @@ All rows are taken or none: what a queue or a topic would refuse is looked at be
 large for one group is looked at in steps and then decided: one record names its parts and counts as the commit, and
 its rows follow in chunks, each with a record of how far it brings them.  What is decided is never refused any more.
 
-Queries are remembered as `memory` says.
+A query belongs to who committed its first batch.  Queries are remembered as `memory` says.
 """
 
 from __future__ import annotations
@@ -42,6 +42,15 @@ Settled: TypeAlias = "tuple[str, int, int]"
 """An input of a commit: stream, epoch, batch."""
 
 
+Owner: TypeAlias = "Callable[[str], str]"
+"""Whose a query is when this batch of it is committed, by whose it was; nobody's is "".  Raises AccessRefused."""
+
+
+def kept(owner: str) -> str:
+    """It stays whose it is."""
+    return owner
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a commit is about, beside its rows.
@@ -57,6 +66,7 @@ class Batch:
     mandatory: bool = False  # a topic that nobody keeps refuses the batch
     skip_late: bool = False  # whatever is not above the highest committed batch counts as committed
     lineage: Mapping[str, object] | None = None  # what it was made of, written down beside what became of it
+    owner: Owner = kept
     before: Callable[[Now], object] | None = None  # what else belongs to the group, done before rows are published
 
 
@@ -94,9 +104,9 @@ class Sinks:
     def commit(self, now: Now, batch: Batch, outputs: Sequence[Publishes]) -> Committed:
         """Publish the outputs of a batch, once.
 
-        Errors: PreconditionFailed when a later batch of this query was committed (unless `skip_late`), or an earlier
-        one is decided and not yet copied; Fenced and others as `Streams.settle`; what `look` raises.  Nothing is
-        written then.
+        Errors: AccessRefused for another's query; PreconditionFailed when a later batch of this query was committed
+        (unless `skip_late`), or an earlier one is decided and not yet copied; Fenced and others as `Streams.settle`;
+        what `look` raises.  Nothing is written then.
         """
         if self._already(batch):
             return Committed(True, self._outbox.last_lsn)
@@ -111,7 +121,7 @@ class Sinks:
             whole.look(now, output)
         whole.room()
         self._outbox.begin()
-        mark = SinkMark(self._outbox.next_lsn, batch.once, batch.name)
+        mark = self._mark(batch)
         rows = sum(map(len, outputs))
         self._outbox.record(Kind.SINK_COMMIT, batch.query, {"batch": batch.number, "rows": rows, **mark.told()})
         self._remember(now, batch, mark)
@@ -146,7 +156,7 @@ class Sinks:
         if state.complete:
             raise InvalidArgument(f"query '{batch.query}' batch {batch.number}: there are no rows to decide about")
         self._outbox.begin()
-        mark = SinkMark(self._outbox.next_lsn, batch.once, batch.name)
+        mark = self._mark(batch)
         self._outbox.record(Kind.DECIDED, batch.query, {**state.header(), **mark.told()})
         self.decided[batch.query] = state
         self._remember(now, batch, mark)
@@ -185,6 +195,10 @@ class Sinks:
             self._publisher.publish(now, output, persistent=True, admitted=True) for output in outputs if len(output)
         )
 
+    def _mark(self, batch: Batch) -> SinkMark:
+        owner = batch.owner(self.known.owner(batch.query))
+        return SinkMark(self._outbox.next_lsn, batch.once, batch.name, owner)
+
     def _remember(self, now: Now, batch: Batch, mark: SinkMark) -> None:
         gone = self.known.add(now.wall, batch.query, batch.number, mark, keep=self.decided)
         if gone:
@@ -197,6 +211,7 @@ class Sinks:
             raise InvalidArgument(
                 f"a sink commit needs a query id and a batch of 0 or more, not {query!r} and {number}"
             )
+        batch.owner(self.known.owner(query))
         highest = self.known.batches.get(query, -1)
         if number < highest and not batch.skip_late:
             raise PreconditionFailed(f"query '{query}' has committed batch {highest}; batch {number} comes too late")

@@ -113,7 +113,7 @@ class FlightDoor:
         engine.bodies.budget.watch("uploads", lambda: intake.counted)
         self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota, intake)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
-        self.gate = Gatekeeper(self.handover, vhosts)
+        self.gate = Gatekeeper(self.handover, vhosts, people.who)
         self.actions = Actions(self.handover, self.stages, self.copier, self.calls, self.gate)
         self.actions.table |= TopicActions(self.handover).table
         self.actions.table |= AckActions(self.handover).table

@@ -20,7 +20,7 @@ from penstock.expr.context import RECORDS
 from penstock.records.bodies import listed
 from penstock.records.entries import Topic
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
-from penstock.server.access import judge, open_vhost
+from penstock.server.access import Who, judge, open_vhost, owns
 from penstock.server.entitlements import Rights, asks_shown, exchange_needs, narrowed_text, refused, told
 from penstock.server.filters.asking import asked_by
 from penstock.server.filters.evaluating import breathe
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.core.sow.select import SelectList
     from penstock.core.state.streams import StreamState
+    from penstock.core.streams.sinks import Owner
     from penstock.server.flight.actions.action import Action
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
@@ -78,10 +79,11 @@ Body = Mapping[str, Any]
 class Gatekeeper:
     """Asks for rights.  Methods belong to Flight's threads; what needs the core is handed to the loop."""
 
-    def __init__(self, handover: Handover, vhosts: Container[str]) -> None:
-        """vhosts: names of those that there are."""
+    def __init__(self, handover: Handover, vhosts: Container[str], people: Callable[[str], Who] = Who) -> None:
+        """vhosts: names of those that there are.  people: who somebody is, and whether he is there still."""
         self._handover = handover
         self._vhosts = vhosts
+        self._people = people
 
     def _call(self, caller: Caller, work: Callable[[Core], T]) -> T:
         core = self._handover.engine.core
@@ -244,6 +246,23 @@ class Gatekeeper:
         drop = body.get("drop")
         if isinstance(drop, dict):
             self.sow_delete(caller, rights, cast("Body", drop))
+
+    def owns(self, caller: Caller, owner: str) -> bool:
+        """Whether the caller may go on with what belongs to this user."""
+        return owns(caller.who, owner, self._people)
+
+    def owner(self, caller: Caller, query: str) -> Owner:
+        """Whose a query is after a commit of the caller's: it stays whose it is, unless nobody has it any more."""
+
+        def after(before: str) -> str:
+            if not self.owns(caller, before):
+                raise AccessRefused(
+                    f"query '{query}' belongs to another user: '{caller.user}' may commit for it with the tag "
+                    "'administrator', or when that user is gone"
+                )
+            return before if before and self._people(before).there else caller.user
+
+        return after
 
     def sow_delete(self, caller: Caller, rights: Rights, body: Body) -> None:
         """A user removes what he may publish, all of it; of a commit it is a part, with a vhost of its own."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.core.state.sinkmarks import SinkMark
-from penstock.core.streams.sinks import Committed, Settled
+from penstock.core.streams.sinks import Committed, Owner, Settled, kept
 from penstock.errors import InvalidArgument, LogDamaged, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -25,7 +25,7 @@ from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, alike, chunk_publishes, chunks_of
 from penstock.server.flight.sinks.dropping import Dropping, texts
-from penstock.server.flight.sinks.stages import Found, parts_of, stage_publishes
+from penstock.server.flight.sinks.stages import Found, anybodys, parts_of, stage_publishes
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.fields import NUMBER_MOST, Fields
@@ -73,6 +73,8 @@ class Asked:
     lineage: Mapping[str, object] | None
     skip_late: bool = False
     drop: Dropping | None = None  # records that go with it
+    owner: Owner = kept
+    mine: Callable[[str], bool] = anybodys  # whose stages may be used
     kept: frozenset[tuple[str, str, str]] = frozenset()  # (vhost, exchange, key) of topics that somebody must keep
 
     def settled(self) -> list[Settled]:
@@ -96,28 +98,30 @@ Brought: TypeAlias = "tuple[Asked, list[Found]]"
 class SinkActions(StreamActions):
     """Stages and sink commits."""
 
-    def __init__(self, handover: Handover, stages: Stages, copier: Copier) -> None:
+    def __init__(self, handover: Handover, stages: Stages, copier: Copier, gate: Gatekeeper) -> None:
+        """gate: judges rights."""
         super().__init__(handover)
+        self.gate = gate
         self.stages = stages
         self.copier = copier
         self.sink_table: Table = {
             "stages": Action(self._stages, "limit: the stages that wait for their commit, oldest first", WATCHES),
-            "stage_drop": Action(self._stage_drop, "stages: remove them", LOGIN),
+            "stage_drop": Action(self._stage_drop, "stages: remove those of them that the user wrote", LOGIN),
             "sink_commit": Action(
                 self._sink_commit,
                 "query, batch, stages, settle, lineage, query_name, once, mandatory, skip_late: make a batch visible",
                 LOGIN,
                 Gatekeeper.sink_commit,
             ),
-            "sink": Action(self._sink, "query: its highest committed batch", LOGIN),
+            "sink": Action(self._sink, "query: its highest committed batch, if it is the user's", LOGIN),
             "sinks": Action(
                 self._sinks, "limit: the queries that committed last, with what of them is on its way", WATCHES
             ),
         }
 
-    def void(self, query: str, batch: int) -> None:
-        """Stages up to this batch of a query are of no use any more."""
-        self.stages.drop_batch(query, batch)
+    def void(self, caller: Caller, query: str, batch: int) -> None:
+        """The caller's stages up to this batch of a query are of no use any more."""
+        self.stages.drop_batch(query, batch, partial(self.gate.owns, caller))
 
     def _stages(self, caller: Caller, f: Fields) -> Reply:
         limit = f.count("limit", LISTED, 1, LISTED_MOST)
@@ -133,12 +137,15 @@ class SinkActions(StreamActions):
     def _stage_drop(self, caller: Caller, f: Fields) -> Reply:
         stages = f.texts("stages")
         f.finish()
-        return {"dropped": self.stages.drop(stages)}
+        return {"dropped": self.stages.drop(stages, partial(self.gate.owns, caller))}
 
     def _sink(self, caller: Caller, f: Fields) -> Reply:
         query = f.name("query")
         f.finish()
-        batch = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
+        sinks = self.engine.core.sinks
+        owner, batch = self._do(caller, lambda: (sinks.owner(query), sinks.batches.get(query)), durable=False)
+        if not self.gate.owns(caller, owner):
+            batch = None  # as one that has committed nothing
         return {"query": query, "batch": batch}
 
     def _sinks(self, caller: Caller, f: Fields) -> Reply:
@@ -175,6 +182,7 @@ class SinkActions(StreamActions):
                 {
                     "query": query,
                     "name": mark.name,
+                    "user": mark.user,
                     "batch": batches.get(query),
                     "lsn": mark.lsn,
                     "once": mark.once,
@@ -202,9 +210,10 @@ class SinkActions(StreamActions):
         goes = self._goes(f.inner("drop"))
         asked = Asked(
             query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage,
-            f.flag("skip_late"),
+            f.flag("skip_late"), owner=self.gate.owner(caller, query), mine=partial(self.gate.owns, caller),
         )  # fmt: skip
         f.finish()
+        self._do(caller, lambda: asked.owner(self.engine.core.sinks.owner(query)), durable=False)
         committed: Committed | None = None
         while committed is None:
             self._catch_up(caller, query, batch)
@@ -233,7 +242,7 @@ class SinkActions(StreamActions):
 
     def _brought(self, asked: Asked, stages: Sequence[str], goes: Goes | None) -> Brought:
         """What a batch that is not committed brings.  NotFound and others as `Stages.find`."""
-        found = self.stages.find(asked.query, asked.batch, stages)
+        found = self.stages.find(asked.query, asked.batch, stages, asked.mine)
         must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
         return replace(asked, kept=frozenset(must), drop=self._dropping(asked, goes)), found
 
@@ -279,7 +288,7 @@ class SinkActions(StreamActions):
         if goes is None:
             return None
         dropping = Dropping(self.engine, partial(self._handover.call, durable=False), *goes.topic)
-        found = self.stages.find(asked.query, asked.batch, goes.stages)
+        found = self.stages.find(asked.query, asked.batch, goes.stages, asked.mine)
         for stem, info in found:
             if (info.vhost, info.exchange, info.topic) != goes.topic:
                 raise InvalidArgument(f"sink_commit: stage {stem} of drop is of another topic than '{goes.topic[2]}'")
@@ -338,7 +347,7 @@ class SinkActions(StreamActions):
             self._refuse_unkept(asked)
             committed = core.sink_decide(
                 self.engine.now(), query, batch, parts, asked.settled(), asked.lineage,
-                name=asked.name, once=asked.once, skip_late=asked.skip_late, drop=asked.dropped(),
+                name=asked.name, once=asked.once, skip_late=asked.skip_late, drop=asked.dropped(), owner=asked.owner,
             )  # fmt: skip
             self._handover.when_durable(committed.lsn, answer, committed)
 
@@ -427,6 +436,6 @@ class SinkActions(StreamActions):
         committed = engine.core.sink_commit(
             engine.now(), asked.query, asked.batch, publishes, asked.settled(), asked.lineage,
             name=asked.name, once=asked.once, mandatory=asked.mandatory, skip_late=asked.skip_late,
-            drop=asked.dropped(),
+            drop=asked.dropped(), owner=asked.owner,
         )  # fmt: skip
         self._handover.when_durable(committed.lsn, answer, committed)

@@ -172,7 +172,7 @@ class StreamActions:
                 return reply
             time.sleep(PLAN_POLL_S)
 
-    def void(self, query: str, batch: int) -> None:
+    def void(self, caller: Caller, query: str, batch: int) -> None:
         """What was staged up to this batch of a query was made of rows that it has no longer."""
 
     def _stream_resume(self, caller: Caller, f: Fields) -> Reply:
@@ -186,7 +186,7 @@ class StreamActions:
 
         resumed = self._do(caller, work)
         if resumed.link is not None:
-            self.void(resumed.link.query, resumed.link.query_batch)
+            self.void(caller, resumed.link.query, resumed.link.query_batch)
         return {
             "stream": stream,
             "batch": batch,

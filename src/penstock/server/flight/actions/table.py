@@ -78,9 +78,8 @@ class Actions(SinkActions):
 
     def __init__(self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, gate: Gatekeeper) -> None:
         """gate: judges rights."""
-        super().__init__(handover, stages, copier)
+        super().__init__(handover, stages, copier, gate)
         self.calls = calls
-        self.gate = gate
         self.table: Table = {
             "declare": Action(
                 self._declare,

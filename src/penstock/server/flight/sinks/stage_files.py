@@ -57,6 +57,7 @@ class StageInfo:
     ordered: bool = False
     mandatory: bool = False
     uniform: bool = False  # all rows go to `topic`: none can name another
+    user: str = ""  # who wrote it; empty: before this was kept
     time: int = 0
     rows: int = 0
     bytes: int = 0  # of the file

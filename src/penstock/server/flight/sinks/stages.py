@@ -15,7 +15,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -69,6 +69,11 @@ _NAME = re.compile(r"[0-9a-f]{32}\Z")
 
 Found: TypeAlias = "tuple[str, StageInfo]"
 """A stage's name, and what it is."""
+
+
+def anybodys(user: str) -> bool:
+    """Whoever wrote it."""
+    return True
 
 
 class Stages:
@@ -145,7 +150,7 @@ class Stages:
             if announced != rows or caller.gone():
                 raise InvalidArgument(f"stage: {rows} rows came and the end message says {announced}; nothing was kept")
 
-        return self.keep(StageInfo(**asdict(command), time=self._clock.wall()), schema, whole()), rows
+        return self.keep(StageInfo(**asdict(command), time=self._clock.wall(), user=caller.user), schema, whole()), rows
 
     def keep(self, info: StageInfo, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> str:
         """A stage of these rows; its name, once it is synced.  Nothing is kept of rows that end in an error.
@@ -182,10 +187,14 @@ class Stages:
                 raise DiskFull(f"stages have {self.used} bytes, {size} more come, and {self.quota} are allowed")
             self.used += size
 
-    def find(self, query: str, batch: int, stages: Sequence[str]) -> list[Found]:
+    def find(
+        self, query: str, batch: int, stages: Sequence[str], mine: Callable[[str], bool] = anybodys
+    ) -> list[Found]:
         """The named stages, in the order of partition, attempt and name.
 
-        NotFound for a stage that is not there, InvalidArgument for one of another query or batch or named twice.
+        mine: whether a stage of this user's may be used.
+        NotFound for a stage that is not there or is not, InvalidArgument for one of another query or batch or named
+        twice.
         """
         self._open()
         found: list[Found] = []
@@ -193,7 +202,7 @@ class Stages:
             raise InvalidArgument("sink_commit: a stage is named twice")
         for stem in stages:
             info = self._known.get(stem)
-            if info is None:
+            if info is None or not mine(info.user):
                 raise NotFound(f"no stage {stem[:60]!r}: it was committed, dropped, or never written")
             if (info.query, info.batch) != (query, batch):
                 raise InvalidArgument(
@@ -289,12 +298,17 @@ class Stages:
         with self._lock:
             self._frozen -= 1
 
-    def drop(self, stages: Sequence[str]) -> int:
-        """Remove stages; those that are held stay, those that are gone do no harm.  Returns how many went."""
+    def drop(self, stages: Sequence[str], mine: Callable[[str], bool] = anybodys) -> int:
+        """Remove stages; those that are held stay, those that are gone do no harm.  Returns how many went.
+
+        mine: whether stages of this user may go.
+        """
         self._open()
         gone = 0
         for stem in stages:
             with self._lock:
+                if (known := self._known.get(stem)) is not None and not mine(known.user):
+                    continue
                 info = None if self.frozen or stem in self._held else self._known.pop(stem, None)
                 if info is None:
                     continue
@@ -303,10 +317,11 @@ class Stages:
             gone += 1
         return gone
 
-    def drop_batch(self, query: str, batch: int) -> int:
-        """Remove all stages of a query up to a batch: it has moved on."""
+    def drop_batch(self, query: str, batch: int, mine: Callable[[str], bool] = anybodys) -> int:
+        """Remove all stages of a query up to a batch, if they may go: it has moved on."""
         self._open()
-        return self.drop([stem for stem, i in list(self._known.items()) if i.query == query and i.batch <= batch])
+        past = [stem for stem, info in list(self._known.items()) if info.query == query and info.batch <= batch]
+        return self.drop(past, mine)
 
     def sweep(self, age: int = DAY_US) -> int:
         """Remove stages older than `age` microseconds."""
