@@ -116,9 +116,12 @@ def test_what_belonged_to_who_is_gone_belongs_to_who_goes_on(
 def test_the_owner_outlives_a_restart(tmp_path: Path) -> None:
     with FlightHouse(tmp_path, people=[OTHER]) as house, penstock.connect(url_of(house, "reader")) as owner:
         commit(owner, 0, [])
-    with FlightHouse(tmp_path, people=[OTHER]) as house, penstock.connect(url_of(house, "other")) as other:
-        with pytest.raises(AccessRefused):
-            commit(other, 1, [])
+    with (
+        FlightHouse(tmp_path, people=[OTHER]) as house,
+        penstock.connect(url_of(house, "other")) as other,
+        pytest.raises(AccessRefused),
+    ):
+        commit(other, 1, [])
     marks = {"etl": SinkMark(7, True, "for people", "reader")}
     assert load_marks(dump_marks(marks)) == marks
     assert load_marks({"etl": [7, 1, "for people"]}) == {"etl": SinkMark(7, True, "for people")}
