@@ -32,9 +32,9 @@ HOLD: dict[str, set[Part]] = {
 """Slots of a queue in which messages stand, and what the places there are called."""
 
 HOLD_NOTHING = {
-    "arrived", "attendance", "declared", "dedup", "delayed", "dispatch_most", "draining", "expiry", "figures",
+    "arrived", "attendance", "declared", "dedup", "dispatch_most", "draining", "expiry", "figures",
     "free_credit", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving", "limits", "name",
-    "outstanding", "overfull", "overspent", "pace", "paused_until", "ranking", "ranks", "ready", "redelivered_below",
+    "outstanding", "overfull", "overspent", "pace", "paused_until", "ranking", "ranks", "redelivered_below",
     "roster", "ruling", "serial", "settings", "sharing", "targets", "used_at", "weighing", "weight",
 }  # fmt: skip
 """The others: counts, settings, consumers, and what is known of messages that stand elsewhere."""

@@ -28,7 +28,6 @@ def divert(queue: Queue, now: Now, chunk: Chunk, not_before: Sequence[int]) -> C
     if not later:
         return None
     queue.late().schedule([lsn for lsn, _ in later], [when for _, when in later])
-    queue.delayed += len(later)
     return as_chunk([lsn for lsn, _ in later])
 
 
@@ -70,7 +69,6 @@ def append_rest(
                 out = set(gone)
                 rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in out]
             queue.targets.arrive(left, batch, rows, queue.main)
-        queue.ready += len(left)
         if queue.weight >= 0:
             queue.weight += queue.sizes.total(left)
     append_around(queue.filled(), left, gone)

@@ -56,7 +56,7 @@ class Contents(Parts):
         self.barriers, self.older = NO_BARRIERS, None
         if self.shares is not None:
             self.shares = Shares(self.settings, self.ranks)
-        self.ready = self.leased = self.delayed = 0
+        self.leased = 0
         self.weightless()
 
     def drop_ready(self) -> None:
@@ -65,7 +65,6 @@ class Contents(Parts):
             self.shares.drop_ready(self)
         self.main, self.tail = self.main.emptied(), NO_TAIL
         self.returned = NOTHING_RETURNED
-        self.ready = 0
         self.weightless()
         self.barriers.clear()
         if self.older is not None:
@@ -149,13 +148,11 @@ class Contents(Parts):
         """Up to `count` of the oldest ready messages, in order; of several tenants those whose turn it is."""
         if self.shares is not None and self.shares.tenants is not None:
             runs = self.shares.tenants.take(count, self.shares.mono)
-            self.ready -= sum([len(run.chunk) for run in runs])
             if self.weight >= 0:
                 self.weight -= self.weight_of(runs)
             return runs
         main, returned = self.main, self.returned
         if not returned.count:
-            self.ready -= min(main.count, count)
             alone = main.take(count)
             if self.weight >= 0:
                 self.weight -= self.weight_of(alone)
@@ -170,9 +167,7 @@ class Contents(Parts):
                         self.targets.left(run.chunk)
             else:
                 part = main.take(count, returned.head()[0] if returned.count else NEVER)
-            taken = sum(len(run.chunk) for run in part)
-            count -= taken
-            self.ready -= taken
+            count -= sum(len(run.chunk) for run in part)
             out += part
         if self.weight >= 0:
             self.weight -= self.weight_of(out)
@@ -187,7 +182,6 @@ class Contents(Parts):
         """The ready message that stands there."""
         if self.shares is not None and self.shares.tenants is not None:
             return self.take_ready(1)[0]
-        self.ready -= 1
         lsn = key[1]
         if self.weight >= 0:
             self.weight -= self.sizes.total(range(lsn, lsn + 1))
@@ -206,10 +200,8 @@ class Contents(Parts):
                 for run in back:
                     self.targets.left(run.chunk)
             out += back
-        self.ready -= sum(len(run.chunk) for run in out)
         if self.shares is not None:
             waiting = self.shares.extract(wanted)
-            self.ready -= sum(len(run.chunk) for run in waiting)
             out += waiting
             if len(self.targets.foreseen):
                 self.targets.foreseen.forget(run.chunk for run in waiting)
@@ -227,7 +219,6 @@ class Contents(Parts):
             out += self.older.extract(wanted)
         if self.delayed:
             late = self.delays.extract(wanted)
-            self.delayed -= sum(len(run.chunk) for run in late)
             out += late
             if self.barriers is not NO_BARRIERS:
                 self.barriers.forget_delayed(late)
@@ -248,7 +239,6 @@ class Contents(Parts):
                 self._put_back(part)
 
     def _put_back(self, run: Run) -> None:
-        self.ready += len(run.chunk)
         if self.weight >= 0:
             self.weight += self.sizes.total(run.chunk)
         self.offer(run)

@@ -49,7 +49,6 @@ def arrive_behind_depth(
             some = None if batch is None else (range(len(batch)) if rows is None else rows)[:room]
             queue.targets.arrive(first, batch, some, queue.main)
         queue.filled().append(first, solid=False)
-        queue.ready += room
     if room < len(chunk):
         queue.inactive_order().append(chunk[room:], solid=False)
 
@@ -76,7 +75,6 @@ def move_up(queue: Contents) -> int:
         if queue.targets.lists:
             queue.targets.arrive(run.chunk, None, None, queue.main)
         queue.filled().append(run.chunk, solid=False)
-        queue.ready += len(run.chunk)
     return sum(len(run.chunk) for run in runs)
 
 
@@ -93,7 +91,6 @@ def draw_bound(queue: Contents) -> None:
         queue.main.append(run.chunk, solid=False)
     for chunk in tail.chunks():
         queue.inactive_order().append(chunk, solid=False)
-    queue.ready -= queue.tail.count
 
 
 __all__ = ["activate", "arrive_behind_depth", "draw_bound", "free", "move_up"]

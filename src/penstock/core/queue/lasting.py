@@ -87,7 +87,6 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     if not columns and queue.ranks is None and all(a[-1] < b[0] for a, b in pairwise(waiting)):
         for chunk in waiting:
             queue.filled().append(chunk)
-        queue.ready = queue.main.count
         return
     lsns = flat(waiting)
     if not len(lsns):
@@ -99,7 +98,6 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     keys: list[tuple[int, int]] = []
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
-    queue.ready = len(lsns)
     told = [
         spread(lsns, columns.get(name, array("q")))
         for name in ("deliveries", "failures", "cancels", "unseen", "place", "not_before")
@@ -130,9 +128,6 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     for i, (deliveries, failures, cancels, unseen, place, due) in enumerate(kinds.tolist()):
         mine = apart[order[ends[i - 1] if i else 0 : ends[i]]]
         tally = Tally(deliveries, failures, cancels, unseen)
-        if due:
-            queue.ready -= len(mine)
-            queue.delayed += len(mine)
         if due and tally == FRESH and not place:
             fresh += ((lsn, due) for lsn in mine.tolist())
             continue

@@ -89,7 +89,6 @@ def take_older(
         if late.any():
             delayed = set(lsns[late].tolist())
             queue.late().schedule_older(lsns[late], not_before[late])
-            queue.delayed += len(delayed)
             dormant = delayed.intersection(barriers)
             if dormant:
                 queue.fenced().dormant.update(dormant)
@@ -106,7 +105,6 @@ def take_older(
             queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
         for chunk, _ in tidy(lsns):
             queue.filled().append(chunk, solid=False)
-        queue.ready += len(lsns)
         if queue.weight >= 0:
             queue.weight += queue.sizes.total(packed(lsns))
     else:
@@ -132,7 +130,6 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
     if older is None:
         return
     if queue.ranks is not None:
-        queue.ready += older.count
         if queue.shares is not None:
             stage(queue, older.chunks)
         else:

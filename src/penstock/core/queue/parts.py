@@ -61,10 +61,10 @@ class Parts:
 
     __slots__ = (
         "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
-        "delayed", "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "hungry", "id",
+        "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "hungry", "id",
         "last_values", "lease_due", "leased", "leases_in_order", "leaving",
         "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "pace",
-        "paused_until", "ranking", "ranks", "ready", "redelivered_below", "returned", "roster", "ruling", "serial",
+        "paused_until", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
         "settings", "shares", "sharing", "tail", "targets", "used_at", "weighing", "weight",
     )  # fmt: skip
 
@@ -124,10 +124,8 @@ class Parts:
         self.overfull = False  # more is ready than its limits allow, and goes in steps before anything is given out
         self.draining = False  # nothing is delivered until the server drains no more; the process's own affair
         self.paused_until = 0  # nothing is delivered before this moment (wall); 0: not paused
-        # counts, changed beside what they count; `check` recounts them
-        self.ready: int = 0
+        # counts, changed beside what they count; `check` recounts them (what is ready or delayed is a sum over places)
         self.leased: int = 0
-        self.delayed: int = 0
         self.outstanding: int = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
         self.arrived = 0  # published to it since the start
         self.used_at = 0  # wall: the last turn that had to do with it, 0: none; below 0: consumers have room since
@@ -189,6 +187,17 @@ class Parts:
         return self.declared.onward
 
     # -- counts
+
+    @property
+    def ready(self) -> int:
+        """Messages that may be leased now, or wait behind others of their key."""
+        count = self.main.count + self.returned.count
+        return count if self.shares is None else count + self.shares.count
+
+    @property
+    def delayed(self) -> int:
+        """Messages in back-off, and scheduled ones."""
+        return self.delays.retries.count + self.delays.scheduled.count
 
     def counted(self, mono: int = 0) -> Figures:
         """What it counts besides `arrived`, to count something there."""

@@ -94,7 +94,6 @@ def arrive(
         queue.shares.mono = now.mono
         room = 0 if queue.shares.tenants is None else room_now(queue, now)
         behind = queue.shares.arrive(queue, chunk, keys, elsewhere, dead, room)
-        queue.ready += 0 if behind is None else len(behind)
         if behind is not None and queue.weight >= 0:
             queue.weight += queue.sizes.total(behind)
         if behind is not None and queue.targets.lists:
@@ -115,7 +114,6 @@ def arrive(
         if queue.targets.lists:
             queue.targets.arrive(chunk, batch, rows, queue.main)
         queue.filled().append(chunk)
-        queue.ready += len(chunk)
         if queue.weight >= 0:
             queue.weight += queue.sizes.total(chunk)
     else:

@@ -62,7 +62,6 @@ def _append(queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[
         if queue.targets.lists:
             queue.targets.arrive(chunk, batch, rows, queue.main)
         queue.filled().append(chunk)
-        queue.ready += len(chunk)
 
 
 def _hold(queue: Queue, last: Barrier, chunk: Chunk, out: Chunk | None) -> None:

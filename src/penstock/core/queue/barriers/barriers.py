@@ -70,7 +70,7 @@ class Barriers:
     """The barriers of a queue, in order, and all that they hold back."""
 
     __slots__ = (
-        "_all", "_places", "_start", "answers", "asked", "asking", "delayed", "dormant", "held", "late",
+        "_all", "_places", "_start", "answers", "asked", "asking", "delayed", "dormant", "due", "held", "late",
         "serial",
     )  # fmt: skip
 
@@ -81,6 +81,7 @@ class Barriers:
         self.held = 0  # barriers that wait and what is behind them
         self.delayed = 0  # delayed messages before the first barrier; counted while one waits
         self.dormant = set[int]()  # barriers that are delayed themselves
+        self.due = set[int]()  # those that are it no longer, and not ready yet
         self.late: dict[int, int] = {}  # barriers that were delayed and wait now: LSN -> place
         # who of those with a filter wants the first barrier
         self.answers: dict[str, bool] = {}  # by filter text
@@ -173,6 +174,14 @@ class Barriers:
                 self.delayed += count
             else:
                 barrier.delayed += count
+
+    def wake(self, chunk: Chunk) -> None:
+        """Delayed messages are due; those of them that are barriers wait once they are ready."""
+        self.delay(chunk, -1)
+        if self.dormant:
+            due = self.dormant.intersection(chunk)
+            self.dormant -= due
+            self.due |= due
 
     def forget_delayed(self, runs: Sequence[Run]) -> None:
         """Delayed messages are gone for good."""
@@ -285,7 +294,6 @@ def merge(before: Barrier, gone: Barrier) -> None:
 def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
     """Parts that no barrier holds back any more are ready."""
     for barrier in freed:
-        queue.ready += barrier.behind
         if barrier.main is not None and barrier.main.count:
             if queue.targets.lists:
                 queue.targets.rewind(barrier.main.head() - 1)
@@ -307,10 +315,10 @@ def hold_back(queue: Contents, run: Run) -> Iterator[Run]:
     """
     barriers = queue.barriers
     chunk = run.chunk
-    if run.place and barriers.dormant:
-        due = [lsn for lsn in chunk if lsn in barriers.dormant]
+    if run.place and barriers.due:
+        due = [lsn for lsn in chunk if lsn in barriers.due]
         if due:
-            barriers.dormant.difference_update(due)
+            barriers.due.difference_update(due)
             kept = sift(chunk, as_chunk(due))[1]
             chunk = sorted_chunk(kept) if kept else _NOTHING
             for lsn in due:
@@ -360,7 +368,6 @@ def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
     edges = [place for place, _ in merged[1:]]
     queue.main = _taken(main, merged[0][0])
     queue.main.seal(main.sealed)
-    queue.ready = queue.main.count
     for (place, lsn), edge in zip(merged, [*edges, NEVER], strict=True):
         barrier = barriers.add(lsn, place, 0)
         part = _taken(main, edge)

@@ -182,7 +182,6 @@ def _give(
     if given == 1 and not (found and key == (found[0], found[0])):
         shares.setdefault(owners[0], []).append(queue.take_one(key))
         return 1, int(not owners[0].no_ack)
-    queue.ready -= given
     if queue.weight >= 0:
         queue.weight -= sum([queue.sizes.total(range(lsn, lsn + 1)) for lsn in lsns[:given]])
     runs = queue.main.take(given) if first and given > 1 else []

@@ -77,7 +77,6 @@ def enter_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
     limits = queue.limits
     assert limits is not None
     chunks, over = fallen_due(queue, now, sink)
-    queue.delayed -= sum([len(chunk) for chunk in chunks])
     entering, late = list[Run](), list[Run]()
     stay = None if queue.last_values is None else queue.last_values.come_due(queue, chunks, over, limits.ring, sink)
     if over:

@@ -34,7 +34,6 @@ def take_yielding(queue: Queue, count: int) -> list[Run]:
     while count > 0 and queue.ready:
         runs = _of_the_lowest(queue, main, count)
         taken = sum([len(run.chunk) for run in runs])
-        queue.ready -= taken
         if queue.weight >= 0:
             queue.weight -= queue.weight_of(runs)
         count -= taken

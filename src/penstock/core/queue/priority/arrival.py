@@ -108,7 +108,6 @@ def _put(queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[int
     if queue.targets.lists:
         queue.targets.arrive(chunk, batch, rows, queue.main)
     queue.filled().append(chunk)
-    queue.ready += len(chunk)
     if queue.weight >= 0:
         queue.weight += queue.sizes.total(chunk)
 
@@ -117,7 +116,6 @@ def _through(queue: Queue, now: Now, chunk: Chunk, sink: Sink) -> None:
     """Hand messages to those who wait for any, in the order of arrival; nothing else is ready."""
     order, queue.main = queue.main, Main()
     queue.main.append(as_chunk(chunk), solid=False)
-    queue.ready += len(chunk)
     if queue.weight >= 0:
         queue.weight += queue.sizes.total(chunk)
     dispatch(queue, now, sink)

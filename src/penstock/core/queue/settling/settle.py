@@ -218,7 +218,6 @@ def give_back(
             if due:
                 part.deadline, part.by = due, None
                 queue.late().retry(part)
-                queue.delayed += len(part.chunk)
                 if queue.last_values is not None:
                     queue.last_values.came_back(part)
                 queue.barriers.delay(part.chunk, 1)

@@ -180,7 +180,6 @@ class Shares:
         if self.tenants is not None and offered:
             self.tenants.put(part)
             offered = []
-        queue.ready += len(run.chunk) - len(offered)
         if queue.weight >= 0:
             queue.weight += queue.sizes.total(run.chunk) - (queue.sizes.total(part.chunk) if offered else 0)
         if strange:

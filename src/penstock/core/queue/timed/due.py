@@ -50,8 +50,8 @@ def end_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
     """Scheduled messages whose time has come stand behind all that came before; of very many the first."""
     chunks, over = fallen_due(queue, now, sink)
     for chunk in chunks:
-        queue.delayed -= len(chunk)
-        queue.barriers.delay(chunk, -1)
+        queue.barriers.wake(chunk)
+    for chunk in chunks:
         for part, expired in apart(chunk, over):
             run = Run(part, False)
             if expired and queue.last_values is not None:
@@ -68,7 +68,6 @@ def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
     if runs:
         sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
         for run in runs:
-            queue.delayed -= len(run.chunk)
             queue.barriers.delay(run.chunk, -1)
             run.deadline = 0
         if queue.limits is not None and queue.limits.ring < NEVER:

@@ -39,7 +39,6 @@ def fallen_due(queue: Queue, now: Now, sink: Sink) -> tuple[list[Chunk], frozens
     never = queue.last_values.loaded  # what was due and over while nobody served
     before = (ends > 0) & (ends <= (now.wall if never else times - 1))
     if before.any():
-        queue.delayed -= int(before.sum())
         queue.expire([Run(packed(np.sort(lsns[before])), False)], TIME_LIMIT, sink)
     since = ~before & (ends > 0) & (ends <= now.wall)
     return ascending(lsns[~before]), frozenset(lsns[since].tolist())

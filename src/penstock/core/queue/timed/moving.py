@@ -123,7 +123,6 @@ def reschedule(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> i
     if queue.last_values is not None:
         queue.last_values.moved(runs)
     for run in runs:
-        queue.delayed += len(run.chunk)
         run.deadline, run.place, run.granted = when, 0, 0
         if run.tally == FRESH:
             lsns = view(run.chunk)
