@@ -17,19 +17,8 @@ from penstock.log.reader import Vias
 from penstock.log.writer import Commit, size_of
 from penstock.records.bodies import lengths
 from penstock.records.entries import Control, Entry, Group, Publishes
-from penstock.records.kinds import Kind
+from penstock.records.kinds import SYNCED, Kind
 from penstock.records.schema import GROUP_BYTES_MAX
-
-MUST_SYNC = frozenset(
-    {
-        Kind.BOOT, Kind.BASE, Kind.EXCHANGE_DECLARE, Kind.EXCHANGE_DELETE, Kind.QUEUE_DECLARE, Kind.QUEUE_ALTER,
-        Kind.QUEUE_DELETE, Kind.BIND, Kind.UNBIND, Kind.TOPIC_DECLARE, Kind.TOPIC_DELETE, Kind.STREAM, Kind.PLAN,
-        Kind.PLAN_SETTLE, Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK, Kind.TRANSACTION, Kind.POLICY,
-        Kind.POLICY_DELETE, Kind.ADDRESS_SETTING, Kind.STREAM_START, Kind.STREAM_RELEASE,
-        Kind.STREAM_TRY, Kind.STREAM_NARROW,
-    }
-)  # fmt: skip
-"""Kinds whose commit is synced whatever `sync` says."""
 
 
 def _check(entry: Entry, weight: int) -> None:
@@ -80,7 +69,7 @@ class Gathering:
 
     def _notice(self, control: Control) -> None:
         kind = control.kind
-        if kind in MUST_SYNC:
+        if kind in SYNCED:
             self.must_sync = True
             if kind == Kind.BASE:
                 self._base = True

@@ -1,4 +1,4 @@
-"""The kinds of record in the log, and what each column means for them.
+"""The kinds of record in the log, and what each means: a number, and a row of the table `MEANINGS`.
 
 The log holds decisions (which queues took a message, who was granted it, what was settled), so folding it runs no
 filter, no regular expression, no policy, no clock and no chance.  A control record names its object in `name`, carries
@@ -6,138 +6,374 @@ its particulars as JSON in `properties` (called `header` on a `Control`), and LS
 then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "this queue's own living messages in
 [a, b)".
 
-To add a kind: take the next free number, never reuse one, say here what its columns hold, teach `core.state.objects`,
-and add real old bytes to the tests if an existing kind changes its meaning.
+To add a kind: take the next free number, never reuse one, and write its row.  Every reader that the row names has to
+know the kind, and no other may; what has to be synced, who waits for it, and what becomes of the messages of its pairs
+everybody reads from the row.  If an existing kind changes its meaning, add real old bytes to the tests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 
 class Kind(IntEnum):
     """What one row of the log says.  Stored as int8; numbers are never reused."""
 
     # messages
-    PUBLISH = 1  # name: routing key; via, route, expires_at, not_before, priority; properties: header; body
-    PUBLISH_TRANSIENT = 2  # the same, but the next BOOT ends it
-
+    PUBLISH = 1
+    PUBLISH_TRANSIENT = 2
     # the life of the process
-    BOOT = 3  # header {"clean", "instance", "version"}: ends leases, transient messages, non-durable queues
-    MARK = 4  # empty: its batch claims the durable LSN, so that rot in the last batch is no torn tail
-    BASE = 5  # header {"part", "parts", "floor"}; body: a slice of the encoded durable state as of `floor`
-    PUBLISHERS = 6  # header {publisher: highest sequence} of one commit
-
+    BOOT = 3
+    MARK = 4
+    BASE = 5
     # interned tables
-    VIA = 7  # via: the id; header {"vhost", "exchange", "bcc"?}; bcc: further keys of the messages that name this id
-    ROUTE = 8  # route: the id; body: packed ids of the queues that took the message
-    TOOK = 9  # queue id + pairs: the queue took these rows (past 65,536 routes in a segment)
-
+    PUBLISHERS = 6
+    VIA = 7
+    ROUTE = 8
+    TOOK = 9
     # topology; the LSN of a QUEUE_DECLARE is the id of the queue
-    EXCHANGE_DECLARE = 10  # header {"vhost", "type", "durable", "auto_delete", "internal", "arguments", "exchanges"?}
-    EXCHANGE_DELETE = 11  # header {"vhost"}
-    QUEUE_DECLARE = 12  # header {"vhost", "durable", "exclusive", "auto_delete", "arguments", "settings", "changed"?,
-    #   "ruling"?}: settings: its own; changed: those of them that are others in force; ruling: `core.state.rulings`
-    QUEUE_ALTER = 13  # queue id; header {"settings"}: the whole new settings, its own and in force; or
-    #   {"changed", "ruling"}: those in force that are others now, and why they are in force
-    QUEUE_DELETE = 14  # queue id
-    BIND = 15  # header {"vhost", "source", "destination", "destination_type", "key", "arguments"}
-    UNBIND = 16  # the same
-    TOPIC_DECLARE = 17  # header {"vhost", "exchange", "settings"}: a topic that keeps what no queue takes
-    TOPIC_DELETE = 18  # header {"vhost", "exchange"}
-
-    # what happened to a queue's messages; body: queue id + pairs
-    GRANT = 20  # header {"consumer", "client", "attempt"}: leased.  Lazy, never synced on its own.  Or {"attempt",
-    #   "to": [[consumer, client, pairs], ...]}: to several, in the order of the pairs, of which so many are each one's
-    RETURN = 21  # header {"cause", "failed", "cancelled", "unseen"?, "not_before"?}: back to ready (or delayed)
-    SETTLE = 22  # header {"by"}: acknowledged, or removed at send
-    EXPIRE = 23  # header {"reason", "by"?, "dead": [[cause, new], ...]?, "left": [[action, step, pairs], ...]?}:
-    #   or {"reason", "refused": [new, ...]}: dead letters of newcomers that it refused
-    #   removed without success; left: what actions still have to do, from which step on (-1: all, not judged yet)
-    DROP = 24  # header {"reason", "by"?}: gave way to a limit, was withdrawn, or is from before the recovery point
-    PURGE = 25  # everything that was ready when the queue was purged
-    DUE = 26  # header {"place": 0, 1 or 2}: delayed messages became ready; 1: they take the place of this record,
-    #   2: they stand at the head, before whatever stood there (place `HEAD` + this LSN)
-    BARRIER = 27  # the queue took these as barriers; in one group with their rows
-    DEFER = 28  # queue id + exact pairs at `origin`; header {"origin", "verb", "by", "until"}: an ack of what is absent
-    UNDEFER = 37  # queue id + exact pairs at `origin`; header {"origin"}: those are remembered no longer
-
+    EXCHANGE_DECLARE = 10
+    EXCHANGE_DELETE = 11
+    QUEUE_DECLARE = 12
+    QUEUE_ALTER = 13
+    QUEUE_DELETE = 14
+    BIND = 15
+    UNBIND = 16
+    TOPIC_DECLARE = 17
+    TOPIC_DELETE = 18
+    # what happened to a queue's messages
+    GRANT = 20
+    RETURN = 21
+    SETTLE = 22
+    EXPIRE = 23
+    DROP = 24
+    PURGE = 25
+    DUE = 26
+    BARRIER = 27
+    DEFER = 28
     # streams and sinks
-    STREAM = 30  # name: stream; header {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?,
-    #   "pipeline"?}: opened, or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds;
-    #   pipeline: whose it is
-    PLAN = 31  # name: stream; header {"batch", "epoch", "queue"}; body: queue id + pairs granted as that batch
-    PLAN_SETTLE = 32  # name: stream; header {"batch", "query"?, "query_batch"?}: batches <= batch are settled (their
-    #   pairs leave the queue); it was that batch of that query
-    STREAM_RELEASE = 33  # name: stream; header {"batch"?, "epoch"?, "released"?, "abandoned"?, "dropped"?}: planned,
-    #   unsettled messages go back to the queue, and it holds nothing of the log from the time `released` on;
-    #   dropped: there is no such stream now
-    SINK_COMMIT = 34  # name: query id; header {"batch", "rows", "name"?, "once"?, "user"?}: the rows of the same group
-    #   are that batch's output; name: for people; once: the query has this one batch; user: whose it is
-    DECIDED = 35  # name: query id; header {"batch", "parts", "settle"?, "name"?, "once"?, "user"?}: a commit too large
-    #   for one group.  Of each part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost, whether deltas?];
-    #   settle: [stream, batch], done in this group
-    CHUNK = 36  # name: query id; header {"batch", "chunk", "rows"}: the messages of the same group are the next chunk
-    #   (from 1) of the decided batch; with it the first `rows` rows of all its parts, in order, are copied
-    SINK_FORGET = 74  # header {"queries": [id, ...]}: what they have committed is known no longer
+    STREAM = 30
+    PLAN = 31
+    PLAN_SETTLE = 32
+    STREAM_RELEASE = 33
+    SINK_COMMIT = 34
+    DECIDED = 35
+    CHUNK = 36
+    UNDEFER = 37
+    # passes over the log for one queue
+    RECOVER = 40
+    RECOVERED = 41
+    # publishers that are forgotten, actions
+    PUBLISHERS_GONE = 45
+    ACTED = 46
+    # topics with a present record for each key
+    SOW_PUT = 50
+    SOW_DROP = 51
+    # what rules many queues and exchanges
+    POLICY = 60
+    POLICY_DELETE = 61
+    ADDRESS_SETTING = 62
+    # commands about waiting messages, keys, transactions
+    PAUSE = 63
+    RESCHEDULE = 64
+    DEDUP = 65
+    TRANSACTION = 66
+    KEYED = 68
+    # more of streams and sinks
+    STREAM_TRY = 70
+    STREAM_NARROW = 71
+    STREAM_START = 72
+    STREAM_READ = 73
+    SINK_FORGET = 74
+    LINEAGE = 78
 
-    # passes over the log for one queue (`core.state.passing`)
-    RECOVER = 40  # queue id; header {"point", "from", "time"?}: a pass over [from, this LSN) begins, another one ends
-    RECOVERED = 41  # queue id + pairs, all of which are messages that the queue takes, whatever their route says;
-    #   header {"upto", "columns"?: {name: [a, b, value, ...]}}: it took no others below `upto`; columns
-    #   as in a durable state
 
-    PUBLISHERS_GONE = 45  # header {"publishers": [name, ...]}: nothing came of them for `publisher_expiration`
-    ACTED = (
-        46  # name: an action; header {"floor", "cause"?, "since"?}; body: exact pairs: it has done what these messages
-    )
-    #   of the record `cause` set off (without one each is its own cause); all up to `floor` is done with.  Lazy, but in
-    #   one group with what an action publishes last
+State: TypeAlias = Literal["ready", "leased", "delayed", "gone"]
+"""Where the messages of a record's pairs stand from then on."""
 
-    # SOW topics; body: packed 64-bit integers, `core.sow.records` says which
-    SOW_PUT = 50  # name: the topic; the rows of the same group are the present records of these keys
-    SOW_DROP = (
-        51  # name: the topic; header {"reason": "deleted" or "expired", "by"?, "lsns"?}: these keys have no record
-    )
-    #   now; lsns: of the records they had, where an action wants to know
+Haste: TypeAlias = Literal["synced", "awaited", "lazy"]
+"""How soon a record is on the disk.
 
-    # what rules many queues and exchanges; in one group with a QUEUE_ALTER of each queue for which something changes.
-    # exchanges: [[vhost, name, policy or null, alternate exchange or null], ...] that are ruled otherwise from now on
-    POLICY = 60  # name: the policy; header {"vhost", "operator", "pattern", "definition", "settings", "priority",
-    #   "apply_to", "origin", "alternate_exchange"?, "exchanges"?}: there is this policy, whatever was there
-    POLICY_DELETE = 61  # name: the policy; header {"vhost", "operator", "exchanges"?}
-    ADDRESS_SETTING = 62  # name: the pattern; header {"vhost", "literal", "values"?}: without values it goes
+synced      whatever the setting `sync` says
+awaited     with the next commit, as soon as the writer is idle: somebody waits for it
+lazy        with whatever is written next, or after a while: nobody does
+"""
 
-    # commands about waiting messages
-    PAUSE = 63  # queue id; header {"until", "by"?}: microseconds; nothing is delivered before; 0: it goes on
-    RESCHEDULE = 64  # queue id + pairs; header {"not_before", "by"?}: delayed until then; DUE says their place anew
-    DEDUP = 65  # body: queue id + (LSN, key) pairs as in KEYED; header {"time"}; in one group with the rows: the queue
-    #   took messages with these keys then, and lets no duplicates in
-    TRANSACTION = (
-        66  # header {"first", "rows", "ended", "by"?}: the last record of a group that one client committed as
-    )
-    #   a whole: messages (`rows` of them) and ends of deliveries (`ended`), from the LSN `first` on
+Reader: TypeAlias = Literal["fold", "audit", "story", "views", "events"]
+"""Who does something with a kind: the durable state, the audit, the life of a message, views, events of the server."""
 
-    STREAM_START = 72  # name: stream; header {"start", "said", "time"}: log mode begins at this LSN, which `said` names
-    STREAM_READ = 73  # name: stream; header {"time"}: somebody reads it still.  Lazy
+READERS: tuple[Reader, ...] = get_args(Reader)
 
-    LINEAGE = 78  # name: query id; header {"batch", "of"?, "outputs"?, "chunk"?}: the SINK_COMMIT, DECIDED or CHUNK of
-    #   the same group was made of what `of` says ({"pipeline"?, "inputs"?, "tables"?, ...}, as the sink was told), and
-    #   its messages are [[vhost, exchange, topic, first LSN, last LSN, rows], ...].  The fold passes it by
 
-    KEYED = 68  # body: queue id + (LSN, key) pairs, a key being 64 bits that are not 0; in one group with the rows:
-    #   the keys by which the queue knows which message a newer one replaces
+class Meaning(NamedTuple):
+    """What a kind means.
 
-    STREAM_TRY = 70  # name: stream; header {"batch", "epoch", "tries"}: so many readers have failed to settle the batch
-    STREAM_NARROW = (
-        71  # name: stream; header {"batch", "epoch", "revision", "level"?: [rows, more], "poison"?: 1}; body:
-    )
-    #   queue id + pairs: these alone are the batch now.  The others went back to the queue (a RETURN follows), and the
-    #   next `more` rows come in batches of at most `rows`; or the one there was is put aside (an EXPIRE follows)
+    says      its header, where a question mark stands behind what may be missing, its body, and what it means
+    readers   who does something with it; the others pass over it
+    haste     how soon it is on the disk
+    to        where the messages of its pairs stand then; None: it moves none, or tells that in its header
+    word      what has happened to a message of its pairs, in its story
+    """
+
+    says: str
+    readers: tuple[Reader, ...]
+    haste: Haste = "awaited"
+    to: State | None = None
+    word: str = ""
+
+
+_TOPOLOGY: tuple[Reader, ...] = ("fold", "events")
+_MOVES: tuple[Reader, ...] = ("fold", "audit", "story", "views")
+_BATCHES: tuple[Reader, ...] = ("fold", "audit", "story")
+_SINKS: tuple[Reader, ...] = ("fold", "audit")
+
+MEANINGS: Mapping[Kind, Meaning] = {
+    Kind.PUBLISH: Meaning(
+        "name: routing key; via, route, expires_at, not_before, priority; properties: the message's header; its body",
+        _MOVES,
+    ),
+    Kind.PUBLISH_TRANSIENT: Meaning("the same, but the next BOOT ends it", _MOVES),
+    Kind.BOOT: Meaning(
+        '{"clean", "instance", "version"}: a process begins; leases, transient messages, queues that are not durable '
+        "and exclusive ones end",
+        ("fold", "audit", "story"),
+        "synced",
+    ),
+    Kind.MARK: Meaning(
+        "empty: its batch claims the durable LSN, so that damage of the last batch is no torn tail", (), "lazy"
+    ),
+    Kind.BASE: Meaning(
+        '{"part", "parts", "floor"}; body: a slice of the encoded durable state as of `floor`', (), "synced"
+    ),
+    Kind.PUBLISHERS: Meaning("{publisher: highest sequence} of one commit", _SINKS),
+    Kind.VIA: Meaning(
+        '{"vhost", "exchange", "bcc"?}; via: the id of these; bcc: further keys of the messages that name it',
+        ("fold",),
+    ),
+    Kind.ROUTE: Meaning(
+        "route: the id; body: packed ids of the queues that take its messages", ("fold", "audit", "story")
+    ),
+    Kind.TOOK: Meaning(
+        "queue and pairs: it took these rows of the same group, whose route does not say so", _MOVES
+    ),
+    Kind.EXCHANGE_DECLARE: Meaning(
+        '{"vhost", "type", "durable", "auto_delete", "internal", "arguments", "exchanges"?}', _TOPOLOGY, "synced"
+    ),
+    Kind.EXCHANGE_DELETE: Meaning('{"vhost"}', _TOPOLOGY, "synced"),
+    Kind.QUEUE_DECLARE: Meaning(
+        '{"vhost", "durable", "exclusive", "auto_delete", "arguments", "settings", "changed"?, "ruling"?}: settings: '
+        "its own; changed: those of them that are others in force; ruling: why (`core.state.rulings`)",
+        READERS,
+        "synced",
+    ),
+    Kind.QUEUE_ALTER: Meaning(
+        'queue; {"settings"}: the whole new settings, its own and in force; or {"changed", "ruling"}: those in force '
+        "that are others now, and why",
+        ("fold", "audit", "events"),
+        "synced",
+    ),
+    Kind.QUEUE_DELETE: Meaning("queue", READERS, "synced"),
+    Kind.BIND: Meaning(
+        '{"vhost", "source", "destination", "destination_type", "key", "arguments"}', _TOPOLOGY, "synced"
+    ),
+    Kind.UNBIND: Meaning("as BIND", _TOPOLOGY, "synced"),
+    Kind.TOPIC_DECLARE: Meaning(
+        '{"vhost", "exchange", "settings"}: a topic that keeps what no queue takes',
+        ("fold", "views", "events"),
+        "synced",
+    ),
+    Kind.TOPIC_DELETE: Meaning('{"vhost", "exchange"}', ("fold", "views", "events"), "synced"),
+    Kind.GRANT: Meaning(
+        'queue and pairs; {"consumer", "client", "attempt"}; or {"attempt", "to": [[consumer, client, pairs], ...]}: '
+        "to several, in the order of the pairs, of which so many are each one's",
+        _MOVES, "lazy", "leased", "leased",
+    ),
+    Kind.RETURN: Meaning(
+        'queue and pairs; {"cause", "failed", "cancelled", "unseen"?, "why"?, "not_before"?}: with the last they are '
+        "delayed until then",
+        _MOVES, "lazy", "ready", "returned",
+    ),
+    Kind.SETTLE: Meaning(
+        'queue and pairs; {"by"}: acknowledged, or removed as they were sent', _MOVES, "lazy", "gone", "settled"
+    ),
+    Kind.EXPIRE: Meaning(
+        'queue and pairs; {"reason", "by"?, "dead": [[cause, new], ...]?, "left": [[action, step, pairs], ...]?}: '
+        "removed without success; dead: their dead letters; left: what actions still have to do, from which step on "
+        '(-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead letters of newcomers that it refused',
+        _MOVES, to="gone", word="expired",
+    ),
+    Kind.DROP: Meaning(
+        'queue and pairs; {"reason", "by"?}: they gave way to a limit, were withdrawn, or are from before the '
+        "recovery point",
+        _MOVES, to="gone", word="dropped",
+    ),
+    Kind.PURGE: Meaning(
+        "queue and pairs: everything that was ready when the queue was purged",
+        READERS, to="gone", word="purged",
+    ),
+    Kind.DUE: Meaning(
+        'queue and pairs; {"place"}: delayed messages are ready: 0: at their own places; 1: at that of this record; '
+        "2: at the head, before whatever stood there (place `HEAD` and this LSN)",
+        _MOVES, "lazy", "ready", "due",
+    ),
+    Kind.BARRIER: Meaning(
+        "queue and pairs: it took these as barriers; in one group with their rows", ("fold", "story"), word="barrier"
+    ),
+    Kind.DEFER: Meaning(
+        'queue and exact pairs at `origin`; {"origin", "verb", "by", "until"}: an ack of what is absent', ("fold",)
+    ),
+    Kind.STREAM: Meaning(
+        'name: stream; {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?, "pipeline"?}: opened, '
+        "or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds; pipeline: whose",
+        ("fold", "audit", "events"),
+        "synced",
+    ),
+    Kind.PLAN: Meaning(
+        'name: stream; {"batch", "epoch", "queue"}; queue and pairs: granted as that batch', _BATCHES, "synced"
+    ),
+    Kind.PLAN_SETTLE: Meaning(
+        'name: stream; {"batch", "query"?, "query_batch"?}: batches up to this one are settled (their pairs leave the '
+        "queue); it was that batch of that query",
+        _BATCHES,
+        "synced",
+    ),
+    Kind.STREAM_RELEASE: Meaning(
+        'name: stream; {"batch"?, "epoch"?, "released"?, "abandoned"?, "dropped"?}: what is planned and not settled '
+        "goes back to the queue, and it holds nothing of the log from the time `released` on; dropped: there is no "
+        "such stream now",
+        ("fold", "audit", "story", "events"),
+        "synced",
+    ),
+    Kind.SINK_COMMIT: Meaning(
+        'name: query; {"batch", "rows", "name"?, "once"?, "user"?}: the rows of the same group are that batch\'s '
+        "output; name: for people; once: the query has this one batch; user: whose it is",
+        _SINKS,
+        "synced",
+    ),
+    Kind.DECIDED: Meaning(
+        'name: query; {"batch", "parts", "settle"?, "name"?, "once"?, "user"?}: a commit too large for one group.  Of '
+        "each part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost, whether deltas?]; settle: [stream, "
+        "batch], done in this group",
+        _SINKS,
+        "synced",
+    ),
+    Kind.CHUNK: Meaning(
+        'name: query; {"batch", "chunk", "rows"}: the messages of the same group are the next chunk (from 1) of the '
+        "decided batch; with it the first `rows` rows of all its parts, in order, are copied",
+        _SINKS,
+        "synced",
+    ),
+    Kind.UNDEFER: Meaning(
+        'queue and exact pairs at `origin`; {"origin"}: those acks are remembered no longer', ("fold",)
+    ),
+    Kind.RECOVER: Meaning(
+        'queue; {"point", "from", "time"?}: a pass over [from, this LSN) begins, another one ends', ("fold",)
+    ),
+    Kind.RECOVERED: Meaning(
+        'queue and pairs, all of which are messages that it takes, whatever their route says; {"upto", "columns"?: '
+        "{name: [a, b, value, ...]}}: it took no others below `upto`; columns as in a durable state",
+        _MOVES,
+        "lazy",
+    ),
+    Kind.PUBLISHERS_GONE: Meaning(
+        '{"publishers": [name, ...]}: nothing came of them for `publisher_expiration`', _SINKS
+    ),
+    Kind.ACTED: Meaning(
+        'name: an action; {"floor", "cause"?, "since"?}; exact pairs: it has done what these messages of the record '
+        "`cause` set off (without one each is its own cause); all up to `floor` is done with.  In one group with what "
+        "an action publishes last",
+        ("fold",),
+        "lazy",
+    ),
+    Kind.SOW_PUT: Meaning(
+        "name: topic; body: packed 64-bit integers (`core.sow.records`): the rows of the same group are the present "
+        "records of these keys",
+        ("fold", "views"),
+    ),
+    Kind.SOW_DROP: Meaning(
+        'name: topic; {"reason": "deleted" or "expired", "by"?, "lsns"?}; body as of SOW_PUT: these keys have no '
+        "record now; lsns: of the records they had, where an action wants to know",
+        ("fold", "views"),
+    ),
+    Kind.POLICY: Meaning(
+        'name: policy; {"vhost", "operator", "pattern", "definition", "settings", "priority", "apply_to", "origin", '
+        '"alternate_exchange"?, "exchanges"?}: there is this policy, whatever was there; in one group with a '
+        "QUEUE_ALTER of each queue for which something changes; exchanges: [[vhost, name, policy or null, alternate "
+        "exchange or null], ...] that are ruled otherwise now",
+        ("fold", "audit", "events"),
+        "synced",
+    ),
+    Kind.POLICY_DELETE: Meaning(
+        'name: policy; {"vhost", "operator", "exchanges"?}', ("fold", "audit", "events"), "synced"
+    ),
+    Kind.ADDRESS_SETTING: Meaning(
+        'name: pattern; {"vhost", "literal", "values"?}: without values it goes', _TOPOLOGY, "synced"
+    ),
+    Kind.PAUSE: Meaning(
+        'queue; {"until", "by"?}: microseconds; nothing is delivered before; 0: it goes on', ("fold", "story", "events")
+    ),
+    Kind.RESCHEDULE: Meaning(
+        'queue and pairs; {"not_before", "by"?}: delayed until then; DUE says their place anew',
+        _MOVES, to="delayed", word="rescheduled",
+    ),
+    Kind.DEDUP: Meaning(
+        'queue and (LSN, key) pairs as in KEYED; {"time"}; in one group with the rows: it took messages with these '
+        "keys then, and lets no duplicates in",
+        ("fold",),
+    ),
+    Kind.TRANSACTION: Meaning(
+        '{"first", "rows", "ended", "by"?}: the last record of a group that one client committed as a whole: messages '
+        "(`rows` of them) and ends of deliveries (`ended`), from the LSN `first` on",
+        ("audit",),
+        "synced",
+    ),
+    Kind.KEYED: Meaning(
+        "queue and (LSN, key) pairs, a key being 64 bits that are not 0; in one group with the rows: the keys by which "
+        "the queue knows which message a newer one replaces",
+        ("fold",),
+    ),
+    Kind.STREAM_TRY: Meaning(
+        'name: stream; {"batch", "epoch", "tries"}: so many readers have failed to settle the batch', _SINKS, "synced"
+    ),
+    Kind.STREAM_NARROW: Meaning(
+        'name: stream; {"batch", "epoch", "revision", "level"?: [rows, more], "poison"?: 1}; queue and pairs: these '
+        "alone are the batch now.  The others went back to the queue (a RETURN follows), and the next `more` rows come "
+        "in batches of at most `rows`; or the one there was is put aside (an EXPIRE follows)",
+        _BATCHES,
+        "synced",
+    ),
+    Kind.STREAM_START: Meaning(
+        'name: stream; {"start", "said", "time"}: log mode begins at this LSN, which `said` names', ("fold",), "synced"
+    ),
+    Kind.STREAM_READ: Meaning('name: stream; {"time"}: somebody reads it still', ("fold",), "lazy"),
+    Kind.SINK_FORGET: Meaning('{"queries": [id, ...]}: what they have committed is known no longer', _SINKS),
+    Kind.LINEAGE: Meaning(
+        'name: query; {"batch", "of"?, "outputs"?, "chunk"?}: the SINK_COMMIT, DECIDED or CHUNK of the same group was '
+        'made of what `of` says ({"pipeline"?, "inputs"?, "tables"?, ...}, as the sink was told), and its messages are '
+        "[[vhost, exchange, topic, first LSN, last LSN, rows], ...]",
+        (),
+    ),
+}  # fmt: skip
+
+
+def read_by(reader: Reader) -> frozenset[Kind]:
+    """The kinds with which somebody does something."""
+    return frozenset(kind for kind, meaning in MEANINGS.items() if reader in meaning.readers)
 
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})
 """Kinds that carry a message."""
+
+MOVES = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.to is not None)
+"""Kinds that say nothing but what became of a queue's messages."""
+
+SYNCED = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.haste == "synced")
+"""Kinds whose commit is synced whatever the setting `sync` says."""
+
+LAZY = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.haste == "lazy")
+"""Kinds that nobody waits for: they ride with the next commit, or go after `ack_sync`."""
 
 HEAD = 1 << 60
 """Places from here on are before all others; the later the record whose LSN is added, the further in front."""

@@ -43,7 +43,7 @@ from penstock.memory.reads import ReadCold
 from penstock.memory.rows import merged
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Group, Publishes, Rows
-from penstock.records.kinds import Kind
+from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
 from penstock.server.events.notices import Notices
 from penstock.server.fetching import Fetches
@@ -69,9 +69,6 @@ if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.ports import Clock
     from penstock.server.upkeep.archive import Archiving
-
-LAZY_KINDS = frozenset({Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.DUE, Kind.MARK, Kind.RECOVERED, Kind.ACTED})
-"""Records nobody waits for: they ride with the next commit, or go after `ack_sync`."""
 
 
 class Engine:
@@ -200,7 +197,7 @@ class Engine:
                 for part in entry.entries:
                     if isinstance(part, Publishes):
                         self.bodies.add(part)
-            elif entry.kind not in LAZY_KINDS:
+            elif entry.kind not in LAZY:
                 urgent = True
         self._perform(core.take_effects())
         self.notices.gather(journal)

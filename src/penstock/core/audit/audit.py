@@ -24,8 +24,9 @@ fold but the reading of columns, so that the two can be held against each other.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -54,21 +55,37 @@ from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pi
 from penstock.core.state.durable import DurableState, Ints, flat, spread
 from penstock.core.state.plain import load, load_settings
 from penstock.core.state.rulings import load_some, with_some
-from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
+from penstock.records.kinds import MOVES, NO_ROUTE, PUBLISHES, Kind
 
 WINDOW = 400_000
 """Rows that are looked at in one go."""
 
-_OPS = {
-    Kind.GRANT: Op.GRANT, Kind.RETURN: Op.RETURN, Kind.DUE: Op.DUE, Kind.SETTLE: Op.SETTLE, Kind.EXPIRE: Op.EXPIRE,
-    Kind.DROP: Op.DROP, Kind.PURGE: Op.PURGE, Kind.RESCHEDULE: Op.RESCHEDULE,
-}  # fmt: skip
+_OPS = {kind: Op[kind.name] for kind in MOVES}
 _OP_OF = np.array([int(_OPS[Kind(k)]) if k in {*_OPS} else -1 for k in range(128)], dtype=np.int64)
 _KNOWN = {int(kind) for kind in Kind}
 _NEEDED = ["lsn", "kind", "name", "route", "time", "not_before", "properties", "body"]
-_WITH_QUEUE = frozenset(
-    {Kind.ROUTE, Kind.TOOK, Kind.QUEUE_ALTER, Kind.QUEUE_DELETE, Kind.PLAN, Kind.RECOVERED}
-)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A control record of which there are few."""
+
+    kind: Kind
+    lsn: int
+    name: str
+    properties: bytes
+    body: bytes
+    route: int
+    time: int
+
+    @property
+    def header(self) -> dict[str, object]:
+        """Its particulars."""
+        return load(self.properties)
+
+    @property
+    def values(self) -> Ints:
+        """Its body as integers."""
+        return np.frombuffer(self.body, dtype=np.int64)
 
 
 class Audit:
@@ -219,64 +236,78 @@ class Audit:
             lsn = int(window.lsns[row])
             try:
                 kind = Kind(int(window.kinds[row]))
-                self._control(kind, lsn, names[i], headers[i], bodies[i], routes[i], int(window.times[row]))
+                if (look := self.LOOKS.get(kind)) is not None:
+                    look(self, Row(kind, lsn, names[i], headers[i], bodies[i], routes[i], int(window.times[row])))
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 self._find("positions", np.array([lsn]), f"a record cannot be read: {type(error).__name__} {error}")
 
-    def _control(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, route: int, time: int) -> None:
-        values = np.frombuffer(body, dtype=np.int64) if kind in _WITH_QUEUE else NONE
-        match kind:
-            case Kind.BOOT:
-                for queue in self._queues.values():
-                    if not queue.ended and (queue.exclusive or not queue.durable):
-                        self._end(queue, lsn)
-            case Kind.ROUTE:
-                if route in self._routes:
-                    self._find("routes", np.array([lsn]), f"route {route} was told twice")
-                self._routes[route] = lsn, tuple(values.tolist())
-            case Kind.TOOK:
-                self._took.append((int(values[0]), values[1:]))
-            case Kind.RECOVERED:
-                self._recovered(lsn, int(values[0]), values[1:].reshape(-1, 2), load(header), time)
-            case Kind.QUEUE_DECLARE:
-                told = load(header)
-                settings = with_some(load_settings(told["settings"]), load_some(told.get("changed")))
-                once = (lsn, settings.semantics == "at-most-once")
-                self._queues[lsn] = self._queue(lsn, name, bool(told["durable"]), bool(told["exclusive"]), once)
-                self._policies.declared(lsn, name, told)
-            case Kind.QUEUE_ALTER | Kind.QUEUE_DELETE:
-                present = self._queues.get(int(values[0]))
-                if present is None or present.ended:
-                    self._find("ends once", np.array([lsn]), f"queue '{name}' is altered or deleted, but is not there")
-                elif kind is Kind.QUEUE_DELETE:
-                    self._end(present, lsn)
-                else:
-                    told = load(header)
-                    self._policies.altered(int(values[0]), lsn, told)
-                    changed = load_some(told.get("changed")) if "changed" in told else told["settings"]
-                    if "semantics" in cast("dict[str, object]", changed):
-                        semantics = cast("dict[str, object]", changed)["semantics"]
-                        present.once.append((lsn, semantics == "at-most-once"))
-            case Kind.POLICY | Kind.POLICY_DELETE:
-                self._policies.record(kind, name, load(header))
-            case Kind.PUBLISHERS:
-                for publisher, sequence in cast("dict[str, int]", load(header)).items():
-                    highest = self._publishers.get(publisher)
-                    if highest is not None and sequence <= highest:
-                        text = f"publisher '{publisher}' goes back from sequence {highest} to {sequence}"
-                        self._find("publishers", np.array([lsn]), text)
-                    self._publishers[publisher] = sequence
-            case Kind.PUBLISHERS_GONE:
-                for publisher in cast("list[str]", load(header)["publishers"]):
-                    self._publishers.pop(publisher, None)
-            case Kind.SINK_COMMIT | Kind.DECIDED | Kind.CHUNK | Kind.SINK_FORGET:
-                self._sinks.record(kind, lsn, name, load(header))
-            case (  # others say nothing of batches
-                Kind.STREAM | Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE | Kind.STREAM_TRY | Kind.STREAM_NARROW
-            ):
-                self._streams.record(kind, lsn, name, load(header), values, time)
-            case _:
-                pass  # the topology and the log's own records promise nothing about messages
+    def _boot(self, row: Row) -> None:
+        for queue in self._queues.values():
+            if not queue.ended and (queue.exclusive or not queue.durable):
+                self._end(queue, row.lsn)
+
+    def _route(self, row: Row) -> None:
+        if row.route in self._routes:
+            self._find("routes", np.array([row.lsn]), f"route {row.route} was told twice")
+        self._routes[row.route] = row.lsn, tuple(row.values.tolist())
+
+    def _took_rows(self, row: Row) -> None:
+        self._took.append((int(row.values[0]), row.values[1:]))
+
+    def _found(self, row: Row) -> None:
+        self._recovered(row.lsn, int(row.values[0]), row.values[1:].reshape(-1, 2), row.header, row.time)
+
+    def _declared(self, row: Row) -> None:
+        told, lsn = row.header, row.lsn
+        settings = with_some(load_settings(told["settings"]), load_some(told.get("changed")))
+        once = (lsn, settings.semantics == "at-most-once")
+        self._queues[lsn] = self._queue(lsn, row.name, bool(told["durable"]), bool(told["exclusive"]), once)
+        self._policies.declared(lsn, row.name, told)
+
+    def _present(self, row: Row) -> AuditedQueue | None:
+        """The queue that a record alters or deletes."""
+        present = self._queues.get(int(row.values[0]))
+        if present is None or present.ended:
+            text = f"queue '{row.name}' is altered or deleted, but is not there"
+            self._find("ends once", np.array([row.lsn]), text)
+            return None
+        return present
+
+    def _deleted(self, row: Row) -> None:
+        if (present := self._present(row)) is not None:
+            self._end(present, row.lsn)
+
+    def _altered(self, row: Row) -> None:
+        if (present := self._present(row)) is None:
+            return
+        told = row.header
+        self._policies.altered(int(row.values[0]), row.lsn, told)
+        changed = load_some(told.get("changed")) if "changed" in told else told["settings"]
+        if "semantics" in cast("dict[str, object]", changed):
+            semantics = cast("dict[str, object]", changed)["semantics"]
+            present.once.append((row.lsn, semantics == "at-most-once"))
+
+    def _policy(self, row: Row) -> None:
+        self._policies.record(row.kind, row.name, row.header)
+
+    def _published(self, row: Row) -> None:
+        for publisher, sequence in cast("dict[str, int]", row.header).items():
+            highest = self._publishers.get(publisher)
+            if highest is not None and sequence <= highest:
+                text = f"publisher '{publisher}' goes back from sequence {highest} to {sequence}"
+                self._find("publishers", np.array([row.lsn]), text)
+            self._publishers[publisher] = sequence
+
+    def _publishers_gone(self, row: Row) -> None:
+        for publisher in cast("list[str]", row.header["publishers"]):
+            self._publishers.pop(publisher, None)
+
+    def _sink(self, row: Row) -> None:
+        self._sinks.record(row.kind, row.lsn, row.name, row.header)
+
+    def _stream(self, row: Row) -> None:
+        values = row.values if row.kind is Kind.PLAN else NONE
+        self._streams.record(row.kind, row.lsn, row.name, row.header, values, row.time)
 
     def _recovered(self, lsn: int, number: int, pairs: Ints, header: dict[str, object], time: int) -> None:
         """Older messages that a queue takes after all, each once."""
@@ -300,6 +331,19 @@ class Audit:
         queue.ended = lsn
         self._streams.queue_gone(queue.id)
         self._policies.gone(queue.id)
+
+    LOOKS: ClassVar[Mapping[Kind, Callable[[Audit, Row], None]]] = {
+        Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.TOOK: _took_rows, Kind.RECOVERED: _found,
+        Kind.QUEUE_DECLARE: _declared, Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _deleted,
+        Kind.POLICY: _policy, Kind.POLICY_DELETE: _policy,
+        Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
+        **dict.fromkeys((Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK, Kind.SINK_FORGET), _sink),
+        **dict.fromkeys((Kind.STREAM, Kind.PLAN, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE, Kind.STREAM_TRY), _stream),
+        Kind.STREAM_NARROW: _stream,
+    }  # fmt: skip
+    """The topology and the log's own records promise nothing about messages."""
+
+    READS: ClassVar[frozenset[Kind]] = PUBLISHES | MOVES | LOOKS.keys() | {Kind.TRANSACTION}
 
     # -- messages
 

@@ -27,14 +27,19 @@ from penstock.core.state.arrow import blobs, coded, is_empty, lengths, numbers, 
 from penstock.core.state.durable import DurableState, Ints
 from penstock.core.state.members import Part, expand, groups, keep
 from penstock.core.state.needs import living_pairs, merged, within
-from penstock.core.state.objects import Objects
+from penstock.core.state.objects import OF_QUEUES, Objects
 from penstock.core.state.plain import load
 from penstock.errors import LogDamaged
-from penstock.records.kinds import NO_ROUTE, Kind
+from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 
 _OF_CONTROLS = ["name", "via", "route", "properties", "body"]
-_BULK = np.array([int(Kind.SETTLE), int(Kind.DROP), int(Kind.PURGE), int(Kind.GRANT)])
+_IN_BULK = frozenset((Kind.SETTLE, Kind.DROP, Kind.PURGE, Kind.GRANT))
 """Kinds that come by the thousand and say nothing but pairs (and an attempt): folded without a look at each."""
+
+_BULK = np.array([int(kind) for kind in _IN_BULK])
+
+READS = PUBLISHES | _IN_BULK | Objects.NOTES.keys() | OF_QUEUES.keys() | {Kind.SOW_PUT, Kind.SOW_DROP}
+"""Kinds that change the state."""
 
 SLACK = 1 << 20
 """Bytes of memory that sizes may have grown by before it is looked whose messages still wait."""

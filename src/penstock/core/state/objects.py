@@ -6,7 +6,8 @@ tells them what happened; it sees no message.  It asks no clock and runs no filt
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -32,7 +33,21 @@ from penstock.core.state.sinkmarks import mark_of
 from penstock.core.topology.topology import Topology, canonical_table
 from penstock.records.kinds import HEAD, Kind
 
+Table: TypeAlias = dict[str, object]
+
 _NONE = np.zeros(0, dtype=np.int64)
+
+
+class Row(NamedTuple):
+    """A control record."""
+
+    kind: Kind
+    lsn: int
+    name: str
+    header: bytes
+    body: bytes
+    via: int
+    route: int
 
 
 class Objects:
@@ -86,116 +101,84 @@ class Objects:
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
-        match kind:
-            case Kind.BOOT:
-                self._boot(lsn, load(header))
-            case Kind.ROUTE:
-                self.routes[route] = tuple(np.frombuffer(body, dtype="<i8").tolist())
-                self._next_route = max(self._next_route, route + 1)
-            case Kind.VIA:
-                table = load(header)
-                self._vias[via] = (str(table["vhost"]), str(table["exchange"]))
-                if blind := cast("list[str] | None", table.get("bcc")):
-                    self._blind[via] = tuple(blind)
-            case Kind.TOOK:
-                values = np.frombuffer(body, dtype="<i8")
-                number = int(values[0])
-                self.took[number] = np.concatenate((self.took.get(number, _NONE), values[1:]))
-            case Kind.EXPIRE:
-                told = load(header)
-                self.letters += [new for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())]
-                self.letters += cast("list[int]", told.get("refused") or ())
-                queue, pairs = self._queue_and_pairs(body)
-                if queue is not None:
-                    queue.removed.append(pairs)
-            case Kind.RETURN:
-                self._returned(lsn, load(header), body)
-            case Kind.DUE:
-                queue, pairs = self._queue_and_pairs(body)
-                if queue is not None and lsn > queue.since:
-                    queue.delayed.append(("not_before", 0, pairs))
-                    if place := load(header).get("place"):
-                        queue.delayed.append(("place", lsn if place == 1 else HEAD + lsn, pairs))
-            case Kind.RESCHEDULE:
-                queue, pairs = self._queue_and_pairs(body)
-                if queue is not None and lsn > queue.since:
-                    queue.delayed.append(("not_before", cast(int, load(header)["not_before"]), pairs))
-                    queue.delayed.append(("place", 0, pairs))
-            case Kind.PAUSE:
-                queue, _ = self._queue_and_pairs(body)
-                if queue is not None and lsn > queue.since:
-                    queue.state.paused = cast(int, load(header)["until"])
-            case Kind.BARRIER:
-                queue, pairs = self._queue_and_pairs(body)
-                if queue is not None and lsn > queue.since:
-                    queue.delayed.append(("barrier", 1, pairs))
-            case Kind.KEYED:
-                queue, pairs = self._queue_and_pairs(body)
-                if queue is not None and lsn > queue.since:
-                    queue.keyed.append(("key", pairs))
-            case Kind.DEDUP:
-                queue, pairs = self._queue_and_pairs(body)
-                if queue is not None and lsn > queue.since:
-                    queue.took_keys(pairs, cast(int, load(header)["time"]))
-            case Kind.RECOVER:
-                queue, _ = self._queue_and_pairs(body)
-                if queue is not None and lsn > queue.since:
-                    queue.begin_pass(lsn, load(header))
-            case Kind.RECOVERED:
-                queue, pairs = self._queue_and_pairs(body)
-                if queue is not None:
-                    self._recovered(queue, lsn, pairs, load(header))
-            case Kind.PUBLISHERS:
-                for publisher, sequence in cast("dict[str, int]", load(header)).items():
-                    self._publishers[publisher] = max(sequence, self._publishers.get(publisher, sequence))
-            case Kind.PUBLISHERS_GONE:
-                for publisher in cast("list[str]", load(header)["publishers"]):
-                    self._publishers.pop(publisher, None)
-            case Kind.SINK_COMMIT:
-                told = load(header)
-                self._sinks[name] = cast(int, told["batch"])
-                self._sink_marks[name] = mark_of(told, lsn)
-            case Kind.SINK_FORGET:
-                for query in cast("list[str]", load(header)["queries"]):
-                    self._sinks.pop(query, None)
-                    self._sink_marks.pop(query, None)
-            case (
-                Kind.STREAM
-                | Kind.PLAN
-                | Kind.PLAN_SETTLE
-                | Kind.STREAM_RELEASE
-                | Kind.STREAM_START
-                | Kind.STREAM_READ
-                | Kind.STREAM_TRY
-                | Kind.STREAM_NARROW
-            ):
-                self._stream(kind, name, load(header), body)
-            case Kind.DECIDED:
-                told = load(header)
-                state = self._decided[name] = decided_of(told, lsn)
-                self._sinks[name] = state.batch
-                self._sink_marks[name] = mark_of(told, lsn)
-            case Kind.CHUNK:
-                state = self._decided[name]
-                state.copied(load(header))
-                if state.complete:
-                    del self._decided[name]
-            case Kind.DEFER | Kind.UNDEFER:
-                values = np.frombuffer(body, dtype="<i8").tolist()
-                self._defer(kind, values[0], load(header), values[1:])
-            case Kind.ACTED:
-                self._acted.fold(name, load(header), np.frombuffer(body, dtype="<i8").tolist())
-            case Kind.MARK | Kind.BASE | Kind.TRANSACTION | Kind.LINEAGE:
-                pass  # the state that a base repeats has been folded or was given; the others change none
-            case _:
-                self._shape(kind, lsn, name, load(header), body)
+        if (tell := OF_QUEUES.get(kind)) is not None:
+            values = np.frombuffer(body, dtype="<i8")
+            queue = self.queues.get(int(values[0]))
+            if queue is not None and lsn > queue.since:
+                tell(queue, lsn, values[1:].reshape(-1, 2), load(header) if header else {})
+        elif (note := self.NOTES.get(kind)) is not None:
+            note(self, Row(kind, lsn, name, header, body, via, route))
 
-    def _defer(self, kind: Kind, number: int, header: dict[str, object], pairs: list[int]) -> None:
-        if kind is Kind.DEFER:
-            if number in self.queues:
-                self._deferred.setdefault(number, []).append(deferred_acks.deferred_of(header, pairs))
-        else:
-            deferred_acks.forget(self._deferred, number, int(str(header["origin"])), deferred_acks.spread(pairs))
+    def _route(self, row: Row) -> None:
+        self.routes[row.route] = tuple(np.frombuffer(row.body, dtype="<i8").tolist())
+        self._next_route = max(self._next_route, row.route + 1)
+
+    def _via(self, row: Row) -> None:
+        table = load(row.header)
+        self._vias[row.via] = (str(table["vhost"]), str(table["exchange"]))
+        if blind := cast("list[str] | None", table.get("bcc")):
+            self._blind[row.via] = tuple(blind)
+
+    def _took(self, row: Row) -> None:
+        values = np.frombuffer(row.body, dtype="<i8")
+        number = int(values[0])
+        self.took[number] = np.concatenate((self.took.get(number, _NONE), values[1:]))
+
+    def _expired(self, row: Row) -> None:
+        told = load(row.header)
+        self.letters += [new for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())]
+        self.letters += cast("list[int]", told.get("refused") or ())
+        queue, pairs = self._queue_and_pairs(row.body)
+        if queue is not None:
+            queue.removed.append(pairs)
+
+    def _found(self, row: Row) -> None:
+        queue, pairs = self._queue_and_pairs(row.body)
+        if queue is not None:
+            self._recovered(queue, row.lsn, pairs, load(row.header))
+
+    def _published(self, row: Row) -> None:
+        for publisher, sequence in cast("dict[str, int]", load(row.header)).items():
+            self._publishers[publisher] = max(sequence, self._publishers.get(publisher, sequence))
+
+    def _publishers_gone(self, row: Row) -> None:
+        for publisher in cast("list[str]", load(row.header)["publishers"]):
+            self._publishers.pop(publisher, None)
+
+    def _committed(self, row: Row) -> None:
+        told = load(row.header)
+        self._sinks[row.name] = cast(int, told["batch"])
+        self._sink_marks[row.name] = mark_of(told, row.lsn)
+
+    def _sinks_gone(self, row: Row) -> None:
+        for query in cast("list[str]", load(row.header)["queries"]):
+            self._sinks.pop(query, None)
+            self._sink_marks.pop(query, None)
+
+    def _decide(self, row: Row) -> None:
+        told = load(row.header)
+        state = self._decided[row.name] = decided_of(told, row.lsn)
+        self._sinks[row.name] = state.batch
+        self._sink_marks[row.name] = mark_of(told, row.lsn)
+
+    def _chunk(self, row: Row) -> None:
+        state = self._decided[row.name]
+        state.copied(load(row.header))
+        if state.complete:
+            del self._decided[row.name]
+
+    def _defer(self, row: Row) -> None:
+        number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
+        if number in self.queues:
+            self._deferred.setdefault(number, []).append(deferred_acks.deferred_of(load(row.header), pairs))
+
+    def _undefer(self, row: Row) -> None:
+        number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
+        origin = int(str(load(row.header)["origin"]))
+        deferred_acks.forget(self._deferred, number, origin, deferred_acks.spread(pairs))
+
+    def _act(self, row: Row) -> None:
+        self._acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())
 
     def fold_sow(self, kinds: Ints, values: Ints, offsets: Ints) -> None:
         """SOW_PUT and SOW_DROP records in order, their bodies end to end.  ValueError for one that cannot be read."""
@@ -216,76 +199,81 @@ class Objects:
             lsns = expand(pairs[:, 0], pairs[:, 1])
             self._sizes.add_older(lsns, spread(lsns, told))
 
-    def _returned(self, lsn: int, header: dict[str, object], body: bytes) -> None:
-        queue, pairs = self._queue_and_pairs(body)
-        if queue is None or lsn <= queue.since:
-            return
-        for key, column in (("failed", "failures"), ("cancelled", "cancels"), ("unseen", "unseen")):
-            if times := int(cast(int, header.get(key) or 0)):
-                queue.counted.append((column, times, pairs))
-        if not_before := cast(int, header.get("not_before") or 0):
-            queue.delayed.append(("not_before", not_before, pairs))
+    # -- topology and settings
 
-    def _shape(self, kind: Kind, lsn: int, name: str, header: dict[str, object], body: bytes) -> None:
-        """Topology and settings."""
-        vhost = str(header.get("vhost", "/"))
-        match kind:
-            case Kind.EXCHANGE_DECLARE:
-                exchange = ExchangeState(
-                    str(header["type"]), bool(header["durable"]), bool(header["auto_delete"]), bool(header["internal"]),
-                    as_table(header["arguments"]),
-                )  # fmt: skip
-                self._topology.declare_exchange(vhost, name, exchange)
-                self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
-            case Kind.EXCHANGE_DELETE:
-                self._topology.delete_exchange(vhost, name)
-            case Kind.BIND:
-                self._topology.bind(read_binding(header))
-            case Kind.UNBIND:
-                self._topology.unbind(read_binding(header))
-            case Kind.TOPIC_DECLARE:
-                settings = as_table(header["settings"])
-                self._topology.declare_topic(vhost, str(header["exchange"]), name, settings)
-                self._sows.declared(lsn, (vhost, str(header["exchange"]), name), settings)
-            case Kind.TOPIC_DELETE:
-                self._topology.delete_topic(vhost, str(header["exchange"]), name)
-                self._sows.deleted((vhost, str(header["exchange"]), name))
-            case Kind.QUEUE_DECLARE:
-                rules = with_some(load_settings(header["settings"]), load_some(header.get("changed")))
-                state = QueueState(
-                    lsn, vhost, name, rules, bool(header["durable"]), bool(header["exclusive"]),
-                    bool(header["auto_delete"]), as_table(header["arguments"]),
-                )  # fmt: skip
-                state.ruling = load_ruling(header.get("ruling"), rules)
-                self._add_queue(state)
-            case Kind.QUEUE_ALTER:
-                number = int(np.frombuffer(body, dtype="<i8")[0])
-                if (queue := self.queues.get(number)) is not None:
-                    rules = queue.state.settings if "changed" in header else load_settings(header["settings"])
-                    rules = with_some(rules, load_some(header.get("changed")))
-                    queue.alter(lsn, rules)
-                    queue.state.ruling = load_ruling(header.get("ruling"), rules)
-            case Kind.QUEUE_DELETE:
-                self._drop_queue(int(np.frombuffer(body, dtype="<i8")[0]))
-            case Kind.POLICY | Kind.POLICY_DELETE | Kind.ADDRESS_SETTING:
-                self._policy(kind, name, header)
-            case _:
-                raise ValueError("no rule for this kind")
+    def _exchange(self, row: Row) -> None:
+        header = load(row.header)
+        exchange = ExchangeState(
+            str(header["type"]), bool(header["durable"]), bool(header["auto_delete"]), bool(header["internal"]),
+            as_table(header["arguments"]),
+        )  # fmt: skip
+        self._topology.declare_exchange(_vhost(header), row.name, exchange)
+        self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
-    def _policy(self, kind: Kind, name: str, header: dict[str, object]) -> None:
-        policies, vhost = self._topology.policies, str(header["vhost"])
-        match kind:
-            case Kind.POLICY:
-                policies.put(load_policy(name, header))
-            case Kind.POLICY_DELETE:
-                policies.delete((bool(header["operator"]), vhost, name))
-            case _ if "values" in header:
-                policies.put_address(load_address(name, header))
-            case _:
-                policies.delete_address((vhost, name, bool(header["literal"])))
+    def _exchange_gone(self, row: Row) -> None:
+        self._topology.delete_exchange(_vhost(load(row.header)), row.name)
+
+    def _bind(self, row: Row) -> None:
+        self._topology.bind(read_binding(load(row.header)))
+
+    def _unbind(self, row: Row) -> None:
+        self._topology.unbind(read_binding(load(row.header)))
+
+    def _topic(self, row: Row) -> None:
+        header = load(row.header)
+        settings, path = as_table(header["settings"]), (_vhost(header), str(header["exchange"]), row.name)
+        self._topology.declare_topic(*path, settings)
+        self._sows.declared(row.lsn, path, settings)
+
+    def _topic_gone(self, row: Row) -> None:
+        header = load(row.header)
+        path = (_vhost(header), str(header["exchange"]), row.name)
+        self._topology.delete_topic(*path)
+        self._sows.deleted(path)
+
+    def _queue(self, row: Row) -> None:
+        header = load(row.header)
+        rules = with_some(load_settings(header["settings"]), load_some(header.get("changed")))
+        state = QueueState(
+            row.lsn, _vhost(header), row.name, rules, bool(header["durable"]), bool(header["exclusive"]),
+            bool(header["auto_delete"]), as_table(header["arguments"]),
+        )  # fmt: skip
+        state.ruling = load_ruling(header.get("ruling"), rules)
+        self._add_queue(state)
+
+    def _altered(self, row: Row) -> None:
+        header = load(row.header)
+        number = int(np.frombuffer(row.body, dtype="<i8")[0])
+        if (queue := self.queues.get(number)) is not None:
+            rules = queue.state.settings if "changed" in header else load_settings(header["settings"])
+            rules = with_some(rules, load_some(header.get("changed")))
+            queue.alter(row.lsn, rules)
+            queue.state.ruling = load_ruling(header.get("ruling"), rules)
+
+    def _queue_gone(self, row: Row) -> None:
+        self._drop_queue(int(np.frombuffer(row.body, dtype="<i8")[0]))
+
+    def _policy(self, row: Row) -> None:
+        header = load(row.header)
+        self._topology.policies.put(load_policy(row.name, header))
+        self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
+
+    def _policy_gone(self, row: Row) -> None:
+        header = load(row.header)
+        self._topology.policies.delete((bool(header["operator"]), str(header["vhost"]), row.name))
+        self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
+
+    def _address(self, row: Row) -> None:
+        header = load(row.header)
+        policies = self._topology.policies
+        if "values" in header:
+            policies.put_address(load_address(row.name, header))
+        else:
+            policies.delete_address((str(header["vhost"]), row.name, bool(header["literal"])))
         policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
-    def _stream(self, kind: Kind, name: str, header: dict[str, object], body: bytes) -> None:
+    def _stream(self, row: Row) -> None:
+        kind, name, header = row.kind, row.name, load(row.header)
         if kind is Kind.STREAM and name not in self._streams:
             self._streams[name] = StreamState(cast("int", header["queue"]))
         stream = self._streams[name]
@@ -293,14 +281,14 @@ class Objects:
             for batch in range(stream.floor + 1, cast("int", header["batch"]) + 1):
                 if (queue := self.queues.get(stream.queue)) is not None and batch in stream.plans:
                     queue.removed.append(ints(stream.plans[batch]).reshape(-1, 2))
-        stream.fold(kind, header, body)
+        stream.fold(kind, header, row.body)
         if stream.dropped:
             del self._streams[name]
 
-    def _boot(self, lsn: int, header: dict[str, object]) -> None:
-        """BOOT: exclusive and non-durable queues, non-durable exchanges and transient messages end."""
-        if not header.get("clean"):
-            self._unclean = lsn
+    def _boot(self, row: Row) -> None:
+        """Exclusive and non-durable queues, non-durable exchanges and transient messages end."""
+        if not load(row.header).get("clean"):
+            self._unclean = row.lsn
         for number in [n for n, queue in self.queues.items() if queue.state.exclusive or not queue.state.durable]:
             self._drop_queue(number)
         self._topology.boot()
@@ -323,6 +311,21 @@ class Objects:
         for name in mine:
             del self._streams[name]
 
+    # -- what each kind is to it
+
+    NOTES: ClassVar[Mapping[Kind, Callable[[Objects, Row], None]]] = {
+        Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.VIA: _via, Kind.TOOK: _took, Kind.EXPIRE: _expired,
+        Kind.RECOVERED: _found, Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
+        Kind.SINK_COMMIT: _committed, Kind.SINK_FORGET: _sinks_gone, Kind.DECIDED: _decide, Kind.CHUNK: _chunk,
+        Kind.DEFER: _defer, Kind.UNDEFER: _undefer, Kind.ACTED: _act,
+        Kind.EXCHANGE_DECLARE: _exchange, Kind.EXCHANGE_DELETE: _exchange_gone, Kind.BIND: _bind, Kind.UNBIND: _unbind,
+        Kind.TOPIC_DECLARE: _topic, Kind.TOPIC_DELETE: _topic_gone, Kind.QUEUE_DECLARE: _queue,
+        Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _queue_gone, Kind.POLICY: _policy,
+        Kind.POLICY_DELETE: _policy_gone, Kind.ADDRESS_SETTING: _address, Kind.STREAM: _stream, Kind.PLAN: _stream,
+        Kind.PLAN_SETTLE: _stream, Kind.STREAM_RELEASE: _stream, Kind.STREAM_START: _stream, Kind.STREAM_READ: _stream,
+        Kind.STREAM_TRY: _stream, Kind.STREAM_NARROW: _stream,
+    }  # fmt: skip
+
 
 def _copies(streams: dict[str, StreamState]) -> dict[str, StreamState]:
     return {name: stream.copy() for name, stream in streams.items()}
@@ -334,3 +337,56 @@ def read_binding(header: dict[str, object]) -> Binding:
         str(header["vhost"]), str(header["source"]), str(header["destination"]), str(header["destination_type"]),
         str(header["key"]), canonical_table(as_table(header["arguments"])),
     )  # fmt: skip
+
+
+def _vhost(header: Table) -> str:
+    return str(header.get("vhost", "/"))
+
+
+# -- what happened to the messages of a queue: told with the LSN of the record, its pairs and its header
+
+
+def _returned(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    for key, column in (("failed", "failures"), ("cancelled", "cancels"), ("unseen", "unseen")):
+        if times := int(cast(int, header.get(key) or 0)):
+            queue.counted.append((column, times, pairs))
+    if not_before := cast(int, header.get("not_before") or 0):
+        queue.delayed.append(("not_before", not_before, pairs))
+
+
+def _due(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    queue.delayed.append(("not_before", 0, pairs))
+    if place := header.get("place"):
+        queue.delayed.append(("place", lsn if place == 1 else HEAD + lsn, pairs))
+
+
+def _rescheduled(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    queue.delayed.append(("not_before", cast(int, header["not_before"]), pairs))
+    queue.delayed.append(("place", 0, pairs))
+
+
+def _paused(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    queue.state.paused = cast(int, header["until"])
+
+
+def _fenced(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    queue.delayed.append(("barrier", 1, pairs))
+
+
+def _keyed(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    queue.keyed.append(("key", pairs))
+
+
+def _deduplicated(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    queue.took_keys(pairs, cast(int, header["time"]))
+
+
+def _recover(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    queue.begin_pass(lsn, header)
+
+
+OF_QUEUES: Mapping[Kind, Callable[[FoldedQueue, int, Ints, Table], None]] = {
+    Kind.RETURN: _returned, Kind.DUE: _due, Kind.RESCHEDULE: _rescheduled, Kind.PAUSE: _paused, Kind.BARRIER: _fenced,
+    Kind.KEYED: _keyed, Kind.DEDUP: _deduplicated, Kind.RECOVER: _recover,
+}  # fmt: skip
+"""Of one queue.  What its state has already (`FoldedQueue.since`) is not told again."""

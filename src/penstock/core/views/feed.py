@@ -7,7 +7,7 @@ holds nothing but who is to be heard of, and of topics where the present record 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,24 +20,23 @@ from penstock.core.state.plain import load
 from penstock.records.chunks import Chunk, unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Entry, Group, Publishes
-from penstock.records.kinds import NO_ROUTE, Kind
+from penstock.records.kinds import MEANINGS, NO_ROUTE, PUBLISHES, Kind, State
 
 Verb: TypeAlias = Literal["leave", "back", "activate", "gone", "end", "anew", "look"]
 """`anew`: gather all again; `look`: there may be a source that was not there before, or no longer."""
 
-_VERBS: dict[Kind, Verb] = {
-    Kind.GRANT: "leave",
-    Kind.RETURN: "back",
-    Kind.DUE: "back",
-    Kind.RESCHEDULE: "leave",
-    Kind.SETTLE: "gone",
-    Kind.EXPIRE: "gone",
-    Kind.DROP: "gone",
-    Kind.PURGE: "gone",
+_MOVED: Mapping[State, Verb] = {"ready": "back", "leased": "leave", "delayed": "leave", "gone": "gone"}
+
+_VERBS: Mapping[Kind, Verb] = {
+    **{kind: _MOVED[meaning.to] for kind, meaning in MEANINGS.items() if meaning.to is not None},
     Kind.QUEUE_DELETE: "end",
     Kind.RECOVERED: "anew",
 }
 _SHAPES = frozenset((Kind.QUEUE_DECLARE, Kind.TOPIC_DECLARE, Kind.TOPIC_DELETE))
+_RECORDS = frozenset((Kind.SOW_PUT, Kind.SOW_DROP))
+
+READS = PUBLISHES | _VERBS.keys() | _SHAPES | _RECORDS | {Kind.TOOK}
+"""Kinds that a feed does something with."""
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +135,7 @@ class Feed:
         if kind in _SHAPES:
             yield Moved(0, "look", (), entry.lsn)
             return
-        if kind is Kind.SOW_PUT or kind is Kind.SOW_DROP:
+        if kind in _RECORDS:
             yield from self._keyed(entry, group)
             return
         verb = _VERBS.get(kind)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import orjson
@@ -22,39 +22,18 @@ from penstock.core.state.durable import Ints
 from penstock.core.state.plain import unwrap
 from penstock.records.chunks import unpack_pairs
 from penstock.records.dataclass import dataclass
-from penstock.records.kinds import NO_ROUTE, NO_VIA, PUBLISHES, Kind
+from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, NO_VIA, PUBLISHES, Kind
 from penstock.wire.flight.bookmarks import format_bookmark
 
-WORDS: Mapping[Kind, str] = {
-    Kind.GRANT: "leased",
-    Kind.RETURN: "returned",
-    Kind.SETTLE: "settled",
-    Kind.EXPIRE: "expired",
-    Kind.DROP: "dropped",
-    Kind.PURGE: "purged",
-    Kind.DUE: "due",
-    Kind.BARRIER: "barrier",
-    Kind.RESCHEDULE: "rescheduled",
-}
+WORDS: Mapping[Kind, str] = {kind: meaning.word for kind, meaning in MEANINGS.items() if meaning.word}
 """Events that are a queue's record with LSN pairs, in the words of `Event.event`."""
 
-LAST = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
+LAST = frozenset(kind for kind in MOVES if MEANINGS[kind].to == "gone")
 """After these the queue no longer has the message."""
 
 DEFAULT_VIA = "/", ""
 """Vhost and exchange of a message whose record names neither."""
 
-_PAIRED = np.array([int(kind) for kind in (*WORDS, Kind.TOOK, Kind.RECOVERED, Kind.PLAN)])
-"""Kinds that name the message in their pairs, or have nothing to say of it.  EXPIRE may name it beside them, too."""
-_ALWAYS = np.array(
-    [
-        int(kind)
-        for kind in (
-            Kind.BOOT, Kind.ROUTE, Kind.QUEUE_DECLARE, Kind.QUEUE_DELETE, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE,
-            Kind.STREAM_NARROW, Kind.PAUSE,
-        )
-    ]
-)  # fmt: skip
 _SHAPES = np.array([int(Kind.ROUTE), int(Kind.QUEUE_DECLARE)])
 
 
@@ -144,49 +123,46 @@ class Teller:
 
     def read(self, record: Record) -> None:
         """The next record."""
-        kind = record.kind
-        match kind:
-            case Kind.QUEUE_DECLARE:
-                self._names[record.lsn] = record.name
-            case Kind.QUEUE_DELETE:
-                number = unpack_pairs(record.body)[0]
-                if number in self.at:
-                    self._tell(record, "queue deleted", number)
-                    self.at.discard(number)
-            case Kind.ROUTE:
-                first, others = unpack_pairs(record.body)
-                self._routes[record.route] = (first, *others)
-            case Kind.TOOK:
-                number, pairs = unpack_pairs(record.body)
-                if _covers(pairs, self.lsn):
-                    self._took(number)
-            case Kind.RECOVERED:
-                number, pairs = unpack_pairs(record.body)
-                if _covers(pairs, self.lsn):
-                    self.at.add(number)
-                    self._tell(record, "recovered", number)
-            case Kind.BOOT:
-                if self.at:
-                    self._tell(record, "restarted", None, clean=bool(_json(record.header)["clean"]))
-            case Kind.PAUSE:
-                number = unpack_pairs(record.body)[0]
-                if number in self.at:
-                    self._paused(record, number)
-            case Kind.PLAN | Kind.PLAN_SETTLE | Kind.STREAM_RELEASE | Kind.STREAM_NARROW:
-                self._stream(record)
-            case Kind.PUBLISH | Kind.PUBLISH_TRANSIENT:
-                if record.lsn == self.lsn:
-                    self._published(record)
-            case _ if kind in WORDS:
-                number, pairs = unpack_pairs(record.body)
-                if kind is Kind.EXPIRE:
-                    self._died(record, number)
-                if number in self.at and _covers(pairs, self.lsn):
-                    self._happened(record, number)
-            case _:
-                pass  # topology and marks
+        tell = self.TELLS.get(record.kind)
+        if tell is not None:
+            tell(self, record)
+
+    def _declared(self, record: Record) -> None:
+        self._names[record.lsn] = record.name
+
+    def _deleted(self, record: Record) -> None:
+        number = unpack_pairs(record.body)[0]
+        if number in self.at:
+            self._tell(record, "queue deleted", number)
+            self.at.discard(number)
+
+    def _routed(self, record: Record) -> None:
+        first, others = unpack_pairs(record.body)
+        self._routes[record.route] = (first, *others)
+
+    def _took(self, record: Record) -> None:
+        """Beside the row, in the same group, a queue is named that took it."""
+        number, pairs = unpack_pairs(record.body)
+        if not _covers(pairs, self.lsn):
+            return
+        self.at.add(number)
+        for event in self.events:
+            if event.event == "published":
+                cast("list[str]", event.details["queues"]).append(self._names.get(number, str(number)))
+
+    def _recovered(self, record: Record) -> None:
+        number, pairs = unpack_pairs(record.body)
+        if _covers(pairs, self.lsn):
+            self.at.add(number)
+            self._tell(record, "recovered", number)
+
+    def _restarted(self, record: Record) -> None:
+        if self.at:
+            self._tell(record, "restarted", None, clean=bool(_json(record.header)["clean"]))
 
     def _published(self, record: Record) -> None:
+        if record.lsn != self.lsn:
+            return
         self._seen = True
         details: dict[str, object] = {}
         exchange = self._exchanges.get(record.via, DEFAULT_VIA)[1]
@@ -202,15 +178,9 @@ class Teller:
             details["priority"] = record.priority
         self._tell(record, "published", None, **details)
 
-    def _took(self, number: int) -> None:
-        """Beside the row, in the same group, a queue is named that took it."""
-        self.at.add(number)
-        for event in self.events:
-            if event.event == "published":
-                cast("list[str]", event.details["queues"]).append(self._names.get(number, str(number)))
-
-    def _died(self, record: Record, number: int) -> None:
-        """Whether the message came of another one's end; such an EXPIRE follows it in the same group."""
+    def _died(self, record: Record) -> None:
+        """Perhaps the message came of another one's end; such an EXPIRE follows it in the same group."""
+        number = unpack_pairs(record.body)[0]
         header = _json(record.header)
         for key, word in (("dead", "of"), ("sent", "moved_from")):
             for cause, new in cast("list[tuple[int, int]]", header.get(key) or ()):
@@ -219,8 +189,12 @@ class Teller:
                     told[word] = format_bookmark(self.origin, cause)
                     told["from_queue"] = self._names.get(number, str(number))
                     told["reason"] = header.get("reason")
+        self._happened(record)
 
-    def _happened(self, record: Record, number: int) -> None:
+    def _happened(self, record: Record) -> None:
+        number, covered = unpack_pairs(record.body)
+        if number not in self.at or not _covers(covered, self.lsn):
+            return
         details = _json(record.header)
         for key, word in (("dead", "letters"), ("sent", "moved_to")):
             pairs = cast("list[tuple[int, int]] | None", details.pop(key, None))
@@ -229,12 +203,15 @@ class Teller:
         if "not_before" in details:
             details["not_before"] = cast("int", details["not_before"]) / 1e6
         if (to := cast("list[tuple[str, str, int]] | None", details.pop("to", None))) is not None:
-            details = {**_whom(to, unpack_pairs(record.body)[1], self.lsn), **details}
+            details = {**_whom(to, covered, self.lsn), **details}
         self._tell(record, WORDS[record.kind], number, **details)
         if record.kind in LAST:
             self.at.discard(number)
 
-    def _paused(self, record: Record, number: int) -> None:
+    def _paused(self, record: Record) -> None:
+        number = unpack_pairs(record.body)[0]
+        if number not in self.at:
+            return
         details = _json(record.header)
         until = cast("int", details.pop("until"))
         if 0 < until < NEVER:
@@ -267,6 +244,20 @@ class Teller:
     def _tell(self, record: Record, event: str, queue: int | None, **details: object) -> None:
         name = "" if queue is None else self._names.get(queue, str(queue))
         self.events.append(Event(event, name, record.time / 1e6, format_bookmark(self.origin, record.lsn), details))
+
+    TELLS: ClassVar[Mapping[Kind, Callable[[Teller, Record], None]]] = {
+        **dict.fromkeys(WORDS, _happened), Kind.EXPIRE: _died,
+        **dict.fromkeys((Kind.PLAN, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE, Kind.STREAM_NARROW), _stream),
+        **dict.fromkeys(PUBLISHES, _published),
+        Kind.QUEUE_DECLARE: _declared, Kind.QUEUE_DELETE: _deleted, Kind.ROUTE: _routed, Kind.TOOK: _took,
+        Kind.RECOVERED: _recovered, Kind.BOOT: _restarted, Kind.PAUSE: _paused,
+    }  # fmt: skip
+
+
+_NAMING = {*WORDS, Kind.TOOK, Kind.RECOVERED, Kind.PLAN}
+_PAIRED = np.array([int(kind) for kind in _NAMING])
+"""Kinds that name the message in their pairs, or have nothing to say of it.  EXPIRE may name it beside them, too."""
+_ALWAYS = np.array([int(kind) for kind in Teller.TELLS.keys() - _NAMING - PUBLISHES])
 
 
 class Kept(Protocol):

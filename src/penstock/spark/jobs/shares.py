@@ -22,15 +22,10 @@ from penstock.core.audit.parts import Part, Share
 from penstock.core.state.durable import DurableState, flat
 from penstock.core.state.fold import Fold
 from penstock.log.arrow import cells, column
-from penstock.records.kinds import PUBLISHES, Kind
+from penstock.records.kinds import MOVES, PUBLISHES
 from penstock.records.schema import COLUMNS
 
 Ints = npt.NDArray[np.int64]
-
-EVENTS = (
-    Kind.GRANT, Kind.RETURN, Kind.DUE, Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE, Kind.RESCHEDULE,
-)  # fmt: skip
-"""Kinds whose body is a queue and pairs, and that concern nobody but the messages of those pairs."""
 
 ROWS = pa.schema([pa.field("share", pa.int32()), pa.field("batch", pa.int64()), *COLUMNS])
 """What travels: the number of a share, the record batch that the row was written in, and the row."""
@@ -44,7 +39,7 @@ def parted(batch: pa.RecordBatch, groups: Ints, borders: Sequence[int]) -> pa.Re
     kinds, lsns = column(batch, "kind", "<i1"), column(batch, "lsn", "<i8")
     rest = len(borders) + 1
     publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
-    events = np.isin(kinds, [int(kind) for kind in EVENTS])
+    events = np.isin(kinds, [int(kind) for kind in MOVES])
     edges = np.asarray(borders, dtype=np.int64)
     low = np.where(publishes, np.searchsorted(edges, lsns, side="right"), 0)
     high = np.where(publishes, low, rest - 1)

@@ -1,0 +1,42 @@
+"""The table of record kinds and those who read it agree: a kind that somebody forgot is found here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from penstock.core.audit.audit import Audit
+from penstock.core.state import fold
+from penstock.core.views import feed
+from penstock.records.kinds import MEANINGS, MOVES, READERS, Kind, Reader, read_by
+from penstock.server.events.notices import TOLD
+from penstock.server.messages.story import WORDS, Teller
+
+READ: dict[Reader, Collection[Kind]] = {
+    "fold": fold.READS,
+    "audit": Audit.READS,
+    "story": Teller.TELLS.keys(),
+    "views": feed.READS,
+    "events": TOLD.keys(),
+}
+
+
+def test_every_kind_has_a_row() -> None:
+    assert set(MEANINGS) == set(Kind)
+    assert set(READ) == set(READERS)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_knows_the_kinds_whose_rows_name_it_and_no_others(reader: Reader) -> None:
+    assert set(READ[reader]) == read_by(reader)
+
+
+def test_whoever_looks_at_messages_reads_every_kind_that_moves_them() -> None:
+    for reader in ("fold", "audit", "story", "views"):
+        assert read_by(reader) >= MOVES, reader
+
+
+def test_what_happened_to_a_message_has_a_word() -> None:
+    assert set(WORDS) >= MOVES
+    assert len(set(WORDS.values())) == len(WORDS)
