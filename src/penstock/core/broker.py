@@ -126,14 +126,7 @@ class Core(
 
     def holds_up(self, queue: Queue, size: int) -> bool:
         """Whether a queue still has a message of so many bytes wait for room."""
-        limits = queue.limits
-        return (
-            limits is not None
-            and limits.blocks
-            and limits.ever_fit(size)
-            and not limits.fit(queue, size)
-            and self._router.queues.find(queue.vhost, queue.name) is queue
-        )
+        return queue.holds_up(size) and self._router.queues.find(queue.vhost, queue.name) is queue
 
     def unjudged(
         self, batch: Publishes, *, publisher: str | None = None, sequence: int | None = None

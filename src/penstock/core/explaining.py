@@ -97,8 +97,7 @@ def _at_work(queue: Queue, now: Now) -> Iterator[Reason]:
 
 
 def _full(queue: Queue, now: Now) -> Iterator[Reason]:
-    limits = queue.limits
-    if limits is not None and limits.blocks and not limits.fit(queue, 1):
+    if queue.holds_up(1):
         yield Reason("full", f"it holds its publishers up until there is room: {refusing.told(queue)}")
 
 
@@ -107,7 +106,7 @@ def _shares(queue: Queue, now: Now) -> Iterator[Reason]:
 
 
 def _takers(queue: Queue, now: Now) -> Iterator[Reason]:
-    roster = queue.roster.all
+    roster = queue.consumers
     if not roster:
         yield Reason("no_consumer", "it has no consumer")
         return
@@ -140,13 +139,13 @@ def _why_full(consumer: Consumer) -> Reason | None:
         return None
     if consumer.standby:
         if consumer.queue.settings.single_active_consumer:
-            active = consumer.queue.roster.all[0]
+            active = consumer.queue.consumers[0]
             if active is not consumer and not active.standby:
                 return Reason("standby", f"{who} waits: {named(active)} is the single active consumer")
-        if consumer.queue.attendance.looking:
+        if consumer.queue.waits_for_filters:
             return Reason("standby", f"{who} waits until the filters of all have looked at what waits first")
         need = consumer.queue.settings.consumers_before_dispatch
-        here = len(consumer.queue.roster.all)
+        here = len(consumer.queue.consumers)
         return Reason("standby", f"{who} waits for other consumers: {here} of {need} are there")
     if not consumer.limit:
         return Reason("no_credit", f"{who} asked for a backlog of 0")
@@ -168,7 +167,7 @@ def _unmatched(queue: Queue, targets: TargetList) -> Reason:
 
 def _unwanted(queue: Queue, lsn: int) -> Iterator[Reason]:
     """Consumers whose filter does not let the message in, when there are no others."""
-    roster = queue.roster.all
+    roster = queue.consumers
     if not roster or any(consumer.targets is None for consumer in roster):
         return
     lists = dict.fromkeys(consumer.targets for consumer in roster if consumer.targets is not None)

@@ -61,7 +61,7 @@ def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
         dropped=0 if figures is None else figures.dropped,
         replaced=0 if figures is None else figures.replaced,
         refused=0 if figures is None else figures.refused,
-        duplicates=0 if queue.dedup is None else queue.dedup.duplicates,
+        duplicates=queue.duplicates,
         letters_refused=0 if figures is None else figures.letters_refused,
         expirations={} if figures is None else dict(figures.expirations or {}),
         ack_rate=0.0 if figures is None else figures.rate(now.mono),

@@ -11,7 +11,6 @@ from typing import Unpack
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Judge, Token, Verb
 from penstock.core.publishing.dead_letters import Buried
-from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.settling.letters import portions, split
@@ -110,7 +109,7 @@ class DeliveryCommands(QueueCommands):
         """Deliveries of several consumers of a queue are done: what `settle` does for one after the other."""
         if self._admin.by_id.get(queue.id) is not queue:
             return 0
-        if queue.sharing:
+        if queue.shares_credit:
             return sum([self.settle(now, queue, chunks, Verb.ACK, by=consumer) for consumer, chunks in settled])
         affected = queue.settle_several(self._at(now), settled, self._out)
         self._touch(queue)
@@ -118,7 +117,7 @@ class DeliveryCommands(QueueCommands):
 
     def settle_each(self, now: Now, queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> int:
         """The same of as many consumers as messages, each of which has done the one at its place; chunk: ascending."""
-        if queue.sharing:
+        if queue.shares_credit:
             return self.settle_several(now, queue, apart(consumers, chunk))
         if self._admin.by_id.get(queue.id) is not queue:
             return 0
@@ -144,7 +143,7 @@ class DeliveryCommands(QueueCommands):
             queue = self._admin.by_id.get(number)
             if queue is None:
                 continue
-            if queue.attendance.expires <= now.mono and unused(queue, now) and not self.streams.reads(number):
+            if queue.is_unused(now) and not self.streams.reads(number):
                 self.delete_queue(now, queue)
                 continue
             queue.tick(now, self._out)

@@ -13,7 +13,6 @@ import numpy as np
 
 from penstock.core.actions.acted import OWN
 from penstock.core.commands.recovering import RecoveryCommands
-from penstock.core.queue.dedup import Window
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
@@ -66,8 +65,7 @@ class Life(RecoveryCommands):
             queue.redelivered_below = state.unclean
             queue.paused_until = queue_state.paused
             queue.load(queue_state.waiting, queue_state.columns)
-            if queue.dedup is not None and queue.dedup.window is not None:
-                queue.dedup.window = Window.loaded(queue_state.taken)
+            queue.remember(queue_state.taken)
             core._timers.touched.add(queue)
             assert queue.id == number
             if queue_state.reviewed or queue_state.passing is not None:
@@ -174,7 +172,7 @@ class Life(RecoveryCommands):
             since = self._out.last_lsn if self._out.last_lsn > snapshot.cut else 0
             reviewed, passing = self._passes.get(queue.id, ((), None))
             contained = queue.capture() if living else None
-            window = None if queue.dedup is None or queue.dedup.window is None else queue.dedup.window.copy()
+            window = None if queue.window is None else queue.window.copy()
             snapshot.captured.append(
                 Captured(
                     queue.id, queue.name, queue.declared, queue.settings, since, reviewed, passing, queue.ruling,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.commands.waiting import WaitingCommands
-from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import pairs_body
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
@@ -66,10 +65,7 @@ class MovingCommands(WaitingCommands):
             header["by"] = by
         self._out.record(Kind.EXPIRE, source.name, header, pairs_body(source.id, runs))
         self._out.end()
-        if source.figures is None:
-            source.figures = Figures(now.mono)
-        source.figures.expired(reason, len(rows))
-        source.hungry = True
-        source.tick(now, self._out)
+        source.counted(now.mono).expired(reason, len(rows))
+        source.go_on(now, self._out)
         self._touch(source)
         return len(rows)

@@ -200,7 +200,7 @@ class Parts:
         """What ends with a queue besides its records."""
         self._touch(queue)
         if self.attendance is not None:
-            self.attendance += [(False, one) for one in queue.all_consumers if not (one.closed or one.passive)]
+            self.attendance += [(False, one) for one in queue.consumers]
         self.streams.queue_gone(queue.id)
         self._holdings.queue_gone(queue.id)
         ready = queue.delete(now, self._out)
@@ -239,7 +239,7 @@ class Parts:
     def _touch(self, queue: Queue, shared: Credit | None = None) -> None:
         touched = self._timers.touched
         touched.add(queue)
-        if queue.sharing:
+        if queue.shares_credit:
             for consumer in queue.holders():
                 if consumer.shared is not None:
                     touched.update(consumer.shared.queues())

@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from penstock.core.commands.parts import Parts
 from penstock.core.effects import Recover
-from penstock.core.queue import older
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.timed.expiry import deadlines
 from penstock.core.queue.view import Queue
@@ -107,9 +106,8 @@ class RecoveryCommands(Parts):
         self._out.end()
         reviewed, passing = self._passes[queue.id] = go_on(reviewed, passing, upto)
         if passing is None:
-            older.put_in_order(queue, self._out.last_lsn, self._out)
-        queue.hungry = True
-        queue.tick(now, self._out)
+            queue.put_in_order(self._out.last_lsn, self._out)
+        queue.go_on(now, self._out)
         self._touch(queue)
         return True
 
@@ -136,13 +134,10 @@ class RecoveryCommands(Parts):
             self.sizes.add_older(lsns, sizes)
         pairs = pairs_of(packed(lsns), False) if len(lsns) else []
         self._recovered = self._out.record(Kind.RECOVERED, queue.name, header, pack_pairs(queue.id, pairs))
-        if older.waits(queue) and queue.older is None:
-            queue.older = older.Older()
+        queue.expect_older()
         if len(lsns):
             queue.arrived += len(lsns)
-            older.take_older(
-                queue, lsns, ends if ends.any() else None, later if later.any() else None, barriers
-            )  # fmt: skip
+            queue.take_older(lsns, ends if ends.any() else None, later if later.any() else None, barriers)
             if queue.id in self._deferred.by_queue:
                 self._deferred.appeared(now, queue, self.origin, packed(lsns), packed(lsns), self._out)
 
@@ -185,8 +180,7 @@ class RecoveryCommands(Parts):
     def _go_on_passing(self, queue: Queue) -> None:
         """After a start, or as it begins: have the log walked."""
         if self._passes[queue.id][1] is not None:
-            if older.waits(queue) and queue.older is None:
-                queue.older = older.Older()
+            queue.expect_older()
             self._out.effect(Recover())
         else:
-            older.put_in_order(queue, self._out.last_lsn, self._out)
+            queue.put_in_order(self._out.last_lsn, self._out)

@@ -121,12 +121,7 @@ class SubscriptionCommands(AcknowledgeCommands):
         """Give it a counter for several queues; what is outstanding counts."""
         credit = subscription.credit = Credit(whole=True)
         for consumer in subscription.consumers.values():
-            consumer.shared = credit
-            consumer.queue.sharing += 1
-            credit.consumers.append(consumer)
-            credit.used += 0 if consumer.no_ack else consumer.outstanding
-            consumer.max_backlog = None
-            consumer.set_limit()
+            consumer.share(credit)
         self._patterns[subscription] = None
 
     def _set_credit(self, subscription: Subscription, joining: Sequence[Queue] = ()) -> None:

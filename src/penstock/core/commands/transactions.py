@@ -230,8 +230,7 @@ class TransactionCommands(DeliveryCommands):
                 self._full(queue, len(full), f"the dead letter of {self.origin}|{cause}|")
 
     def _full(self, queue: Queue, count: int, what: str) -> NoReturn:
-        assert queue.limits is not None
-        why = refusal(queue, queue.limits, count)
+        why = refusal(queue, count)
         raise QueueFull(f"nothing of the transaction is done: {what} is refused: {why}", reason=why.reason)
 
     # -- inside the group

@@ -75,14 +75,13 @@ class Admission:
             silent: set[int] = set()
             dying: list[Dying] = []
             for queue, some in refused:
-                assert queue.limits is not None
-                if queue.limits.silent:
+                if queue.drops_newest:
                     refusing.dropped(queue, len(some))
                     silent.update(some)
                 else:
-                    why = refusing.refusal(queue, queue.limits, len(some))
+                    why = refusing.refusal(queue, len(some))
                     reasons.update((row, why) for row in some if row not in reasons)
-                if queue.limits.letters:
+                if queue.buries:
                     dying.append((queue, batch, some))
                 for row in some:
                     bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}
@@ -117,7 +116,7 @@ def _up_to_letter(
     stop: int, refused: list[tuple[Queue, Sequence[int]]], funeral: Funeral
 ) -> tuple[int, list[tuple[Queue, Sequence[int]]]]:
     """The same, but not beyond a row whose dead letter comes before the next row in some queue."""
-    dying = [(queue, rows[0]) for queue, rows in refused if queue.limits is not None and queue.limits.letters]
+    dying = [(queue, rows[0]) for queue, rows in refused if queue.buries]
     if not dying or not funeral.comes_back([queue for queue, _ in dying]):
         return stop, refused
     stop = min(row for _, row in dying) + 1

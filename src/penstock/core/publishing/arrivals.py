@@ -20,7 +20,6 @@ from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.rating import ranks_of
 from penstock.core.publishing.shared_credit import Share, share_out
 from penstock.core.publishing.traits import TraitsMemo
-from penstock.core.queue.dedup import Dedup
 from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.topology.interning import Interning
@@ -91,7 +90,7 @@ class Arrivals:
 
         taken: for each queue the LSNs that it takes, and their rows in the batch.
         """
-        if len(taken) > 1 and any(queue.sharing for queue, _, _ in taken):
+        if len(taken) > 1 and any(queue.shares_credit for queue, _, _ in taken):
 
             def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:
                 self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue))
@@ -121,22 +120,18 @@ class Arrivals:
             priority = None if priority is None else [priority[row] for row in rows]
         queue.arrived += len(rows)
         self._touched.add(queue)
-        ranks = None
-        if queue.ranks is not None and (text := queue.settings.rank_text) is not None:
-            ranks = ranks_of(text, batch, rows, chunk, now.wall)
-        keys = None if queue.shares is None else keys_of(queue.settings, batch, rows, chunk, now.wall)
-        if queue.dedup is not None and batch.deduplicated:
-            self._note_keys(queue, queue.dedup, batch, rows, chunk)
-        last_keys = None
-        if queue.last_values is not None:
-            last_keys = self._last_keys(queue, batch, rows, chunk)
+        ranks = None if (text := queue.ranked_by) is None else ranks_of(text, batch, rows, chunk, now.wall)
+        keys = None if not queue.shared_by_keys else keys_of(queue.settings, batch, rows, chunk, now.wall)
+        if batch.deduplicated and queue.deduplicates:
+            self._note_keys(queue, batch, rows, chunk)
+        last_keys = self._last_keys(queue, batch, rows, chunk) if queue.replaces else None
         queue.arrive(
             now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
             priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),
             ranks=ranks, keys=keys, last_keys=last_keys,
         )  # fmt: skip
 
-    def _note_keys(self, queue: Queue, dedup: Dedup, batch: Publishes, rows: Sequence[int], chunk: Chunk) -> None:
+    def _note_keys(self, queue: Queue, batch: Publishes, rows: Sequence[int], chunk: Chunk) -> None:
         """What the queue takes has these keys; the record that says so is written."""
         keys = dedup_keys(queue.settings, batch, rows, self._traits)
         told = [(lsn, key) for lsn, key in zip(chunk, keys, strict=True) if key]
@@ -144,7 +139,7 @@ class Arrivals:
             time = self._outbox.time
             body = struct.pack(f"<{2 * len(told) + 1}q", queue.id, *chain.from_iterable(told))
             self._outbox.record(Kind.DEDUP, queue.name, {"time": time}, body)
-            dedup.take(queue, told, time)
+            queue.take_keys(told, time)
 
     def _last_keys(self, queue: Queue, batch: Publishes, rows: Sequence[int], chunk: Chunk) -> list[int]:
         """By which key each row replaces an older one; the record that says so is written."""

@@ -105,8 +105,7 @@ class Deduplication:
             for row, queues in bans.items():
                 names[row - start] = names.get(row - start, frozenset()) | {queue.name for queue in queues}
                 for queue in queues:
-                    assert queue.dedup is not None
-                    queue.dedup.duplicates += 1
+                    queue.spared(1)
             self._outbox.begin()
             published = store(some, 0, names)
             self._outbox.end()
@@ -133,15 +132,14 @@ class Deduplication:
         for row in keyed[bisect_left(keyed, start) : bisect_left(keyed, stop)]:
             kept_out: list[Queue] = []
             for queue, key in by_row[row]:
-                assert queue.dedup is not None
                 enters, stays = sure[queue]
-                if queue.dedup.in_window(key, time, queue.settings):
+                if queue.had_key(key, time):
                     kept_out.append(queue)
                 elif (queue, key) in fresh:
-                    if not (enters and (stays or queue.dedup.window is not None)):
+                    if not (enters and (stays or queue.window is not None)):
                         return row, bans
                     kept_out.append(queue)
-                elif queue.dedup.has(queue, key):
+                elif queue.has_key(key):
                     if not stays and _entered(takes[queue], start, row) > out.get(queue, 0):
                         return row, bans
                     kept_out.append(queue)
@@ -155,8 +153,7 @@ class Deduplication:
 def _new(taker: tuple[Queue, Sequence[int]], keys: Sequence[int]) -> bool:
     """Whether the queue knows none of these keys, and none comes twice: then there is nothing to look at row by row."""
     some = [key for key in keys if key] if 0 in keys else keys
-    dedup = taker[0].dedup
-    return len(set(some)) == len(some) and dedup is not None and not dedup.knows(some)
+    return len(set(some)) == len(some) and not taker[0].knows_any(some)
 
 
 def _entered(rows: Sequence[int], start: int, stop: int) -> int:
@@ -166,15 +163,8 @@ def _entered(rows: Sequence[int], start: int, stop: int) -> int:
 
 def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:
     """Whether each row of the batch enters, and whether what is in the queue stays while they do."""
-    settings = queue.settings
-    limits = queue.limits
-    enters = limits is None or not limits.rejects or (admitted and not limits.silent)
-    stays = (
-        not queue.roster.all and queue.limits is None and queue.last_values is None and queue.onward is None
-        and not settings.purge_on_no_consumers and settings.expiration is None and settings.message_ttl is None
-        and batch.expires_at is None
-    )  # fmt: skip
-    return enters, stays
+    enters = not queue.rejects or (admitted and not queue.drops_newest)
+    return enters, queue.keeps_what_it_has and batch.expires_at is None
 
 
 def _told(published: Published, start: int, bans: Mapping[int, Sequence[Queue]]) -> Published:

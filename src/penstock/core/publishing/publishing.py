@@ -38,40 +38,6 @@ if TYPE_CHECKING:
     from penstock.core.sow.keyed import Keyed
 
 
-def rejects(queue: Queue) -> bool:
-    """Whether a queue does not take what is over its limits."""
-    return queue.limits is not None and queue.limits.rejects
-
-
-def refuses(queue: Queue) -> bool:
-    """Whether it tells the publisher so."""
-    return queue.limits is not None and queue.limits.rejects and not queue.limits.silent
-
-
-def blocks(queue: Queue) -> bool:
-    """Whether it has publishers wait."""
-    return queue.limits is not None and queue.limits.blocks
-
-
-def drops(queue: Queue) -> bool:
-    """Whether it tells nobody."""
-    return queue.limits is not None and queue.limits.silent
-
-
-def deduplicates(queue: Queue) -> bool:
-    """Whether a queue wants no duplicates."""
-    return queue.dedup is not None
-
-
-def _buries(queue: Queue) -> bool:
-    """Whether what it refuses becomes a dead letter."""
-    return queue.limits is not None and queue.limits.letters
-
-
-def _any(_queue: Queue) -> bool:
-    return True
-
-
 QUIET_BYTES = 8_192
 """A batch of no more bytes than this is evaluated as it is published: it cannot take long."""
 
@@ -164,12 +130,14 @@ class Publisher:
             return self._publish(now, some, skipped, terms._replace(banned=bans or None, numbered=True))
 
         trusted, carbon, banned = terms.trusted, terms.carbon, terms.banned
-        takers = self._takers(batch, skip, trusted, carbon, banned, deduplicates)
+        takers = self._takers(batch, skip, trusted, carbon, banned, lambda queue: queue.deduplicates)
         if not takers:
             return store(batch, skip, banned or {})
         fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
-        burying = self._takers(batch, skip, trusted, carbon, banned, _buries) if self._router.rejecting else ()
-        dying = [queue for queue, _ in burying]
+        dying: list[Queue] = []
+        if self._router.rejecting:
+            burying = self._takers(batch, skip, trusted, carbon, banned, lambda queue: queue.buries)
+            dying = [queue for queue, _ in burying]
         singly = bool(dying) and self._comes_back(dying, batch, skip, trusted, carbon, banned)
         return self._deduplication.publish(now, batch, skip, takers, banned, store, terms.admitted, singly=singly)
 
@@ -194,7 +162,7 @@ class Publisher:
         fill_times(batch, traits, self._outbox.time)
         wait = later(batch, self._router.delaying, self.traits, 0, self._outbox.time) if self._router.delaying else {}
         stop, by = size, None
-        for queue, taken in self._takers(batch, 0, False, True, None, blocks):
+        for queue, taken in self._takers(batch, 0, False, True, None, lambda queue: queue.blocks):
             rows = [row for row in taken if row not in wait] if wait else taken
             refusing.settled(queue, now, self._outbox, len(rows))
             first, unknown = refusing.held_up(queue, now, batch, rows)
@@ -223,7 +191,7 @@ class Publisher:
         if not trusted:
             fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
         out: dict[int, Queue] = {}
-        for queue, rows in self._takers(batch, 0, trusted, carbon, banned, refuses):
+        for queue, rows in self._takers(batch, 0, trusted, carbon, banned, lambda queue: queue.refuses):
             refusing.settled(queue, now, self._outbox, len(rows))
             for row in reckoning.refused(queue, now, batch, rows):
                 out.setdefault(row, queue)
@@ -239,12 +207,15 @@ class Publisher:
             return self._storing.store(now, some, skipped, known)
 
         trusted, carbon, banned = terms.trusted, terms.carbon, terms.banned
-        takers = self._takers(batch, skip, trusted, carbon, banned, drops if terms.admitted else rejects)
+        takers = self._takers(
+            batch, skip, trusted, carbon, banned,
+            lambda queue: queue.drops_newest or (queue.rejects and not terms.admitted),
+        )  # fmt: skip
         if not takers:
             return store(batch, skip, banned or {})
         if not trusted:
             fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
-        if not any(_buries(queue) for queue, _ in takers):
+        if not any(queue.buries for queue, _ in takers):
             return self._admission.publish(now, batch, skip, takers, banned, store)
 
         def bury(dying: list[Dying]) -> None:
@@ -279,7 +250,7 @@ class Publisher:
         """Whether dead letters of what these queues refuse of a batch may come to a queue that takes some of it."""
         if any(one.keys for one in set(self._storing.traits_of(batch))):
             return True  # dead letters have these keys, too
-        here = {queue for queue, _ in self._takers(batch, skip, trusted, carbon, banned, _any)}
+        here = {queue for queue, _ in self._takers(batch, skip, trusted, carbon, banned, lambda _: True)}
         topics = batch.topics if isinstance(batch.topics, list) else [batch.topics]
         if any(topic.blind for topic in topics):
             return True
@@ -289,7 +260,7 @@ class Publisher:
             for plan in map(self._rows.plan, self.letters_to(left.pop(), topics)):
                 if plan.by_headers or any(queue in here for queue in plan.queues):
                     return True
-                further = [queue for queue in plan.queues if queue not in seen and _buries(queue)]
+                further = [queue for queue in plan.queues if queue not in seen and queue.buries]
                 seen.update(further)
                 left += further
         return False

@@ -58,9 +58,9 @@ class Routed:
 def key_texts(queue: Queue, trusted: bool) -> set[str]:
     """Expressions of keys that a queue evaluates of each row as it enters; trusted: of the server's own rows."""
     out: set[str] = set()
-    if queue.last_values is not None and queue.settings.last_value_key is not None:
+    if queue.replaces and queue.settings.last_value_key is not None:
         out.add(queue.settings.last_value_key)
-    if queue.dedup is not None and not trusted and queue.settings.dedup_key is not None:
+    if queue.deduplicates and not trusted and queue.settings.dedup_key is not None:
         out.add(queue.settings.dedup_key)
     return out
 

@@ -76,8 +76,8 @@ def _contested(shares: list[Share]) -> list[tuple[int, list[Share]]]:
     wanting: dict[Credit, list[Share]] = {}
     for share in shares:
         queue = share.queue
-        if queue.sharing and queue.room > 0:
-            for credit in dict.fromkeys(consumer.shared for consumer in queue.roster.all if _may_take(consumer)):
+        if queue.shares_credit and queue.room > 0:
+            for credit in dict.fromkeys(consumer.shared for consumer in queue.consumers if _may_take(consumer)):
                 if credit is not None and credit.room > 0:
                     wanting.setdefault(credit, []).append(share)
     return [(credit.room, mine) for credit, mine in wanting.items() if len(mine) > 1]

@@ -5,12 +5,10 @@ Transactions and sinks ask here.  It writes nothing, and what it says holds unti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.publishing.traits import Refusal
 from penstock.core.queue.limits.refusing import Reckoning, refusal
-from penstock.core.queue.order.runs import NEVER
 from penstock.errors import NotFound, PreconditionFailed, QueueFull
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
@@ -90,24 +88,13 @@ class Whole:
         self._known |= topics
 
     def _refuse_full(self, queue: Queue, count: int) -> None:
-        limits = queue.limits
-        assert limits is not None
         brings = self._reckoning.taken(queue) + count
-        why = refusal(queue, limits, count)
-        if brings > limits.length or (not queue.ready and limits.size < NEVER):
+        why = refusal(queue, count)
+        if not queue.ever_holds(brings):
             raise PreconditionFailed(
                 f"nothing of {self._what} is visible: it brings {brings} messages to queue '{queue.name}' in "
-                f"vhost '{queue.vhost}', which may never hold so much: {_limits(queue)}; raise the limit, or make "
+                f"vhost '{queue.vhost}', which may never hold so much: {queue.limits_told}; raise the limit, or make "
                 "batches smaller",
                 reason=why.reason,
             )
         raise QueueFull(f"nothing of {self._what} is visible: {why}", reason=why.reason)
-
-
-def _limits(queue: Queue) -> str:
-    limits = queue.limits
-    told: Sequence[str] = ()
-    if limits is not None:
-        sizes = (("max_length", limits.length), ("max_length_bytes", limits.size))
-        told = [f"{name} is {value}" for name, value in sizes if value < NEVER]
-    return ", ".join(told)

@@ -291,11 +291,6 @@ class Contents(Parts):
         """Consumers that hold something."""
         return (consumer for consumer in self.all_consumers if consumer.leases.count)
 
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Open consumers that are pushed to, in order of subscription."""
-        return self.roster.all
-
     def drop_if_done(self, consumer: Consumer) -> None:
         """Forget a closed consumer that holds nothing any more."""
         if consumer.closed and not consumer.leases.count and consumer in self.all_consumers:

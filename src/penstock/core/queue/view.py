@@ -29,7 +29,6 @@ from penstock.core.queue.administering import (
 )
 from penstock.core.queue.aside import set_aside
 from penstock.core.queue.barriers.release import looked, release
-from penstock.core.queue.contents import Contents
 from penstock.core.queue.depth import activate
 from penstock.core.queue.dispatching.attendance import look
 from penstock.core.queue.dispatching.attendance import looked as looked_first
@@ -48,6 +47,7 @@ from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import settle
 from penstock.core.queue.settling.several import Acked, acknowledge, acknowledge_each, apart, together
 from penstock.core.queue.shares.staging import Told
+from penstock.core.queue.surface import Surface
 from penstock.core.queue.taking import arrive
 from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.timed.moving import pause
@@ -57,7 +57,7 @@ from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.kinds import Kind
 
 
-class Queue(Contents):
+class Queue(Surface):
     """One queue.  Commands take `now` first and the sink last; each leaves nothing undone that is due at `now`."""
 
     __slots__ = ()
@@ -216,6 +216,11 @@ class Queue(Contents):
             if self.expiry.due <= now.wall:
                 expire_due(self, now, sink)
         self.carry_on(now, sink)
+
+    def go_on(self, now: Now, sink: Sink) -> None:
+        """Something changed beside its commands: look at all that may be due."""
+        self.hungry = True
+        self.tick(now, sink)
 
     def carry_on(self, now: Now, sink: Sink) -> None:
         """Dispatch; where shared credit came free, also on the other queues that it serves, in turn."""

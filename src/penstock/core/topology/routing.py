@@ -217,23 +217,23 @@ class Router:
                 views.literal[name] = (*views.literal.get(name, ()), queue)
             else:
                 views.patterns[queue] = pattern
-        if queue.limits is not None or queue.last_values is not None:
+        if queue.limited:
             self.limited.add(queue.id)
-        if queue.dedup is not None:
+        if queue.deduplicates:
             self.deduping.add(queue.id)
-        if queue.limits is not None and queue.limits.rejects:
+        if queue.rejects:
             self.rejecting.add(queue.id)
-            if queue.limits.silent:
-                self.dropping.add(queue.id)
-            if queue.limits.blocks:
-                self.blocking.add(queue.id)
+        if queue.drops_newest:
+            self.dropping.add(queue.id)
+        if queue.blocks:
+            self.blocking.add(queue.id)
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
         if settings.barrier_expression:
             self._barriers[queue.id] = compile_filter(settings.barrier_expression)
         if settings.rank_text is not None:
             self.rating.add(queue.id)
-        if queue.last_values is not None or (queue.dedup is not None and settings.dedup_key is not None):
+        if queue.replaces or (queue.deduplicates and settings.dedup_key is not None):
             self.keying.add(queue.id)
 
     def remove(self, queue: Queue) -> None:

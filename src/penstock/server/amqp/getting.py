@@ -54,7 +54,7 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
 
 def _is_looked_through(getter: Consumer) -> bool:
     """Whether a filter, that of the user's right, has not seen all of the queue yet."""
-    return getter.targets is not None and bool(getter.queue.targets.asked)
+    return getter.targets is not None and getter.queue.filters_look
 
 
 def _look_again(session: Session, channel: Channel, getter: Consumer, answer: Answer) -> None:

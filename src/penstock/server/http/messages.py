@@ -156,7 +156,7 @@ class Getter(Receiver):
         before = len(self.got)
         while not consumer.closed and not engine.core.pull(engine.now(), consumer, count):
             engine.arm()
-            if consumer.targets is None or not self._queue.targets.asked:
+            if consumer.targets is None or not self._queue.filters_look:
                 self._counters.get_empty += 1
                 return False
             looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -52,12 +52,11 @@ class Rates:
         """The share of the time since the look before in which its consumers could have taken more; 0 without any."""
         if not queue.consumers:
             return 0.0
-        able = queue.used_at < 0
-        spare = queue.attendance.spare + (max(wall + queue.used_at, 0) if able else 0)
+        spare = queue.spare(wall)
         seen = self._spare.get(queue.id)
         if seen is not None and wall - seen[0] < APART_US:
             return seen[2]
-        share = float(able)
+        share = float(queue.used_at < 0)
         if seen is not None:
             share = round(min(max(spare - seen[1], 0) / (wall - seen[0]), 1.0), 3)
         if len(self._spare) >= REMEMBERED:

@@ -16,6 +16,7 @@ from penstock.records.chunks import Now
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
 
 
@@ -89,7 +90,7 @@ def note_use(queue: Queue, now: Now) -> None:
         here.expires = now.mono + expires
 
 
-def unused(queue: Queue, now: Now) -> bool:
+def unused(queue: Contents, now: Now) -> bool:
     """Whether the queue's time without use is over; if not, when to look again is set."""
     expires = queue.settings.queue_expires
     here = queue.attendance

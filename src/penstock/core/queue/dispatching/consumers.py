@@ -139,6 +139,15 @@ class Consumer:
             self.timeout = 0  # there is nothing to go back
         self.leases.timed = self.timeout > 0
 
+    def share(self, credit: Credit) -> None:
+        """Use this credit from now on, and no backlog of its own; what is outstanding counts."""
+        self.shared = credit
+        self.queue.sharing += 1
+        credit.consumers.append(self)
+        credit.used += 0 if self.no_ack else self.outstanding
+        self.max_backlog = None
+        self.set_limit()
+
     @property
     def let_in(self) -> TargetList | None:
         """The list by which all that it holds was given out, as far as is known."""

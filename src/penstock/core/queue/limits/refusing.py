@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.limits import MAXLEN, Limits
+from penstock.core.queue.limits.limits import MAXLEN
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.bodies import lengths
@@ -110,7 +110,7 @@ def _through(queue: Queue, batch: Publishes) -> int | None:
     return max(0, min(queue.room, room, NEVER))
 
 
-def refusal(queue: Queue, limits: Limits, count: int) -> QueueFull:
+def refusal(queue: Queue, count: int) -> QueueFull:
     """Why newcomers are refused; they are counted."""
     figures = queue.figures
     if figures is None:
