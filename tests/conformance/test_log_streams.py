@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
+from penstock.errors import Unavailable
+from penstock.history.measuring import Limits
+from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk
+from penstock.server.flight.calls import Caller
+from penstock.server.streams.planning import Question
 
 pytestmark = pytest.mark.conformance
 
@@ -64,6 +70,22 @@ class Reader:
             batches = self.client.replay_batches(bookmark=f"[{origin}|{a}|:{origin}|{b}|)", **asked)
             found.append([json.loads(body)["n"] for batch in batches for body in batch.column("body").to_pylist()])
         return found
+
+
+def test_a_reader_that_leaves_hides_nothing_from_the_next_one(client: penstock.Client, house: FlightHouse) -> None:
+    """Who has left reads no further: what it did not come to is not what there is not."""
+    reader = Reader(client)
+    at = reader.begin()
+    fill(client, [10])
+    for leaves_after in range(4):
+        looks = iter([False] * leaves_after)
+        left = Caller(Who("guest"), "", lambda looks=looks: next(looks, True))
+        asked = Question("s", at, Limits(), 1 << 53, 0.0, True, lambda: reader.epoch)
+        with suppress(Unavailable):
+            house.door.ranges.planner.plan(left, asked)
+        house.run(lambda: None)  # what was posted is done
+        assert house.run(lambda: house.engine.walked.begin("s", at)) == at
+    assert reader.rows(reader.plan(at)) == [[0]]
 
 
 def test_a_range_ends_where_rows_or_bytes_say(client: penstock.Client) -> None:

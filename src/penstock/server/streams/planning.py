@@ -137,6 +137,8 @@ class Planner:
                 level = False
                 stop = self._stretch(asked.start, at, end)
                 found = self.measured(caller, command, at, stop, asked.limits)
+                if caller.gone():
+                    return None, None  # reading ended where it left, and nobody knows what follows
                 if found.rows or bytes_between(self._engine.log.segments(), asked.start, found.end) >= EMPTY_BYTES:
                     return self._planned(caller, asked, found), found
                 at = found.end
