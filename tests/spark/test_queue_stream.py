@@ -110,6 +110,34 @@ def test_a_finished_batch_is_settled_on_progress(lab: Lab, tmp_path: Path) -> No
         lab.spark.streams.removeListener(listener)
 
 
+@pytest.mark.parametrize(
+    ("trigger", "after", "later"),
+    [
+        ({"processingTime": "100 milliseconds"}, (0, 0, 4), (0, 0, 4)),
+        ({"availableNow": True}, (0, 0, 4), (0, 0, 4)),
+        ({"once": True}, (0, 4, 0), (0, 0, 4)),
+    ],
+)
+def test_a_quiet_queue_s_last_batch_is_settled_with_the_next_trigger(
+    lab: Lab, tmp_path: Path, trigger: dict[str, Any], after: tuple[int, int, int], later: tuple[int, int, int]
+) -> None:
+    """With a sink that is not ours; no message comes after it."""
+    [name] = trigger
+    lab.declare(f"quiet-{name}")
+    lab.publish(f"quiet-{name}", range(4))
+    for wanted in (after, later):
+        frame = lab.stream(queue=f"quiet-{name}", stream=f"quiet-{name}", schema=COLUMNS).select("id")
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(**trigger)
+        query = writer.start()
+        try:
+            if name != "processingTime":
+                query.awaitTermination()
+                assert lab.counts(f"quiet-{name}") == wanted
+            lab.until(lambda wanted=wanted: lab.counts(f"quiet-{name}") == wanted)
+        finally:
+            query.stop()
+
+
 def test_a_lost_checkpoint_is_told_and_the_choice_taken(lab: Lab, tmp_path: Path) -> None:
     lab.declare("lost", "lost-out")
     lab.publish("lost", range(10))

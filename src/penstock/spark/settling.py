@@ -1,7 +1,7 @@
 """A finished batch of a stream in mode `queue` is settled as soon as Spark tells of it.
 
-Asking for the batch after it settles a batch, and Spark asks when there is something to process: the last batch of a
-quiet queue would stay leased until then.  Spark's progress event comes when the batch is in its commit log.
+Asking for the batch after it settles a batch, and Spark asks with each trigger: where triggers are rare, or there is
+none after it, the batch would stay leased for as long.  Spark's progress event comes when it is in the commit log.
 """
 
 from __future__ import annotations

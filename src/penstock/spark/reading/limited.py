@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from penstock.spark.reading.columns import Layout
     from penstock.spark.reading.options import ReadOptions
 
+ROWS_MOST = 10_000_000
+"""Messages that a server gives out as one batch at most; Spark asks for all there are with the trigger `once`."""
+
 SAMPLE_ROWS = 200
 """Messages whose size stands for that of all, where a batch is limited by bytes."""
 
@@ -34,7 +37,7 @@ class LimitedStreamReader(StreamReader):
 
     def rows_max(self, limit: ReadLimit) -> int:
         """Rows of the next batch at most."""
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**31
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ROWS_MOST
         if self.options.max_bytes is not None:
             if self._limit is None:
                 size = self.mean_size()
