@@ -70,6 +70,33 @@ def test_what_fits(old: dict[str, object], new: dict[str, object], why: str | No
     assert told == why if why is None else told is not None and why in told
 
 
+COLUMNS = ", ".join(f"sum(column_{n}) AS total_{n}" for n in range(40))
+STEP, BELOW = f"~Aggregate [k], [k, {COLUMNS}]", "~EventTimeWatermark , at: timestamp, 10 seconds"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ((STEP,), (STEP.replace("sum(column_39)", "avg(column_39)"),), ("avg(column_39)", "sum(column_39)")),
+        ((STEP,), (f"{STEP}, more",), ("more", "total_39]")),
+        ((STEP,), (STEP.replace("sum(column_3)", "max(column_3)"),), ("max(column_3)", "sum(column_3)")),
+        ((STEP, BELOW), (STEP, "~Limit 5", BELOW), ("there is ~Limit 5, which the checkpoint does not know", "")),
+        ((STEP, BELOW), (STEP, BELOW, STEP), ("there is ~Aggregate [k], [k, sum(column_0)", "does not know")),
+        ((STEP, BELOW), (STEP,), ("there is no ~EventTimeWatermark , at: timestamp, 10 seconds any more", "")),
+    ],
+)
+def test_what_is_otherwise_is_shown_and_not_what_is_the_same(
+    old: tuple[str, ...], new: tuple[str, ...], words: tuple[str, str]
+) -> None:
+    told = Papers(("topic a",), {}, old).misfit(Papers(("topic a",), {}, new))
+    assert told is not None
+    now, where, then = told.partition(", where the checkpoint has ")
+    assert now.removeprefix("what it remembers between batches is made otherwise now: ") != then
+    assert words[0] in now
+    assert words[1] in (then if where else now)
+    assert len(told) < 500
+
+
 def test_papers_come_back_and_others_are_refused(tmp_path: Path) -> None:
     papers = Papers(("topic a",), {"input": None, "b": "x INT"}, ("~Limit x",), "update", "", None)
     path = tmp_path / "folder" / "p.json"

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from penstock.config.load import load_mapping
 from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
 from penstock.spark.checkpoint import Checkpoint, local_folder
 from penstock.spark.java import find_java
@@ -214,6 +215,32 @@ def test_the_sentence_of_a_spark_error() -> None:
     text += "penstock.errors.Fenced: stream 's' is read\n\tat java.x"
     assert short(text) == "stream 's' is read"
     assert short("[PARSE.SYNTAX] wrong. SQLSTATE: 42601; line 1\n  at java") == "wrong; line 1"
+
+
+PROXY = "An exception was raised by the Python Proxy. Return Message: "
+AT = 'Traceback (most recent call last):\n  File "busy.py", line 5, in f\n    ValueError: a line of the code\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"[X] Thrown from the Python worker: {AT}ValueError: no\n SQLSTATE: 38000\n=== Streaming", "ValueError: no"),
+        (f"{AT}KeyError: 1\n\nThe above exception was:\n\n{AT}Mine: 2\n  lines\n\n\tat a.X(Y:1)", "Mine: 2 lines"),
+        (f"Job aborted: {AT}Mine\n\tat org.a.B(C.scala)\n", "Mine"),
+        (f"{PROXY}{AT}pyspark.errors.PythonException: worker:\n{AT}OSError: [Errno 5]\n\n=== S", "OSError: [Errno 5]"),
+        (f"{PROXY}{AT}pyspark.errors.ArithmeticException: [DIVIDE_BY_ZERO] By 0. SQLSTATE: 2\n== SQL", "By 0."),
+        (f"{AT}ValueError: {'x' * 900}", f"ValueError: {'x' * 488}"),
+    ],
+)
+def test_the_cause_in_python_is_told_by_its_type_and_text(text: str, told: str) -> None:
+    assert short(text) == told
+
+
+def test_rules_have_names_of_their_own() -> None:
+    rules = [{"that": "a > 0", "otherwise": "drop"}, {"that": "b > 0", "name": "a > 0", "otherwise": "drop"}]
+    given = {"name": "p", "from": {"queue": "q", "expect": rules}, "sql": "SELECT 1", "to": [{"topic": "t"}]}
+    with pytest.raises(SettingsError, match="rule 'a > 0' is there twice: give each a name"):
+        load_mapping({"pipeline": [given]})
 
 
 def test_rules_that_drop_rows_come_last() -> None:

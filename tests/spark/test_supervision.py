@@ -29,6 +29,7 @@ from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.driver import Driver
 from penstock.spark.pipelines.reporting import Reporter
 from penstock.spark.pipelines.running import FAILURES_MAX, Running
+from penstock.spark.reading.inferring import NO_MESSAGE
 from penstock.spark.remote import Remote, Where
 from tls_lab import Files
 
@@ -124,6 +125,44 @@ def test_the_search_for_a_row_to_blame_has_tries_of_its_own() -> None:
     assert (one.state, one.failures) == ("failed", most)
     alone = Running(Scripted(*[Query(0, bad)] * 2, Query(1), poison_after=1), once=True)  # type: ignore[arg-type]
     assert looked(alone, 6).state == "running"
+
+
+def test_waiting_for_a_first_message_is_no_failure() -> None:
+    nothing = NotFound("queue q has no message yet", reason=NO_MESSAGE)
+    one = Running(Scripted(*[nothing] * (3 * FAILURES_MAX), Query(1)))  # type: ignore[arg-type]
+    one.look(None, one.next_try)
+    since = one.since
+    for _ in range(3 * FAILURES_MAX - 1):
+        one.look(None, one.next_try)
+        told = one.status(0.0)
+        assert (told["state"], told["failures"], told["starts"], told["error"]) == ("waiting", 0, 0, None)
+        assert told["waits_for"].startswith("queue q has no message yet; it starts with the first one")
+        assert (told["next_try"], one.since) == (None, since), "it waits for a message and not for a time"
+    one.look(None, one.next_try)
+    assert (one.state, one.starts, one.status()["waits_for"]) == ("running", 1, None)
+    alone = looked(Running(Scripted(nothing), once=True), 3)  # type: ignore[arg-type]
+    assert (alone.state, alone.is_over, alone.failure) == ("done", True, None), "what there was is used up"
+    wall = 1_000_000_000.0
+    timed = Running(Scripted(nothing, Query(1), schedule="0 2 * * * Z"), wall=lambda: wall)  # type: ignore[arg-type]
+    timed.look(None, timed.next_try)
+    assert (timed.state, timed.status()["waits_for"] is None) == ("scheduled", False)
+    timed.look(None, timed.next_try)
+    assert timed.state == "running"
+
+
+def test_what_ended_between_a_look_and_a_stop_is_counted() -> None:
+    one = Running(Scripted(Query(1), Query(1)))  # type: ignore[arg-type]
+    looked(one, 2)
+    assert one.figures.rows == 10
+    query = one.query
+    query.lastProgress = {**query.lastProgress, "batchId": 1}
+    one.replace(one.pipeline)
+    looked(one, 3)
+    assert (one.figures.batches, one.figures.rows) == (3, 30), "two of the first query, one of the second"
+    query = one.query
+    query.lastProgress = {**query.lastProgress, "batchId": 1}
+    one.stop()
+    assert one.status()["rows"] == 40
 
 
 def test_a_finished_batch_forgives_failures() -> None:

@@ -43,6 +43,9 @@ STOP_S = 20.0
 CHECKER = (sys.executable, "-m", "penstock.spark.pipelines.checking")
 DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
 
+BECAME = {"keep": "kept with a warning", "drop": "dropped", "dead-letter": "put aside", "fail": "stopped it"}
+"""What became of rows that did not meet a rule, by its `otherwise`."""
+
 STATUS_COLUMNS = ("pipeline", "state", "since", "rows/s", "lag", "batch", "remembers")
 
 
@@ -125,11 +128,10 @@ def row(one: Mapping[str, Any]) -> list[object]:
 
 
 def trouble(one: Mapping[str, Any]) -> str | None:
-    """Its last error with the next try, in one line; None where there is none."""
-    error = one.get("error")
+    """Its last error with the next try, or what it waits for, in one line; None where there is neither."""
+    error, name = one.get("error"), one["pipeline"]
     if not error:
-        return None
-    name = one["pipeline"]
+        return f"{name} waits: {one['waits_for']}" if one.get("waits_for") else None
     text = f"{name}: {str(error).removeprefix(f'pipeline {name}: ')}"
     return f"{text} (next try {one['next_try']})" if one.get("next_try") else text
 
@@ -140,8 +142,13 @@ def facts(one: Mapping[str, Any]) -> dict[str, object]:
     expect = cast("dict[str, Any]", told.pop("expect", None) or {})
     told["batch time"] = told_ms(told.pop("batch_ms", None))
     told.pop("batch_time", None)
-    for rule, failed in cast("dict[str, int]", expect.get("failed") or {}).items():
-        told[f"expect {rule!r}"] = f"{counted(failed, 'row')} of {expect['rows']:,} did not"
+    rules = cast("list[dict[str, Any]]", expect.get("rules") or [])
+    several = len({rule["input"] for rule in rules}) > 1
+    for rule in rules:
+        of = f"expect of {rule['input']}" if several else "expect"
+        told[f"{of} {rule['rule']!r}"] = f"{counted(rule['rows'], 'row')} {BECAME.get(rule['otherwise'], '')}"
+    if rules:
+        told["rows checked"] = expect["rows"]
     return {name.replace("_", " "): value for name, value in told.items() if value not in (None, "", {}, [])}
 
 
@@ -356,6 +363,8 @@ def tell(told: Path, shown: dict[str, str]) -> None:
             text += f", {one['lag']:,} to go"
         if one.get("error") and one["state"] == "waiting":
             text += f"; {one['error']}; next try {one['next_try']}"
+        if one.get("waits_for"):
+            text += f"; {one['waits_for']}"
         if shown.get(one["pipeline"]) != text:
             shown[one["pipeline"]] = text
             note(text)

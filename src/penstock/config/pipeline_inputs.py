@@ -10,7 +10,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias, cast
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from penstock.config.sections import Duration, Name, Section
 from penstock.records.ddl import parse_ddl
@@ -87,7 +96,16 @@ def _texts(value: object) -> object:
     }
 
 
-Rules: TypeAlias = Annotated[tuple[Expectation, ...], BeforeValidator(_rules)]
+def _apart(rules: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
+    """Rules are counted by their names."""
+    names = [rule.name for rule in rules]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"rule {name!r} is there twice: give each a name, under which its rows are counted")
+    return rules
+
+
+Rules: TypeAlias = Annotated[tuple[Expectation, ...], BeforeValidator(_rules), AfterValidator(_apart)]
 Conf: TypeAlias = Annotated[dict[str, str], BeforeValidator(_texts)]
 
 

@@ -4,6 +4,11 @@ import { ask } from "./api.js";
 import { Table, count, duration, h, rate, say, size } from "./dom.js";
 
 const EVERY_MS = 5000;
+const BECAME = { keep: "kept", drop: "dropped", "dead-letter": "put aside", fail: "stopped it" };
+
+// Each rule of `expect` that some row did not meet.
+const rules = (row) => (row.expect?.rules ?? []).filter((one) => one.rows)
+  .map((one) => `${one.rule}: ${count(one.rows)} ${BECAME[one.otherwise] ?? one.otherwise}`).join("; ");
 
 export function streams() {
   const readers = new Table({
@@ -29,7 +34,9 @@ export function streams() {
       { title: "Batches", number: true, minor: true, cell: (row) => count(row.batches) },
       { title: "Last batch", number: true, minor: true, cell: (row) => (row.batch_ms === undefined ? "–" : duration(row.batch_ms / 1000)) },
       { title: "State rows", number: true, minor: true, cell: (row) => count(row.state_rows) },
-      { title: "Error", long: true, minor: true, cell: (row) => row.error ?? "" },
+      { title: "Late rows", number: true, minor: true, cell: (row) => count(row.late_rows) },
+      { title: "Rules", long: true, minor: true, cell: (row) => rules(row) },
+      { title: "Error", long: true, minor: true, cell: (row) => row.error ?? row.waits_for ?? "" },
     ],
   });
   let told = false;

@@ -118,8 +118,9 @@ def _pipeline(status: Mapping[str, object]) -> PipelineMetrics:
         value = status.get(name)
         return float(value) if isinstance(value, (int, float)) else 0.0
 
-    expect = status.get("expect")
-    failed = cast("dict[str, dict[str, int]]", expect).get("failed", {}) if isinstance(expect, dict) else {}
+    expect = cast("dict[str, list[dict[str, str | int]]]", status.get("expect") or {})
+    rules = expect.get("rules", ())
+    unmet = [(str(one["input"]), str(one["rule"]), str(one["otherwise"]), int(one["rows"])) for one in rules]
     return PipelineMetrics(
         str(status["pipeline"]),
         str(status.get("state", "")),
@@ -130,8 +131,9 @@ def _pipeline(status: Mapping[str, object]) -> PipelineMetrics:
         batch_seconds=number("batch_ms") / 1000,
         state_rows=int(number("state_rows")),
         state_bytes=int(number("state_bytes")),
+        late_rows=int(number("late_rows")),
         failures=int(number("failures_total")),
-        unmet=failed,
+        unmet=unmet,
     )
 
 

@@ -21,14 +21,15 @@ SILENT_US = 10_000_000
 
 FORGOTTEN_US = 3_600_000_000
 PIPELINES_MOST = 1000
+RULES_MOST = 1000
 TEXT_MOST = 2000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 NUMBERS = (
     "batch", "batches", "rows", "rows_per_second", "lag", "batch_rows", "batch_ms", "batch_time", "state_rows",
-    "state_bytes", "failures", "failures_total", "starts",
+    "state_bytes", "late_rows", "failures", "failures_total", "starts",
 )  # fmt: skip
-TEXTS = ("state", "since", "next_try", "error", "query", "when", "watermark")
+TEXTS = ("state", "since", "next_try", "waits_for", "error", "query", "when", "watermark", "counted_since")
 LISTS = ("reads", "writes")
 
 GONE = "gone"
@@ -125,8 +126,22 @@ def known(status: Mapping[str, object]) -> dict[str, object]:
     if isinstance(expect, dict):
         table = cast("dict[str, object]", expect)
         rows = table.get("rows")
-        found["expect"] = {"rows": rows if isinstance(rows, int) else 0, "failed": _counts(table.get("failed"))}
+        found["expect"] = {"rows": rows if isinstance(rows, int) else 0, "rules": _rules(table.get("rules"))}
     return found
+
+
+def _rules(value: object) -> list[dict[str, object]]:
+    """Each rule of `expect`, once, with the rows that did not meet it."""
+    rules: dict[tuple[str, str, str], int] = {}
+    for one in cast("list[object]", value)[:RULES_MOST] if isinstance(value, list) else ():
+        rule = cast("dict[str, object]", one) if isinstance(one, dict) else {}
+        of, name, otherwise = (str(rule.get(part, ""))[:255] for part in ("input", "rule", "otherwise"))
+        rows = rule.get("rows")
+        rules[of, name, otherwise] = rows if isinstance(rows, int) else 0
+    return [
+        {"input": of, "rule": name, "otherwise": otherwise, "rows": rows}
+        for (of, name, otherwise), rows in rules.items()
+    ]
 
 
 def _counts(value: object) -> dict[str, int]:

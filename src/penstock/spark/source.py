@@ -168,9 +168,12 @@ def registered(options: ReadOptions) -> str | None:
 
 
 def examined(options: ReadOptions) -> str:
-    """DDL of the body's columns, from the first messages there are.  NotFound when they say nothing."""
+    """DDL of the body's columns, from the first messages there are.
+
+    NotFound, with the reason `inferring.NO_MESSAGE`, when they say nothing.
+    """
     from penstock.spark.arrow import values
-    from penstock.spark.reading.inferring import infer
+    from penstock.spark.reading.inferring import NO_MESSAGE, infer
     from penstock.spark.remote import remote
 
     server = remote(options.where)
@@ -187,7 +190,6 @@ def examined(options: ReadOptions) -> str:
         rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=["body"], **options.replay())
     ddl = infer(body for batch in rows for body in values(batch, "body"))
     if ddl is None:
-        raise NotFound(
-            f"{options.what} has no message yet whose JSON could tell its columns: name them with option schema"
-        )
+        told = f"{options.what} has no message yet whose JSON could tell its columns: name them with option schema"
+        raise NotFound(told, reason=NO_MESSAGE)
     return ddl

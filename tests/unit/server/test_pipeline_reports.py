@@ -9,8 +9,9 @@ import pytest
 
 import penstock
 from http_lab import Http
+from penstock.cli.pipelines import facts, trouble
 from penstock.errors import InvalidArgument, NotFound
-from penstock.server.pipelines import FORGOTTEN_US, SILENT_US, PipelineReports
+from penstock.server.pipelines import FORGOTTEN_US, SILENT_US, PipelineReports, known
 from penstock.testing import Broker
 
 STATUS = {
@@ -27,9 +28,21 @@ STATUS = {
     "failures_total": 1,
     "error": None,
     "reads": ["queue flights"],
-    "expect": {"rows": 30, "failed": {"delay is known": 2}},
+    "late_rows": 5,
+    "waits_for": None,
+    "expect": {
+        "rows": 30,
+        "rules": [
+            {"input": "input", "rule": "delay is known", "otherwise": "keep", "rows": 2},
+            {"input": "input", "rule": "delay is known", "otherwise": "drop", "rows": 1},
+            {"input": "other", "rule": "delay is known", "otherwise": "keep", "rows": 4},
+        ],
+    },
     "whatever": object,
 }
+
+
+FAILED = "penstock_pipeline_expectation_failed_rows_total{"
 
 
 class Hand:
@@ -97,6 +110,7 @@ def test_told_over_flight_and_seen_over_flight_http_and_in_the_metrics() -> None
         assert http.get("pipelines/delays") == shown
         assert http.ask("GET", "pipelines/sums").status_code == 404
         metrics = httpx.get(f"{broker.http_url}/metrics/per-object", auth=("guest", "guest"), timeout=20).text
+        summed = httpx.get(f"{broker.http_url}/metrics", timeout=20).text
     for line in (
         "penstock_pipelines 1.0",
         'penstock_pipeline_rows_total{pipeline="delays"} 30.0',
@@ -105,6 +119,34 @@ def test_told_over_flight_and_seen_over_flight_http_and_in_the_metrics() -> None
         'penstock_pipeline_batch_seconds{pipeline="delays"} 0.15',
         'penstock_pipeline_state_bytes{pipeline="delays"} 1200.0',
         'penstock_pipeline_failures_total{pipeline="delays"} 1.0',
-        'penstock_pipeline_expectation_failed_rows_total{pipeline="delays",rule="delay is known"} 2.0',
+        'penstock_pipeline_late_rows_total{pipeline="delays"} 5.0',
+        f'{FAILED}input="input",otherwise="keep",pipeline="delays",rule="delay is known"}} 2.0',
+        f'{FAILED}input="input",otherwise="drop",pipeline="delays",rule="delay is known"}} 1.0',
+        f'{FAILED}input="other",otherwise="keep",pipeline="delays",rule="delay is known"}} 4.0',
     ):
         assert line in metrics
+    assert "penstock_pipeline_expectation_failed_rows_total 7.0" in summed
+
+
+def test_rules_and_what_a_pipeline_waits_for_are_told_to_people() -> None:
+    rules = [
+        {"input": "input", "rule": name, "otherwise": name, "rows": rows}
+        for rows, name in enumerate(("keep", "drop", "dead-letter", "fail"))
+    ]
+    told = facts({"pipeline": "delays", "late_rows": 5, "expect": {"rows": 30, "rules": rules}})
+    assert [told[f"expect '{rule['rule']}'"] for rule in rules] == [
+        "0 rows kept with a warning", "1 row dropped", "2 rows put aside", "3 rows stopped it"
+    ]  # fmt: skip
+    assert (told["late rows"], told["rows checked"]) == (5, 30)
+    apart = {"rows": 30, "rules": [{**rule, "input": f"i{n}", "rule": "a"} for n, rule in enumerate(rules)]}
+    assert facts({"pipeline": "delays", "expect": apart})["expect of i1 'a'"] == "1 row dropped"
+    assert trouble({"pipeline": "p", "state": "waiting", "waits_for": "queue q"}) == "p waits: queue q"
+    assert trouble({"pipeline": "p", "state": "running"}) is None
+
+
+@pytest.mark.parametrize("rules", [None, 1, [1], [{}], [{"rule": "x" * 300, "rows": "many"}] * 2, {"a": 1}])
+def test_rules_that_no_driver_tells_harm_nobody(rules: object) -> None:
+    expect = known({"expect": {"rows": 1, "rules": rules}})["expect"]
+    assert isinstance(expect, dict)
+    assert all(one["rows"] == 0 for one in expect["rules"])
+    assert len(expect["rules"]) <= 1

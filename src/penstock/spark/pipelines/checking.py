@@ -20,6 +20,7 @@ from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.place import Place
 from penstock.spark.pipelines.telling import quieten, short
+from penstock.spark.reading.inferring import NO_MESSAGE
 from penstock.spark.remote import Where
 
 PATIENCE_S = 0.5
@@ -34,8 +35,11 @@ def check(spark: Any, pipeline: Pipeline) -> dict[str, Any]:
         planned = pipeline.plan(spark, {} if old is None else old.columns, PATIENCE_S)
         pipeline.refuse_misfit(old, planned.papers)
     except (NotFound, Unavailable) as error:
-        where = "no server answers" if isinstance(error, Unavailable) else str(error)
-        why = f'{where}, and only a message could tell its columns: name them, as in columns = "id BIGINT"'
+        if isinstance(error, NotFound) and error.reason != NO_MESSAGE:
+            why = str(error)
+        else:
+            where = "no server answers that could tell columns" if isinstance(error, Unavailable) else str(error)
+            why = f'{where}: name them, as in columns = "id BIGINT"'
         return told | {"verdict": "unknown", "why": why}
     except Exception as error:  # noqa: BLE001 - whatever Spark says is the answer
         why = str(error) if isinstance(error, PenstockError) else short(str(error))

@@ -3,6 +3,10 @@
 A condition that is NULL is not met.  A row meets the rules in order, those that drop it last (`definition.in_order`),
 and goes at the first that removes it, so a rule counts the rows that came as far as it.  Dead letters become visible
 with the commit of their batch (`letters`).
+
+Counts are Spark's observed metrics, in the query itself: they come with the progress of a batch that is done, so one
+that fails and comes again counts once.  A rule that stops its pipeline ends the batch and its metrics: the sentence of
+the error (`stopping`) tells of it instead, one row each time.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import pyarrow.compute
 
 from penstock.errors import SettingsError
 from penstock.spark.arrow import column
-from penstock.spark.pipelines.definition import Check
+from penstock.spark.pipelines.definition import ONLY, Check
 from penstock.spark.pipelines.letters import Letterbox, Post
 
 compute: Any = pyarrow.compute
@@ -38,7 +42,7 @@ class Separator:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of one partition that meet the condition."""
         box = Letterbox(self._post, self._name, str(self._check.topic))
-        why = self._check.name or self._check.that
+        why = self._check.name
         for batch in batches:
             met = column(batch, MET)
             rows = batch.drop_columns([MET])
@@ -49,7 +53,7 @@ class Separator:
         box.close()
 
 
-def checked(frame: Any, checks: Sequence[Check], post: Post, pipeline: str, source: str = "input") -> Any:
+def checked(frame: Any, checks: Sequence[Check], post: Post, pipeline: str, source: str = ONLY) -> Any:
     """The frame without the rows that a rule removes; counts of all rules come with Spark's progress."""
     from pyspark.sql import functions
 
@@ -61,15 +65,21 @@ def checked(frame: Any, checks: Sequence[Check], post: Post, pipeline: str, sour
         if check.otherwise == "drop":
             frame = frame.where(met)
         elif check.otherwise == "fail":
-            text = functions.lit(f"pipeline {pipeline}: a row fails the check {check.name or check.that}")
+            text = functions.lit(stopping(check, pipeline, source))
             frame = frame.where(functions.when(functions.expr(met), True).otherwise(functions.raise_error(text)))
         elif check.otherwise == "dead-letter":
             schema = frame.schema
             if "body" not in schema.names:
                 raise SettingsError(f"pipeline {pipeline}: a dead letter is the message's body, and a column hides it")
-            name = f"expect/{pipeline}/{place}" if source == "input" else f"expect/{pipeline}.{source}/{place}"
+            name = f"expect/{pipeline}/{place}" if source == ONLY else f"expect/{pipeline}.{source}/{place}"
             frame = frame.withColumn(MET, functions.expr(met)).mapInArrow(Separator(post, name, check), schema)
     return frame
+
+
+def stopping(check: Check, pipeline: str, source: str) -> str:
+    """What a rule that stops its pipeline says of the row."""
+    row = "a row" if source == ONLY else f"a row of {source}"
+    return f"pipeline {pipeline}: {row} fails the check {check.name}"
 
 
 def _counts(checks: Sequence[Check]) -> list[Any]:

@@ -49,7 +49,7 @@ class Check:
     that: str
     otherwise: str  # keep, drop, fail, dead-letter
     topic: str | None
-    name: str = ""
+    name: str
 
 
 def in_order(checks: Iterable[Check]) -> tuple[Check, ...]:

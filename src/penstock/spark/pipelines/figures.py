@@ -1,4 +1,4 @@
-"""What is known of a pipeline while it runs: rows, speed, lag, time of a batch, size of its state, rows that failed.
+"""What is known of a pipeline while it runs: rows, speed, time of a batch, state, rows that failed or came late.
 
 Read from Spark's progress, batch by batch, so that none is missed where several end between two looks.
 """
@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from penstock.records.dataclass import dataclass
-from penstock.spark.pipelines.checks import OBSERVED
-from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.checks import OBSERVED, stopping
+from penstock.spark.pipelines.definition import Check, Definition, Input
 
 WINDOW_S = 10.0
 """Rows a second are those of so long."""
+
+
+Rule: TypeAlias = "tuple[str, str, str]"
+"""Input, name, and what becomes of rows: a rule whose consequence changes counts anew."""
 
 
 @dataclass
@@ -32,7 +36,8 @@ class Figures:
     state_rows: int = 0
     state_bytes: int = 0
     watermark: str | None = None
-    failed: dict[str, int] = field(default_factory=dict[str, int])  # by rule
+    late_rows: int = 0  # left out by a watermark, as Spark's steps count them
+    failed: dict[Rule, int] = field(default_factory=dict[Rule, int])  # rows
     checked: int = 0
     seen: int = -1  # the last batch of this run that is counted here
     recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
@@ -71,6 +76,7 @@ class Figures:
         operators = cast("Sequence[Any]", _get(progress, "stateOperators") or ())
         self.state_rows = sum(int(_get(one, "numRowsTotal") or 0) for one in operators)
         self.state_bytes = sum(int(_get(one, "memoryUsedBytes") or 0) for one in operators)
+        self.late_rows += sum(int(_get(one, "numRowsDroppedByWatermark") or 0) for one in operators)
         self.watermark = cast("Mapping[str, str]", _get(progress, "eventTime") or {}).get("watermark")
         self._rules(_get(progress, "observedMetrics") or {})
 
@@ -81,7 +87,19 @@ class Figures:
                 continue
             self.checked += int(counts[0] or 0)
             for place, check in enumerate(one.expect):
-                self.failed[check.name] = self.failed.get(check.name, 0) + int(counts[place + 1] or 0)
+                self._failed(one, check, int(counts[place + 1] or 0))
+
+    def _failed(self, one: Input, check: Check, rows: int) -> None:
+        rule = one.name, check.name, check.otherwise
+        self.failed[rule] = self.failed.get(rule, 0) + rows
+
+    def stopped(self, sentence: str) -> None:
+        """A run has ended with this error: count the row, if it was a rule that stopped it."""
+        rules = [(one, check) for one in self.definition.streams for check in one.expect if check.otherwise == "fail"]
+        said = {stopping(check, self.definition.name, one.name): (one, check) for one, check in rules}
+        found = max((text for text in said if text in sentence), key=len, default=None)
+        if found is not None:
+            self._failed(*said[found], 1)
 
     def rate(self, now: float) -> float:
         """Rows a second, over the last seconds."""
@@ -102,10 +120,16 @@ class Figures:
             "state_rows": self.state_rows,
             "state_bytes": self.state_bytes,
             "watermark": self.watermark,
+            "late_rows": self.late_rows,
             "expect": {
                 "rows": self.checked,
-                "failed": {check.name: self.failed.get(check.name, 0) for one in self.definition.streams
-                           for check in one.expect},
+                "rules": [
+                    {
+                        "input": one.name, "rule": check.name, "otherwise": check.otherwise,
+                        "rows": self.failed.get((one.name, check.name, check.otherwise), 0),
+                    }
+                    for one in self.definition.streams for check in one.expect
+                ],
             },
         }  # fmt: skip
 

@@ -7,11 +7,12 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError, SettingsError
+from penstock.errors import NotFound, PenstockError, SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.pipelines.checks import checked
 from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.letters import Post
+from penstock.spark.reading.inferring import NO_MESSAGE
 from penstock.spark.reading.options import read_options
 from penstock.spark.remote import Where
 from penstock.spark.source import examined
@@ -30,7 +31,8 @@ class Inputs:
     def columns(self, one: Input, patience: float | None = None) -> str | None:
         """DDL of the columns of its bodies: as given, or by its first messages.  None for files that tell their own.
 
-        Raises NotFound while there is no message to tell by, Unavailable when no server answers within the patience.
+        Raises NotFound with the reason NO_MESSAGE while there is no message to tell by, Unavailable when no server
+        answers within the patience.
         """
         if one.columns != "json":
             return one.columns
@@ -40,7 +42,13 @@ class Inputs:
             self.where if patience is None else Where(self.where.url, self.where.user, self.where.password, patience)
         )
         given = {name: value for name, value in self.options(one, None, where).items() if name != "maxRowsPerTrigger"}
-        return examined(read_options(given))
+        try:
+            return examined(read_options(given))
+        except NotFound as error:
+            if error.reason != NO_MESSAGE:
+                raise
+            told = f"{one.text} has no message yet whose JSON could tell its columns"
+            raise NotFound(told, reason=NO_MESSAGE) from None
 
     def options(self, one: Input, columns: str | None, where: Where | None = None) -> dict[str, str]:
         """Options of `format("penstock")`."""

@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, cast
 
 from penstock.records.dataclass import dataclass
 
 VERSION = 2
+
+SHOWN = 160
+"""Letters of a step that are shown."""
 
 STATEFUL = (
     "Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "Join", "FlatMapGroupsWithState",
@@ -61,14 +65,7 @@ class Papers:
         if not new.state:
             return "it remembers nothing between batches any more, and the checkpoint does"
         if self.state != new.state:
-            old_step, new_step = next(
-                ((one, two) for one, two in zip(self.state, new.state, strict=False) if one != two),
-                (self.state[-1], new.state[-1]),
-            )
-            return (
-                "what it remembers between batches is made otherwise now: "
-                f"{_step(new_step)}, where the checkpoint has {_step(old_step)}"
-            )
+            return f"what it remembers between batches is made otherwise now: {_difference(self.state, new.state)}"
         if (self.mode == "complete") != (new.mode == "complete"):
             return f"its output mode is {new.mode} now, and the checkpoint's {self.mode}"
         if self.store != new.store:
@@ -105,9 +102,27 @@ def _listed(reads: tuple[str, ...]) -> str:
     return " and ".join(reads)
 
 
-def _step(line: str) -> str:
-    text = line.strip().lstrip(":+- |")
-    return text if len(text) <= 160 else f"{text[:160]}..."
+def _difference(old: Sequence[str], new: Sequence[str]) -> str:
+    """The first steps in which two plans differ: a step that only one of them has, or one that is another there."""
+    changes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    kind, a, b, c, d = next(change for change in changes if change[0] != "equal")
+    if kind == "insert":
+        return f"there is {_shown(' of '.join(new[c:d]))}, which the checkpoint does not know"
+    if kind == "delete":
+        return f"there is no {_shown(' of '.join(old[a:b]))} any more, which the checkpoint has"
+    one, other = old[a], new[c]
+    shorter = min(len(one), len(other))
+    same = next((place for place in range(shorter) if one[place] != other[place]), shorter)
+    return f"{_shown(other, same)}, where the checkpoint has {_shown(one, same)}"
+
+
+def _shown(text: str, place: int = 0) -> str:
+    """A step; of a long one its name and what stands around a place, where it differs from another."""
+    if len(text) <= SHOWN:
+        return text
+    start = min(max(0, place - SHOWN // 4), len(text) - SHOWN)
+    name = f"{text.partition(' ')[0]} ..." if start else ""
+    return f"{name}{text[start : start + SHOWN]}{'...' if start + SHOWN < len(text) else ''}"
 
 
 def remembered(plan: str) -> tuple[str, ...]:

@@ -73,7 +73,8 @@ class Pipeline:
     def start(self, spark: Any, *, once: bool = False) -> Any:
         """A running StreamingQuery; with `once` it ends when it has read what there is now.
 
-        Errors: SettingsError for what another try would not mend; NotFound while there is no message to infer from.
+        Errors: SettingsError for what another try would not mend; NotFound with the reason `inferring.NO_MESSAGE` while
+        there is no message to tell the columns by.
         """
         definition = self.definition
         self.note_code()

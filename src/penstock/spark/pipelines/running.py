@@ -1,6 +1,7 @@
 """One pipeline and how it is: started, watched, started again after a pause, given up, or waiting for its time.
 
-waiting    will be started, at once or after a pause       starting   Spark is planning it
+waiting    will be started, at once, after a pause, or when the first message tells its columns
+starting   Spark is planning it
 running    its query runs                                  scheduled  waits for its next time
 done       a single run has ended                          failed     left alone until it changes
 """
@@ -16,11 +17,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.core.streams.poison import PARTS
-from penstock.errors import PenstockError, SettingsError
+from penstock.errors import NotFound, PenstockError, SettingsError
 from penstock.records.cron import parse_cron
 from penstock.spark.pipelines.figures import Figures
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.telling import may_be_a_row, short
+from penstock.spark.reading.inferring import NO_MESSAGE
 
 logger = logging.getLogger("penstock.pipelines")
 
@@ -29,6 +31,9 @@ FAILURES_MAX = 10
 """Failures without a finished batch between them after which a pipeline is left alone."""
 
 LOOK_AT_CODE_S = 1.0
+
+LOOK_FOR_MESSAGE_S = 1.0
+"""How often it is looked whether there is a message to tell the columns by."""
 
 
 class Running:
@@ -49,6 +54,7 @@ class Running:
         self.failures_total = 0
         self.starts = 0
         self.error: str | None = None
+        self.waits_for: str | None = None  # a first message: that there is none yet is no failure
         self.failure: PenstockError | None = None  # of ours, which knows its exit status
         self.next_try = 0.0
         self.figures = Figures(pipeline.definition)
@@ -62,8 +68,9 @@ class Running:
         self._tried_anew = False  # that it begins anew, before the start that comes next
         self._started = 0.0
         self._blame = True  # rows may have ended the last run: before the first one, nobody knows
+        self._stopped: Any = None  # a query whose last batches are still to be counted
         self._state = "waiting"
-        self.since = wall()
+        self.since = self._counted_since = wall()
         if pipeline.definition.schedule is not None and not once:
             self._wait_for_time(0.0)
 
@@ -88,6 +95,7 @@ class Running:
             if not self._stopping.done():
                 return
             self._stopping = None
+        self._count_stopped(now)
         if self._starting is not None:
             if not self._starting.done():
                 return
@@ -133,6 +141,13 @@ class Running:
             query.stop()
         except Exception as error:  # noqa: BLE001 - a query that does not stop goes with its process
             logger.warning("pipeline %s: %s", self.name, short(str(error)))
+        self._stopped = query
+
+    def _count_stopped(self, now: float) -> None:
+        """Take in what a query had done between the last look and its stop."""
+        query, self._stopped = self._stopped, None
+        if query is not None:
+            self.figures.note(query, now, self._wall())
 
     def leave(self) -> None:
         """It is looked at no more: end what runs, and what is only just being started or stopped, for good.
@@ -166,19 +181,20 @@ class Running:
                 return
             self._end(anew)
         assert self._wanted is not None
+        self._count_stopped(now)  # by the rules that it had
         self.pipeline, self._wanted = self._wanted, None
         if self.pipeline.definition is not self.figures.definition:
             self.figures.definition = self.pipeline.definition
-        self.failures, self.error, self.failure, self.next_try = 0, None, None, 0.0
+        self.failures, self.error, self.waits_for, self.failure, self.next_try = 0, None, None, None, 0.0
         self.state = "waiting"
         if self.pipeline.definition.schedule is not None and not self._once:
             self._wait_for_time(now)
 
     def _start(self, spark: Any, now: float) -> None:
-        self.starts += 1
         self.pipeline.blame = self._blame
         self._looked_at_code = now
-        self.state = "starting"
+        if self.waits_for is None:
+            self.state = "starting"
 
         def start() -> Any:
             return self.pipeline.start(spark, once=self._once)
@@ -190,19 +206,40 @@ class Running:
 
     def _has_started(self, result: Callable[[], Any], now: float) -> None:
         try:
-            self.query = result()
-        except SettingsError as error:
-            self._give_up(error)
+            query = result()
         except Exception as error:  # noqa: BLE001 - Spark raises what it likes, and one pipeline must not stop the others
-            if type(error).__name__ in ("AnalysisException", "ParseException"):
+            if isinstance(error, NotFound) and error.reason == NO_MESSAGE:
+                self._wait_for_message(str(error), now)
+                return
+            self.starts += 1
+            self.waits_for = None
+            if isinstance(error, SettingsError):
+                self._give_up(error)
+            elif type(error).__name__ in ("AnalysisException", "ParseException"):
                 self._give_up(SettingsError(f"pipeline {self.name}: {short(str(error))}"))
             elif isinstance(error, PenstockError):
                 self._failed(str(error), now, error)
             else:
                 self._failed(short(str(error)), now)
         else:
+            self.starts += 1
+            self.query, self.waits_for = query, None
             self.state, self._started, self._blame = "running", now, False
             self.figures.begin()
+
+    def _wait_for_message(self, why: str, now: float) -> None:
+        """It begins with the first one; a single run is over without any, and a schedule has its next time."""
+        if self.waits_for is None:
+            logger.info("pipeline %s waits: %s", self.name, why)
+        self.waits_for = f'{why}; it starts with the first one, or at once with columns = "..."'
+        self.error = self.failure = None
+        if self._once:
+            self.state = "done"
+        elif self.pipeline.definition.schedule is not None:
+            self.failures = 0
+            self._wait_for_time(now)
+        else:
+            self.state, self.next_try = "waiting", now + LOOK_FOR_MESSAGE_S
 
     def _give_up(self, error: PenstockError) -> None:
         """What another try would not mend."""
@@ -220,7 +257,8 @@ class Running:
             definition = self.pipeline.definition
             if failure is not None:
                 self._blame = may_be_a_row(str(failure))
-                self._failed(short(str(failure)), now)
+                self.figures.stopped(said := short(str(failure)))
+                self._failed(said, now)
             elif self._once:
                 self.state = "done"
             elif definition.schedule is not None:
@@ -261,11 +299,15 @@ class Running:
         """As the status file, the server and a person have it."""
         now = time.monotonic() if now is None else now
         definition = self.pipeline.definition
-        waits = self.state in ("waiting", "scheduled") and self.next_try > now
+        if self._stopping is None:
+            self._count_stopped(now)
+        pauses = self.state == "waiting" and self.waits_for is None
+        waits = (pauses or self.state == "scheduled") and self.next_try > now
         return {
             "state": self.state,
             "since": told_time(self.since),
             "next_try": told_time(self._wall() + self.next_try - now) if waits else None,
+            "waits_for": self.waits_for,
             "error": self.error,
             "failures": self.failures,
             "failures_total": self.failures_total,
@@ -274,6 +316,7 @@ class Running:
             "reads": [one.text for one in definition.inputs],
             "writes": [one.text for one in definition.to],
             "when": when(self.pipeline),
+            "counted_since": told_time(self._counted_since),
             **self.figures.told(now),
         }
 

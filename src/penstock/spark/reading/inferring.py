@@ -13,6 +13,9 @@ from penstock.records.ddl import COLUMNS_MOST, DEPTH_MOST, quoted_name
 from penstock.spark.reading.judging import Number
 from penstock.spark.reading.parsing import exactly
 
+NO_MESSAGE = "no-message"
+"""The reason of a NotFound that the next message may mend: nothing could tell the columns yet."""
+
 NAME_MOST = 255
 """Letters of a column's name: longer ones, and the empty one, name no column."""
 

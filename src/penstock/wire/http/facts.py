@@ -116,8 +116,9 @@ class PipelineMetrics:
     batch_seconds: float = 0.0  # of the last batch
     state_rows: int = 0
     state_bytes: int = 0
+    late_rows: int = 0  # left out by a watermark
     failures: int = 0
-    unmet: Mapping[str, int] = field(default_factory=dict[str, int])  # rows that a rule's condition was not true of
+    unmet: Sequence[tuple[str, str, str, int]] = ()  # input, rule, what becomes of rows that it is not true of, rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ _PIPELINES: Mapping[str, tuple[Callable[[PipelineMetrics], float], Together, str
 _PIPELINE_COUNTERS: Mapping[str, tuple[Callable[[PipelineMetrics], float], str]] = {
     "penstock_pipeline_rows": (lambda one: one.rows, "Input rows of finished batches"),
     "penstock_pipeline_batches": (lambda one: one.batches, "Finished batches"),
+    "penstock_pipeline_late_rows": (lambda one: one.late_rows, "Rows that came later than the watermark allows"),
     "penstock_pipeline_failures": (lambda one: one.failures, "Times that it failed"),
 }
 
@@ -118,14 +119,13 @@ def pipeline_figures(pipelines: Sequence[PipelineMetrics], *, per_object: bool) 
             counter.add_metric([], float(sum(map(of, pipelines))))
         yield counter
     text = "Input rows that a rule of a pipeline was not true of"
-    unmet = CounterMetricFamily(
-        "penstock_pipeline_expectation_failed_rows", text, labels=["pipeline", "rule"] if per_object else []
-    )
+    labels = ["pipeline", "input", "rule", "otherwise"] if per_object else []
+    unmet = CounterMetricFamily("penstock_pipeline_expectation_failed_rows", text, labels=labels)
     for one in pipelines if per_object else ():
-        for rule, count in one.unmet.items():
-            unmet.add_metric([one.name, rule], count)
+        for *which, count in one.unmet:
+            unmet.add_metric([one.name, *which], count)
     if not per_object:
-        unmet.add_metric([], sum(count for one in pipelines for count in one.unmet.values()))
+        unmet.add_metric([], sum(rule[-1] for one in pipelines for rule in one.unmet))
     yield unmet
 
 
