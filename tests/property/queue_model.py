@@ -270,9 +270,9 @@ class Model:
     def give(self, now: int, w: Worker, m: Message) -> None:
         if not w.passive:
             self.turn = w.serial
-        redelivered = m.deliveries > 0 or m.lsn < self.redelivered_below
+        redelivered = m.deliveries > m.unseen or m.lsn < self.redelivered_below
         m.deliveries += 1
-        self.sent.append((w.tag, m.lsn, m.deliveries, redelivered))
+        self.sent.append((w.tag, m.lsn, m.deliveries - m.unseen, redelivered))
         if self.settings.semantics == "at-most-once" or w.no_ack:
             del self.messages[m.lsn]
             if not w.no_ack:

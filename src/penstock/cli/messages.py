@@ -290,7 +290,7 @@ def take(
 def show(message: RemoteMessage, *, as_json: bool) -> None:
     """One message on a line."""
     if as_json:
-        fields = ("lsn", "bookmark", "topic", "attempt", "body")
+        fields = ("lsn", "bookmark", "topic", "attempt", "reason", "body")
         write_json({field: getattr(message, field) for field in fields}, indent=False)
     else:
         write(message.body.decode("utf-8", "replace"))

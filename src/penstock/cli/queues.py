@@ -205,6 +205,8 @@ def peek(
         messages = client.peek(name, count)
     for message in messages:
         show_message(message, as_json=json)
+        if message.reason and not json:
+            write(f"  died: {message.reason}")
 
 
 @app.command()

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.client.durations import Duration, span
 from penstock.errors import PreconditionFailed, Refused
+from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.schemas import SETTLE
@@ -180,8 +181,7 @@ class Values:
         """Why a record is out of focus: deleted, expired, match.  Of a dead letter why it died: what its consumer said
         (`reject(reason=)`), else RabbitMQ's word."""
         told = cast("str | None", self._rows.value("reason", self._row))
-        headers = {} if told else self.headers
-        return told or headers.get("x-last-death-why") or headers.get("x-last-death-reason")
+        return told or death_reason(self.headers)
 
     @property
     def sow_key(self) -> str | None:

@@ -63,12 +63,13 @@ class Deliver:
     consumer: Consumer
     queue: Queue
     chunk: Chunk
-    attempt: int  # of every message in the chunk; 1 is the first delivery
+    attempt: int  # of every message in the chunk; 1 is the first delivery that anybody may see
     redelivered: bool
     after: int
     until: int = 0  # microseconds since the epoch: when the lease ends by time; 0: it does not
     barrier: bool = False  # one message, to all subscriptions at once; nobody holds it and nobody acknowledges it
     others: int = 0  # with the first delivery of a barrier: how many more follow
+    sends: int = 1  # the number of this one among all sends, those included that nobody saw: what its lease says
 
 
 @dataclass(slots=True, eq=False)

@@ -213,8 +213,8 @@ function body(row) {
   const cut = row.payload_bytes > PREVIEW ? " …" : "";
   const text = row.payload_encoding === "string" ? row.payload + cut : `${row.payload}${cut} (base64)`;
   const properties = JSON.stringify(row.properties, null, 2);
-  return h("details", {}, h("summary", {}, h("code", { class: "preview" }, text.slice(0, 120) + (text.length > 120 ? "…" : "") || "(empty)")),
-    h("pre", {}, text), properties === "{}" ? null : h("pre", {}, properties), row.redelivered ? h("p", { class: "note" }, "was delivered before") : null);
+  return h("details", {}, h("summary", {}, h("code", { class: "preview" }, text.slice(0, 120) + (text.length > 120 ? "…" : "") || "(empty)"), row.reason ? h("p", { class: "note" }, `died: ${row.reason}`) : null),
+    h("pre", {}, text), properties === "{}" ? null : h("pre", {}, properties), row.redelivered ? h("p", { class: "note" }, row.attempt ? `was delivered ${row.attempt === 1 ? "once" : `${row.attempt} times`}` : "may have been delivered before") : null);
 }
 
 // -- moving messages: counted first, in calls of some thousands

@@ -186,8 +186,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.TOPIC_DELETE: Meaning('{"vhost", "exchange"}', ("fold", "views", "events"), "synced"),
     Kind.GRANT: Meaning(
-        'queue and pairs; {"consumer", "client", "attempt"}; or {"attempt", "to": [[consumer, client, pairs], ...]}: '
-        "to several, in the order of the pairs, of which so many are each one's",
+        'queue and pairs; {"consumer", "client", "attempt", "unseen"?}; or {"attempt", "unseen"?, "to": [[consumer, '
+        "client, pairs], ...]}: to several, in the order of the pairs, of which so many are each one's; attempt: the "
+        "number of the send; unseen: of those before it, how many nobody saw",
         _MOVES, "lazy", "leased", "leased",
     ),
     Kind.RETURN: Meaning(
@@ -199,9 +200,11 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'queue and pairs; {"by"}: acknowledged, or removed as they were sent', _MOVES, "lazy", "gone", "settled"
     ),
     Kind.EXPIRE: Meaning(
-        'queue and pairs; {"reason", "by"?, "dead": [[cause, new], ...]?, "left": [[action, step, pairs], ...]?}: '
-        "removed without success; dead: their dead letters; left: what actions still have to do, from which step on "
-        '(-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead letters of newcomers that it refused',
+        'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '
+        '"left": [[action, step, pairs], ...]?}: removed without success; reason: `records.causes`; why: the words of '
+        "who refused them; dead: their dead letters; sent: where they went on; left: what actions still have to do, "
+        'from which step on (-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead letters of '
+        "newcomers that it refused",
         _MOVES, to="gone", word="expired",
     ),
     Kind.DROP: Meaning(

@@ -226,7 +226,7 @@ class Gates:
         elif len(held):
             again = Deliver(
                 effect.consumer, effect.queue, held, effect.attempt, effect.redelivered, 0, effect.until,
-                barrier=effect.barrier,
+                barrier=effect.barrier, sends=effect.sends,
             )  # fmt: skip
             self.deliver(again)
 
@@ -274,4 +274,4 @@ def still_held(effect: Deliver, chunk: Chunk) -> Chunk:
     """
     if effect.consumer.no_ack or effect.barrier or at_most_once(effect):
         return chunk
-    return effect.consumer.leases.holding(chunk, effect.attempt)
+    return effect.consumer.leases.holding(chunk, sends=effect.sends)

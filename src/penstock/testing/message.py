@@ -9,6 +9,7 @@ import orjson
 
 from penstock.core.effects import Verb
 from penstock.records import properties as header_codec
+from penstock.records.causes import death_reason
 from penstock.records.tables import FieldValue
 from penstock.testing.arguments import micros_of
 
@@ -75,6 +76,11 @@ class Message:
     def headers(self) -> Mapping[str, FieldValue]:
         """The publisher's headers; empty without any."""
         return self.properties.headers or {}
+
+    @property
+    def reason(self) -> str | None:
+        """Of a dead letter why it died: what its consumer said (`reject(reason=)`), else RabbitMQ's word."""
+        return death_reason(self.headers)
 
     @property
     def priority(self) -> int:

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
+from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
+from penstock.records.chunks import as_chunk
 from penstock.server.gates import Receiver
 from penstock.testing.arguments import check_count, check_text, check_topic, micros_of
 from penstock.testing.message import Message
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
-    from penstock.core.effects import Deliver, Verb
+    from penstock.core.effects import Deliver
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.memory import Piece
     from penstock.records.entries import Topic
@@ -94,7 +96,7 @@ class Subscription(Receiver):
         self._broker.aside(work)
 
     def close(self) -> None:
-        """Unsubscribe: what is held goes back, uncounted.  Twice does no harm."""
+        """Unsubscribe: what is held goes back, uncounted; what was not taken was not delivered.  Twice does no harm."""
         self._broker.aside(lambda: self.end(lost=False))
 
     # -- for the engine: a receiver
@@ -149,11 +151,24 @@ class Subscription(Receiver):
         """Close, or break off with the connection."""
         was_open, wish = self.is_open, self.wish
         self.wish = None
-        self._inbox.clear()
+        untaken = self._take()
         if self.beside is not None:
             self.beside.end(lost=lost)
         if was_open and wish is not None:
+            if not lost:
+                self._give_back(wish, untaken)
             self._instance.core.close(self._instance.engine.now(), wish, lost=lost)
+
+    def _give_back(self, wish: Wish, untaken: Sequence[Message]) -> None:
+        """Say that nobody has seen these, as the client does; nothing comes instead of them."""
+        core, now = self._instance.core, self._instance.engine.now()
+        core.hold(wish)
+        by_queue = dict[int, set[int]]()
+        for message in untaken:
+            by_queue.setdefault(message.queue_id, set()).add(message.lsn)
+        for consumer in wish.all():
+            lsns = sorted(by_queue.get(consumer.queue.id, ()))
+            core.settle(now, consumer.queue, [as_chunk(lsns)], Verb.UNSEEN, by=consumer)
 
     def put(self, message: Message) -> None:
         """Something that was not delivered, for `take`."""

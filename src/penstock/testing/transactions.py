@@ -158,7 +158,7 @@ def _ending(instance: Instance, message: Message, verb: Verb, delay: float | Non
         raise Fenced(f"nothing of the transaction is done: the queue of {message!r} is gone")
     chunk = range(message.lsn, message.lsn + 1)
     consumers = holder.consumers(message)
-    by = next((one for one in consumers if len(one.leases.holding(chunk, message.attempt))), None)
+    by = next((one for one in consumers if len(one.leases.holding(chunk, attempt=message.attempt))), None)
     return Ending(
         queue, [chunk], verb, by=by, client=holder.name, delay=None if delay is None else round(delay * 1e6),
         attempt=message.attempt,

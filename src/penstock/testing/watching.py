@@ -51,7 +51,12 @@ class RecordMessage(Message):
         )
         self.kind = event.kind if isinstance(event, Event) else "sow"  # sow: of the snapshot; publish; oof
         self.key = event.key
-        self.reason = event.reason if isinstance(event, Event) else ""  # of an oof: deleted, expired, match
+        self._why = event.reason if isinstance(event, Event) else ""
+
+    @property
+    def reason(self) -> str:
+        """Of an oof: deleted, expired, match; else empty."""
+        return self._why
 
     def __repr__(self) -> str:
         return f"RecordMessage({self.kind} {self.reason or self.topic!r}, {self.body[:40]!r}, {self.bookmark!r})"

@@ -100,6 +100,14 @@ def _settle(message: Message, verb: str, reason: str, topic: str | None, result:
         message.reject(reason=reason[:REASON_MOST])
 
 
+def give_back(message: Message) -> None:
+    """Give back a message that the function was not called for: its delivery does not count."""
+    try:
+        message.holder.settle(message, "unseen", None, None)
+    except PenstockError as error:
+        logger.debug("%r is not given back, for the server has taken it back: %s", message, error)
+
+
 def release(message: Message) -> None:
     """Give a message back, uncounted; one that the server has taken back is no matter."""
     try:

@@ -15,7 +15,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.messages import Message
 from penstock.errors import PenstockError
 from penstock.worker.counts import Counts
-from penstock.worker.handling import handle, release
+from penstock.worker.handling import give_back, handle
 from penstock.worker.held import Held
 from penstock.worker.worker import Worker
 
@@ -118,7 +118,7 @@ class Running:
         """Let one message be worked on as soon as there is room; give it back when the worker stops before."""
         if not await self._has_room():
             held.forget(message)
-            await self._off(partial(release, message))
+            await self._off(partial(give_back, message))
             self.counts.settled("release")
             return
         task = asyncio.create_task(handle(self.worker, message, self.counts, self._called, self._off))

@@ -38,7 +38,7 @@ def asked(leases: Leases, chance: random.Random, lsn: int, mono: int) -> object:
         case 7:
             return leases.extend(some, mono + 30)
         case 8:
-            return list(leases.holding(some, 1))
+            return list(leases.holding(some, sends=1))
         case 9:
             return list(leases.oldest()), leases.oldest_grant(), leases.next_deadline(chance.random() < 0.5)
         case 10:

@@ -505,14 +505,15 @@ def test_what_nobody_saw_counts_for_no_limit_and_the_log_says_so() -> None:
     q = Bench(max_deliveries=2, max_cancels=1, delivery_limit=0)
     [lsn] = q.publish(1)
     worker = q.worker()
-    for attempt in range(1, 6):
-        q.log()
-        assert [delivery.attempt for delivery in q.deliveries()] == [attempt]
+    q.log()
+    for before in range(5):
+        assert [(one.attempt, one.sends, one.redelivered) for one in q.deliveries()] == [(1, before + 1, False)]
         q.settle(range(lsn, lsn + 1), Verb.UNSEEN, by=worker)
         told = {"cause": "unseen", "failed": False, "cancelled": False, "unseen": True}
-        assert (Kind.RETURN, told, [lsn, lsn + 1]) in q.log()
+        granted = {"consumer": "c1", "client": "", "attempt": before + 2, "unseen": before + 1}
+        assert q.log() == [(Kind.RETURN, told, [lsn, lsn + 1]), (Kind.GRANT, granted, [lsn, lsn + 1])]
     q.settle(range(lsn, lsn + 1), Verb.RELEASE, by=worker)
-    assert q.sent()
+    assert [(one.attempt, one.sends, one.redelivered) for one in q.deliveries()] == [(1, 6, False), (2, 7, True)]
     q.settle(range(lsn, lsn + 1), Verb.RELEASE, by=worker)
     assert q.reasons() == ["max_deliveries"]
     q.settle(range(lsn, lsn + 1), Verb.UNSEEN, by=worker)

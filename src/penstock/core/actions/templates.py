@@ -28,6 +28,7 @@ class Happening:
     stamp: int = 0  # when the message was published, microseconds
     previous: bytes = b""
     lsn: int = 0  # of the message; 0 without one
+    why: str = ""  # it left its queue, in the words of who refused it
     added: dict[str, bytes] = field(default_factory=dict[str, bytes])  # by earlier steps
 
 
@@ -53,6 +54,7 @@ def _correlation(happening: Happening) -> bytes:
 GETTERS: Mapping[str, Callable[[Happening], bytes]] = {
     "AMPS_DATA": lambda h: h.data,
     "AMPS_REASON": lambda h: h.reason.encode(),
+    "PENSTOCK_WHY": lambda h: h.why.encode(),
     "AMPS_TOPIC": lambda h: h.topic.encode(),
     "AMPS_DATA_LENGTH": lambda h: b"%d" % len(h.data),
     "AMPS_BOOKMARK": lambda h: h.bookmark.encode(),

@@ -16,9 +16,6 @@ from penstock.records.chunks import Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
 
-MOVED, REDRIVEN = "moved", "redriven"
-"""Reasons of what leaves its queue this way."""
-
 
 class MovingCommands(WaitingCommands):
     """From queue to queue."""

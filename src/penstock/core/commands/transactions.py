@@ -26,6 +26,7 @@ from penstock.core.queue.limits.refusing import Reckoning, refusal
 from penstock.core.queue.order.runs import Run, sorted_chunk
 from penstock.core.queue.view import Letter, Queue
 from penstock.errors import Fenced, PreconditionFailed, QueueFull
+from penstock.records.causes import FORCED
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
@@ -34,8 +35,6 @@ from penstock.records.schema import TRANSACTION_BYTES_MAX
 
 NAMED_MOST = 5
 """Stale messages that a refusal names."""
-
-FORCED = "forced_expire"
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +108,8 @@ class TransactionCommands(DeliveryCommands):
         transaction.graves.clear()
         for i, ending in enumerate(transaction.endings):
             if self._has_letters(ending) and ending.queue in rows:
-                letter = Letter([Run(chunk, False) for chunk in ending.chunks if len(chunk)], ending.reason or FORCED)
+                runs = [Run(chunk, False) for chunk in ending.chunks if len(chunk)]
+                letter = Letter(runs, FORCED, why=ending.reason or "")
                 prepared = self._letters.prepare(now, ending.queue, rows[ending.queue], letter)
                 transaction.graves[i] = Grave(letter, rows[ending.queue], prepared)
 
@@ -158,11 +158,7 @@ class TransactionCommands(DeliveryCommands):
     # -- before anything is written
 
     def _has_letters(self, ending: Ending) -> bool:
-        return (
-            ending.verb is Verb.EXPIRE
-            and self._lives(ending.queue)
-            and ending.queue.wants_letter(ending.reason or FORCED)
-        )
+        return ending.verb is Verb.EXPIRE and self._lives(ending.queue) and ending.queue.wants_letter(FORCED)
 
     def _lives(self, queue: Queue) -> bool:
         return self._admin.by_id.get(queue.id) is queue
@@ -177,7 +173,7 @@ class TransactionCommands(DeliveryCommands):
             for chunk in ending.chunks:
                 held: Chunk = range(0)
                 if ending.by is not None and self._lives(ending.queue) and len(chunk):
-                    held = ending.by.leases.holding(chunk, ending.attempt)
+                    held = ending.by.leases.holding(chunk, attempt=ending.attempt)
                 if len(held) < len(chunk):
                     there = set(held)
                     gone = [lsn for lsn in chunk if lsn not in there]

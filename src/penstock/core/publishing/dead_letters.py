@@ -16,18 +16,19 @@ from penstock.core.actions.rules import Rules
 from penstock.core.actions.templates import Happening
 from penstock.core.effects import Act, Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.deaths import REJECTED, Death, after_death, amqp_reason, is_cycle, own_words
+from penstock.core.publishing.deaths import Death, after_death, is_cycle
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.traits import read_traits
-from penstock.core.publishing.waiting import DUE, due_rows
+from penstock.core.publishing.waiting import due_rows
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Letter, Queue
 from penstock.core.topology.interning import Interning
 from penstock.records import properties as header_codec
 from penstock.records.bodies import listed
+from penstock.records.causes import DUE, MAXLEN, REJECTED, amqp_reason
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
@@ -118,9 +119,9 @@ class DeadLetters:
             return self._onward(queue, queue.onward, rows, order, letter.reason)
         target = queue.settings.letters_to(letter.reason)
         if target is not None:
-            out.append(self._to_exchange(queue, *target, rows, order, letter.reason))
+            out.append(self._to_exchange(queue, *target, rows, order, letter))
         if queue.actions:
-            out.append(self._to_actions(queue, rows, order, letter.reason))
+            out.append(self._to_actions(queue, rows, order, letter))
         return [one for one in out if one.causes or one.acts]
 
     def unjudged(self, prepared: Sequence[Prepared]) -> list[tuple[Publishes, list[Question]]]:
@@ -149,14 +150,12 @@ class DeadLetters:
         """The group that ends these messages, all of which have room; the caller opens and closes it."""
         now = self._outbox.at(now)
         dead = [pair for one in prepared for pair in self._publish(now, one)]
-        header: dict[str, object] = {"reason": letter.reason}
-        if letter.by:
-            header["by"] = letter.by
+        header = letter.header()
         if dead and queue.onward is not None:
             header["sent"] = dead
         elif dead:
             header["dead"] = dead
-            reason = amqp_reason(letter.reason.split(",")[0])
+            reason = amqp_reason(letter.reason)
             self.counts[reason] = self.counts.get(reason, 0) + len({cause for cause, _ in dead})
         if left := left_over(act for one in prepared for act in one.acts):
             header["left"] = left
@@ -170,7 +169,7 @@ class DeadLetters:
         """A queue refused these rows of a batch, and they become dead letters: the record names them, for they had no
         place in it that it could name.  `own`: the server made them, so the history in their headers counts.
         """
-        target = queue.settings.letters_to("maxlen")
+        target = queue.settings.letters_to(MAXLEN)
         if target is None:
             return
         exchange, key = target
@@ -182,7 +181,7 @@ class DeadLetters:
             if topic is None:
                 continue
             traits = self._publisher.traits[data]
-            death = Death(queue.name, "maxlen", came_by.exchange, (came_by.name, *traits.shown), self._outbox.time)
+            death = Death(queue.name, MAXLEN, came_by.exchange, (came_by.name, *traits.shown), self._outbox.time)
             header, history = after_death(traits.cleaned or data, death, own=own)
             letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
             letters.causes.append(0)
@@ -196,12 +195,12 @@ class DeadLetters:
             self.without_place += away
             queue.counted(now.mono).letters_refused += away
         if new:
-            self.counts["maxlen"] = self.counts.get("maxlen", 0) + len(new)
-            self._outbox.record(Kind.EXPIRE, queue.name, {"reason": "maxlen", "refused": new}, pack_pairs(queue.id, ()))
+            self.counts[MAXLEN] = self.counts.get(MAXLEN, 0) + len(new)
+            self._outbox.record(Kind.EXPIRE, queue.name, {"reason": MAXLEN, "refused": new}, pack_pairs(queue.id, ()))
 
     def _topics_of_refused(self, queue: Queue, topics: Sequence[Topic]) -> list[Topic]:
         """Topics under which dead letters of what a queue refuses, of these topics, are published."""
-        target = queue.settings.letters_to("maxlen")
+        target = queue.settings.letters_to(MAXLEN)
         if target is None:
             return []
         exchange, key = target
@@ -224,10 +223,9 @@ class DeadLetters:
         return [] if batch is None else [Prepared(batch, causes, {}, carbon=True, onward=True)]
 
     def _to_exchange(
-        self, queue: Queue, exchange: str, key: str | None, rows: Rows, order: Sequence[int], why: str
+        self, queue: Queue, exchange: str, key: str | None, rows: Rows, order: Sequence[int], letter: Letter
     ) -> Prepared:
         letters = _Letters([], [], [], [], {})
-        reason = why.split(",")[0]
         for i in order:
             lsn = rows.lsns[i]
             came_by = rows.topics[i]
@@ -236,9 +234,9 @@ class DeadLetters:
                 continue  # the exchange is missing now; it is looked up at each death
             carbon = read_traits(rows.properties[i]).keys
             keys = came_by.name, *carbon
-            death = Death(queue.name, reason, came_by.exchange, keys, self._outbox.time, own_words(why))
+            death = Death(queue.name, letter.reason, came_by.exchange, keys, self._outbox.time, letter.why)
             header, history = after_death(rows.properties[i], death, own=self.letters.has(lsn))
-            if amqp_reason(reason) != REJECTED:
+            if amqp_reason(letter.reason) != REJECTED:
                 letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
             letters.causes.append(lsn)
             blind = self._interning.blind_of(came_by)
@@ -247,7 +245,7 @@ class DeadLetters:
             letters.bodies.append(rows.bodies[i])
         return letters.prepared(carbon=key is None)
 
-    def _to_actions(self, queue: Queue, rows: Rows, order: Sequence[int], why: str) -> Prepared:
+    def _to_actions(self, queue: Queue, rows: Rows, order: Sequence[int], letter: Letter) -> Prepared:
         happenings = [
             Happening(
                 self._outbox.time,
@@ -255,14 +253,15 @@ class DeadLetters:
                 queue.name,
                 rows.bodies[i],
                 rows.properties[i],
-                why,
+                letter.reason,
                 f"{self._origin}|{rows.lsns[i]}|",
                 stamp=rows.times[i],
                 lsn=rows.lsns[i],
+                why=letter.why,
             )
             for i in order
         ]
-        rules = self._rules.expiring(queue.vhost, queue.name, why.split(","))
+        rules = self._rules.expiring(queue.vhost, queue.name, letter.reason.split(","))
         led = lead(rules, happenings, self._find_topic, self._hops)
         count = len(led.causes)
         letters = _Letters(led.causes, led.topics, [_PERSISTENT_HEADER] * count, led.bodies, {})

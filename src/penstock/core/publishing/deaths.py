@@ -10,26 +10,9 @@ from typing import cast
 
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
+from penstock.records.causes import REJECTED, WHY_HEADER, WHY_MOST, amqp_reason
 from penstock.records.dataclass import dataclass
 from penstock.records.tables import FieldValue, Long, Table, Timestamp
-
-REJECTED = "rejected"
-AMQP_REASONS = {
-    "forced_expire": REJECTED,
-    "time_limit": "expired",
-    "max_deliveries": "delivery_limit",
-    "max_cancels": "delivery_limit",
-    "maxlen": "maxlen",
-}
-"""Our reasons in AMQP's words."""
-
-WHY = "x-last-death-why"
-"""Our own header beside those: the words in which the last consumer refused a message, `reject(reason=...)`."""
-
-WHY_MOST = 1000
-"""Characters of them."""
-
-_OURS = frozenset((*AMQP_REASONS, "replaced", "poison"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +70,13 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
     for field, value in (("reason", reason), ("queue", death.queue), ("exchange", death.exchange)):
         headers.setdefault(f"x-first-death-{field}", value)
         headers[f"x-last-death-{field}"] = value
-    headers.pop(WHY, None)
+    headers.pop(WHY_HEADER, None)
     if death.why:
-        headers[WHY] = death.why[:WHY_MOST]
+        headers[WHY_HEADER] = death.why[:WHY_MOST]
     header.headers = headers
     header.expiration = None
     history = [(str(one.get("queue")), str(one.get("reason"))) for one in entries]
     return header_codec.encode(header), history
-
-
-def amqp_reason(reason: str) -> str:
-    """Our reason in AMQP's words; what a consumer gave as its own reason is a rejection."""
-    return AMQP_REASONS.get(reason, REJECTED)
-
-
-def own_words(reason: str) -> str:
-    """What a consumer said itself; empty for the server's own reasons, of which several may be joined by commas."""
-    return "" if _OURS.issuperset(reason.split(",")) else reason
 
 
 def is_cycle(target: str, history: list[tuple[str, str]]) -> bool:

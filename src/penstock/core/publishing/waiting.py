@@ -24,9 +24,6 @@ PREFIX = "amq.delayed."
 ARGUMENT = "x-delayed-exchange"
 """An argument of such a queue: whose it is."""
 
-DUE = "due"
-"""Why a message leaves such a queue."""
-
 DELAY = "x-delay"
 
 

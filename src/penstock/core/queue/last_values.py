@@ -17,12 +17,12 @@ import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue.keys import NO_KEY, key_of
-from penstock.core.queue.limits.limits import REPLACED
 from penstock.core.queue.limits.trimming import drop
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.durable import Ints, flat
+from penstock.records.causes import REPLACED
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from penstock.core.queue.priority.arrival import arrive_by_priority, note_ranks
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import expire_due
 from penstock.core.queue.timed.onward import depart
+from penstock.records.causes import TIME_LIMIT
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes
 
@@ -101,7 +102,7 @@ def arrive(
     if barriers is not None or queue.barriers.held:
         arrive_behind(queue, chunk, batch, rows, barriers or (), elsewhere, dead)
         if dead is not None:
-            queue.expire([Run(dead, False)], "time_limit", sink)
+            queue.expire([Run(dead, False)], TIME_LIMIT, sink)
     elif queue.ranks is not None or queue.settings.target_queue_depth or queue.tail.count:
         gone = [part for part in (elsewhere, dead, behind) if part is not None]
         if queue.ranks is not None:
@@ -109,7 +110,7 @@ def arrive(
         else:
             arrive_behind_depth(queue, chunk, batch, rows, gone)
         if dead is not None:
-            queue.expire([Run(dead, False)], "time_limit", sink)
+            queue.expire([Run(dead, False)], TIME_LIMIT, sink)
     elif elsewhere is None and dead is None and behind is None:
         if queue.targets.lists:
             queue.targets.arrive(chunk, batch, rows, queue.main)
@@ -120,7 +121,7 @@ def arrive(
         apart = (elsewhere, dead, behind)
         append_rest(queue, chunk, batch, rows, [part for part in apart if part is not None])
         if dead is not None:
-            queue.expire([Run(dead, False)], "time_limit", sink)
+            queue.expire([Run(dead, False)], TIME_LIMIT, sink)
     if queue.roster.all:
         if queue.ready:
             dispatch(queue, now, sink)

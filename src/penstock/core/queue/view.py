@@ -38,7 +38,6 @@ from penstock.core.queue.dispatching.joining import leave, pull, subscribe, unsu
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.heeding import names, wants
 from penstock.core.queue.limits.entry import keep_time, offer_first
-from penstock.core.queue.limits.limits import REPLACED
 from penstock.core.queue.limits.trimming import trim
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
 from penstock.core.queue.parts import NO_CREDIT
@@ -53,6 +52,7 @@ from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, ex
 from penstock.core.queue.timed.moving import pause
 from penstock.core.queue.timed.onward import depart
 from penstock.core.queue.weighing import go_on as weigh_on
+from penstock.records.causes import FORCED, REPLACED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.kinds import Kind
 
@@ -104,17 +104,19 @@ class Queue(Surface):
         delay: int | None = None,
         reason: str | None = None,
         dying: list[Letter] | None = None,
+        cause: str = FORCED,
     ) -> int:
         """End deliveries of these messages (each chunk ascending) as `verb` says; returns how many it affected.
 
         by        whose deliveries they are; None: whoever holds them, as the queue's `leasing` allows to `client`
         delay     microseconds that CANCEL or RELEASE keeps them away, instead of the queue's back-off
-        reason    of EXPIRE, instead of `forced_expire`
+        reason    why, in the words of who says so
+        cause     of EXPIRE: a word of `records.causes`
         dying     takes what EXPIRE ends that wants a dead letter: the caller writes letter and record at once
         """
         if self.is_due(now):
             self.tick(now, sink)
-        affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying)
+        affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying, cause)
         replaced = self.last_values is not None and self.last_values.waiting  # what goes into back-off, too
         if self.ready or self.free_credit or self.targets.lists or self.barriers.held or self.tail.count or replaced:
             self.carry_on(now, sink)
@@ -334,10 +336,17 @@ class Queue(Surface):
         return wants(self.actions, reasons)
 
     def expire(
-        self, runs: Sequence[Run], reason: str, sink: Sink, by: str = "", dying: list[Letter] | None = None
+        self,
+        runs: Sequence[Run],
+        reason: str,
+        sink: Sink,
+        by: str = "",
+        why: str = "",
+        dying: list[Letter] | None = None,
     ) -> None:
         """Let messages leave without success; they are counted in no state any more when this is called.
 
+        reason: causes of `records.causes`.  why: the words of who refused them.
         dying: takes those that want a letter, instead of the queue's own.
         """
         if not runs:
@@ -349,13 +358,11 @@ class Queue(Surface):
         self.figures.expired(reason, sum(len(run.chunk) for run in runs))
         if self.wants_letter(reason):
             if dying is not None:
-                dying.append(Letter(list(runs), reason, by))
+                dying.append(Letter(list(runs), reason, by, why))
             else:
-                self.mourned().add(runs, reason, by, sink)
+                self.mourned().add(Letter(list(runs), reason, by, why), sink)
             return
-        header: dict[str, object] = {"reason": reason}
-        if by:
-            header["by"] = by
+        header = Letter([], reason, by, why).header()
         sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
 
 

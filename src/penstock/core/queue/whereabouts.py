@@ -86,7 +86,7 @@ def _held(queue: Contents, lsn: int, now: Now) -> str:
     if consumer.fenced:
         return f"it is planned for the {consumer.tag.replace(':', ' ', 1)}"
     until = f" until {told(now.wall + run.deadline - now.mono)}" if run.deadline else ", and its lease has no end"
-    return f"it is leased by {named(consumer)}{until}, attempt {run.tally.deliveries}"
+    return f"it is leased by {named(consumer)}{until}, attempt {run.tally.attempt}"
 
 
 def before(queue: Contents, lsn: int) -> int:
@@ -169,7 +169,7 @@ def messages(count: int, verb: str | None = None) -> str:
 
 
 def _after(queue: Contents, run: Run) -> str:
-    times = run.tally.deliveries
+    times = run.tally.attempt
     return f", after {times} deliver{'y' if times == 1 else 'ies'}{_limit(queue)}" if times else ""
 
 

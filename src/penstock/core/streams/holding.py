@@ -12,6 +12,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.view import Queue
+from penstock.records.causes import POISON
 from penstock.records.chunks import Chunk, Now
 
 
@@ -43,7 +44,7 @@ class Holdings:
     def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
         """End what the stream holds."""
         consumer = self._consumer(now, queue, name)
-        queue.settle(now, chunks, verb, self._outbox, by=consumer, reason="poison" if verb is Verb.EXPIRE else None)
+        queue.settle(now, chunks, verb, self._outbox, by=consumer, cause=POISON)
         self._touched.add(queue)
 
     def restore(self, now: Now, queue: Queue, name: str, chunks: Iterable[Chunk]) -> None:

@@ -13,6 +13,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from penstock.records.actions import REASONS
 from penstock.records.dataclass import dataclass
 from penstock.wire.http.answers import gathered
 
@@ -29,7 +30,7 @@ WHOLE_S = 60.0
 LIMITS = ("dropped", "replaced", "refused")
 """What limits do, as `Figures` counts it."""
 
-ENDS = ("time_limit", "max_deliveries", "max_cancels", "forced_expire")
+ENDS = REASONS
 """Why else messages leave without success, as its `expirations` are named; a move is none."""
 
 

@@ -182,7 +182,7 @@ class Transacting:
 def _who_holds(consumers: list[Consumer], lsn: int, attempt: int) -> Consumer | None:
     """Of a client's consumers at one queue (two, when it left it and came back) the one that holds the message."""
     for consumer in consumers if len(consumers) > 1 else ():
-        if len(consumer.leases.holding(range(lsn, lsn + 1), attempt)):
+        if len(consumer.leases.holding(range(lsn, lsn + 1), attempt=attempt)):
             return consumer
     return consumers[0] if consumers else None
 

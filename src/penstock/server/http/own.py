@@ -45,6 +45,7 @@ class Seen:
     header: bytes
     body: bytes
     redelivered: bool
+    attempt: int
     left: int
     bookmark: str
     time: int
@@ -102,7 +103,7 @@ class Own(Commands):
         if not lsns:
             return [], 0
         below = queue.redelivered_below
-        again = {lsn for _, run, _ in standing for lsn in run.chunk if run.tally.deliveries or lsn < below}
+        attempts = {lsn: run.tally.attempt for _, run, _ in standing for lsn in run.chunk}
         await self.durable(lsns[-1])
         there, origin, found, looked = queue.available, self.engine.log.origin, list[Seen](), 0
         while lsns[looked:] and len(found) < count:
@@ -113,8 +114,8 @@ class Own(Commands):
             else:
                 allowed = await asyncio.to_thread(wanted.matches, rows.bodies, rows.properties)
             found += [
-                Seen(topic.exchange, topic.name, header, body, lsn in again, max(there - looked - place - 1, 0),
-                     format_bookmark(origin, lsn), time)
+                Seen(topic.exchange, topic.name, header, body, attempts[lsn] > 0 or lsn < below, attempts[lsn],
+                     max(there - looked - place - 1, 0), format_bookmark(origin, lsn), time)
                 for place, (lsn, topic, header, body, time, good) in enumerate(
                     zip(rows.lsns, rows.topics, rows.properties, rows.bodies, rows.times, allowed, strict=True)
                 )
@@ -150,6 +151,6 @@ class Own(Commands):
                     "lsn": lsn,
                     "client": consumer.client,
                     "consumer_tag": consumer.tag,
-                    "deliveries": run.tally.deliveries,
+                    "deliveries": run.tally.attempt,
                     "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
                 }

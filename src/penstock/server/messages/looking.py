@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core.explaining import Reason, explain_message
 from penstock.core.explaining import told as moment
 from penstock.errors import InvalidArgument
+from penstock.records.causes import ENDS
 from penstock.records.dataclass import dataclass
 from penstock.server.messages.story import Event, Story
 from penstock.wire.flight.bookmarks import parse_point
@@ -81,6 +82,14 @@ def past(story: Story, queue: str, lsn: int, sees: Callable[[str], bool] = lambd
     return _ended(here[-1])
 
 
+_DIED = {
+    "expired": "it expired",
+    "delivery_limit": "it reached a limit of its deliveries",
+    "maxlen": "it gave way to a limit of its queue",
+    "poison": "it was put aside as poison",
+}
+
+
 def _ended(event: Event) -> Reason:
     when = moment(round(event.time * 1e6))
     details = event.details
@@ -88,10 +97,11 @@ def _ended(event: Event) -> Reason:
     match event.event:
         case "settled":
             return Reason("settled", f"it was settled {when}{by}")
-        case "expired":
+        case word if word in ENDS.values():
             letters = details.get("letters") or details.get("moved_to")
             after = f"; what came of it is {', '.join(map(str, letters))}" if isinstance(letters, list) else ""  # pyright: ignore[reportUnknownArgumentType] - JSON
-            return Reason("expired", f"it expired {when}{by}: {details.get('reason')}{after}")
+            why = details.get("why") or details.get("reason")
+            return Reason(word, f"{_DIED.get(word, f'it was {word}')} {when}{by}: {why}{after}")
         case "dropped":
             return Reason("dropped", f"it was dropped {when}{by}: {details.get('reason')}")
         case "purged":

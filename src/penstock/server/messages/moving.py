@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.commands.moving import MOVED, REDRIVEN
 from penstock.core.queue.places import WAITING
 from penstock.errors import InvalidArgument, NotFound
 from penstock.history.history import History
+from penstock.records.causes import MOVED, REDRIVEN
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.kinds import NO_VIA, Kind

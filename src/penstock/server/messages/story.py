@@ -20,13 +20,14 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.state.arrow import blobs, numbers, packed_integers, pick, texts, whole
 from penstock.core.state.durable import Ints
 from penstock.core.state.plain import unwrap
+from penstock.records.causes import ended, told
 from penstock.records.chunks import unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, NO_VIA, PUBLISHES, Kind
 from penstock.wire.flight.bookmarks import format_bookmark
 
 WORDS: Mapping[Kind, str] = {kind: meaning.word for kind, meaning in MEANINGS.items() if meaning.word}
-"""Events that are a queue's record with LSN pairs, in the words of `Event.event`."""
+"""Events that are a queue's record with LSN pairs, in the words of `Event.event`; of EXPIRE `ended` says which."""
 
 LAST = frozenset(kind for kind in MOVES if MEANINGS[kind].to == "gone")
 """After these the queue no longer has the message."""
@@ -42,17 +43,21 @@ class Event:
     """One thing that happened to a message.
 
     published   details: topic, queues, and not_before, expires_at, priority where set; `of` for a dead letter: the
-                bookmark of the message that died; `moved_from` for one that the server moved or sent on
+                bookmark of the message that died; `moved_from` for one that the server moved or sent on; with either,
+                and for what a full queue refused, `from_queue`, `reason`, `why` as they ended there
     recovered   a queue takes it that was not there, or not asked, when it was published
     barrier     it is one in this queue
-    leased      consumer, client, attempt
-    returned    cause (lease, lost, closed, cancel, release), failed, cancelled, `why` as its consumer told, and
-                not_before when it must wait
+    leased      consumer, client, attempt: which delivery it is of those that somebody may have seen
+    returned    cause (lease, lost, closed, cancel, release, unseen), failed, cancelled, `unseen` for a delivery that
+                does not count, `why` as its consumer told, and not_before when it must wait
     due         a delay is over
     rescheduled not_before, by
     settled     by, or for a barrier that was released `barrier`: to how many subscriptions it went
-    expired     reason, by, and `letters`: bookmarks of its dead letters; `moved_to`: of what the server made of it
-    dropped     reason, by: `cancelled` for one that was withdrawn, `recovery_point` for one from before it
+    rejected, expired, delivery_limit, maxlen, replaced, poison     it left the queue without success: reason (the
+                causes), `why` in the words of who refused it, by, and `letters`: bookmarks of its dead letters
+    moved       the server published it elsewhere: reason (moved, redriven, due), by, and `moved_to`
+    dropped     reason, by: `maxlen` and `replaced` where no dead letter is asked for, `cancelled` for one that was
+                withdrawn, `recovery_point` for one from before it
     paused, resumed     its queue was; until, by
     purged, queue deleted
     planned, plan settled, plan released     stream, batch
@@ -182,13 +187,18 @@ class Teller:
         """Perhaps the message came of another one's end; such an EXPIRE follows it in the same group."""
         number = unpack_pairs(record.body)[0]
         header = _json(record.header)
+        if not self.events:
+            return
+        details = cast("dict[str, object]", self.events[0].details)
+        came = self.lsn in cast("list[int]", header.get("refused") or ())
         for key, word in (("dead", "of"), ("sent", "moved_from")):
             for cause, new in cast("list[tuple[int, int]]", header.get(key) or ()):
-                if new == self.lsn and self.events:
-                    told = cast("dict[str, object]", self.events[0].details)
-                    told[word] = format_bookmark(self.origin, cause)
-                    told["from_queue"] = self._names.get(number, str(number))
-                    told["reason"] = header.get("reason")
+                if new == self.lsn:
+                    details[word] = format_bookmark(self.origin, cause)
+                    came = True
+        if came:
+            details["from_queue"] = self._names.get(number, str(number))
+            details.update(_why(header))
         self._happened(record)
 
     def _happened(self, record: Record) -> None:
@@ -200,11 +210,18 @@ class Teller:
             pairs = cast("list[tuple[int, int]] | None", details.pop(key, None))
             if found := [format_bookmark(self.origin, new) for cause, new in pairs or () if cause == self.lsn]:
                 details[word] = found
+        if record.kind is Kind.GRANT:
+            details["attempt"] = cast("int", details["attempt"]) - cast("int", details.pop("unseen", 0))
         if "not_before" in details:
             details["not_before"] = cast("int", details["not_before"]) / 1e6
         if (to := cast("list[tuple[str, str, int]] | None", details.pop("to", None))) is not None:
             details = {**_whom(to, covered, self.lsn), **details}
-        self._tell(record, WORDS[record.kind], number, **details)
+        event = WORDS[record.kind]
+        if record.kind is Kind.EXPIRE:
+            details.pop("left", None)  # what actions still had to do
+            details.update(_why(details))
+            event = ended(str(details["reason"]))
+        self._tell(record, event, number, **details)
         if record.kind in LAST:
             self.at.discard(number)
 
@@ -388,6 +405,12 @@ def _whom(to: Sequence[tuple[str, str, int]], pairs: object, lsn: int) -> dict[s
             return {"consumer": consumer, "client": client}
         start += count
     return {}
+
+
+def _why(header: Mapping[str, object]) -> dict[str, object]:
+    """Causes and words of an EXPIRE record."""
+    causes, why = told(header)
+    return {"reason": causes, "why": why} if why else {"reason": causes}
 
 
 def _json(header: bytes) -> dict[str, object]:

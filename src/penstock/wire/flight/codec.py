@@ -22,7 +22,7 @@ from penstock.records.chunks import Chunk
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.fields import NAME_LIMIT
-from penstock.wire.flight.headers import HEADER_COLUMNS, header_columns, properties_of
+from penstock.wire.flight.headers import READ_COLUMNS, header_columns, properties_of
 from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of
 
 
@@ -197,7 +197,7 @@ def message_batch(
 ) -> pa.RecordBatch:
     """A batch of `schema`: columns from `given`, from the header, or null."""
     names = cast("Sequence[str]", schema.names)
-    heads = header_columns(properties, rows, [name for name in names if name in HEADER_COLUMNS and name not in given])
+    heads = header_columns(properties, rows, [name for name in names if name in READ_COLUMNS and name not in given])
     columns: list[pa.Array[Any]] = []
     for name in names:
         if name in given:

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.records.causes import death_reason
 from penstock.records.compute import compute
 from penstock.records.properties import PERSISTENT, Properties, decode, encode
 from penstock.wire.flight.schemas import HEADERS, TEXT_COLUMNS
@@ -27,6 +28,9 @@ PLAIN = encode(Properties(delivery_mode=PERSISTENT))
 """The header of a message without any header column."""
 
 HEADER_COLUMNS = ("headers", "priority", *TEXT_COLUMNS)
+
+READ_COLUMNS = (*HEADER_COLUMNS, "death_reason")
+"""What a header shows to those who read."""
 
 _SEEN_MAX = 4096
 _SEEN_SIZE_MAX = 512
@@ -42,9 +46,10 @@ class Header(NamedTuple):
     message_id: str | None
     correlation_id: str | None
     reply_to: str | None
+    death_reason: str | None  # of a dead letter
 
 
-NOTHING = Header(None, None, None, None, None, None)
+NOTHING = Header(None, None, None, None, None, None, None)
 
 _seen: dict[bytes, Header] = {}
 
@@ -67,7 +72,8 @@ def _read(properties: bytes) -> Header:
     except PenstockError:
         return NOTHING  # stored before it was checked; the properties column has the bytes
     headers = tuple((name, header_text(value)) for name, value in p.headers.items()) if p.headers else None
-    return Header(headers, p.priority, p.content_type, p.message_id, p.correlation_id, p.reply_to)
+    why = death_reason(p.headers)
+    return Header(headers, p.priority, p.content_type, p.message_id, p.correlation_id, p.reply_to, why)
 
 
 def header_text(value: object) -> str:
@@ -154,7 +160,7 @@ def header_columns(
     properties: bytes | Sequence[bytes] | pa.Array[Any], rows: int, wanted: Iterable[str]
 ) -> dict[str, pa.Array[Any]]:
     """The wanted header columns of so many messages."""
-    names = [name for name in wanted if name in HEADER_COLUMNS]
+    names = [name for name in wanted if name in READ_COLUMNS]
     if not names:
         return {}
     if isinstance(properties, bytes):

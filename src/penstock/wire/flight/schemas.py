@@ -95,9 +95,13 @@ MESSAGES = pa.schema(
         pa.field("properties", pa.binary()),
         pa.field("body", pa.binary()),
         pa.field("state", pa.string()),
+        pa.field("death_reason", pa.string()),
     )
 )
-"""What replay, queue content and planned batches may show; a ticket chooses columns."""
+"""What replay, queue content and planned batches may show; a ticket chooses columns.
+
+`death_reason` says why a dead letter died: in the words of the consumer that refused it, else in AMQP's.
+"""
 
 RECORDS = pa.schema([pa.field("sow_key", pa.string()), *MESSAGES])
 """What a sow query may show; `sow_key` is null for messages of a queue."""

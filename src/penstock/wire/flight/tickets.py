@@ -67,6 +67,7 @@ BACKLOG_MOST = 1_000_000
 
 REPLAY_COLUMNS = (
     "lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "priority", "properties", "body",
+    "death_reason",
 )  # fmt: skip
 LOG_COLUMNS = (
     "lsn", "kind", "name", "via", "route", "time", "expires_at", "not_before", "priority", "properties", "body",

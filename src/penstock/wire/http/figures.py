@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from penstock.records.actions import REASONS
 from penstock.wire.http.facts import QueueMetrics
 
 Of = Callable[[QueueMetrics], float]
@@ -47,9 +48,6 @@ _COUNTS: Mapping[str, tuple[Of, str]] = {
     ),
 }
 
-_REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries", "poison")
-
-
 def queue_figures(queues: Sequence[QueueMetrics], *, per_object: bool) -> Iterable[Metric]:
     """Families of all queues."""
     labels = ["vhost", "queue"] if per_object else []
@@ -68,7 +66,7 @@ def queue_figures(queues: Sequence[QueueMetrics], *, per_object: bool) -> Iterab
     expired = CounterMetricFamily(
         "penstock_queue_expired", "Messages expired for this reason, among others", labels=[*labels, "reason"]
     )
-    for reason in _REASONS:
+    for reason in REASONS:
         if per_object:
             for one in queues:
                 expired.add_metric([one.vhost, one.name, reason], one.expirations.get(reason, 0))

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
+from penstock.records.causes import death_reason
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.rights import USES, uses
 from penstock.records.tables import FieldValue
@@ -145,7 +146,10 @@ def properties(fields: Fields) -> Properties:
 
 
 def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:
-    """One message with RabbitMQ's field names.  truncate: bytes of the payload that are shown; -1: all."""
+    """One message with RabbitMQ's field names, and for a dead letter `reason`: why it died.
+
+    truncate: bytes of the payload that are shown; -1: all.
+    """
     part = got.body if truncate < 0 else got.body[:truncate]
     text: str | None = None
     if encoding == "auto":
@@ -153,13 +157,16 @@ def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:
             text = part.decode()
         except UnicodeDecodeError:
             text = None
+    header = decode(got.header)
+    why = death_reason(header.headers)
     return {
+        **({} if why is None else {"reason": why}),
         "payload_bytes": len(got.body),
         "redelivered": got.redelivered,
         "exchange": got.exchange,
         "routing_key": got.key,
         "message_count": got.left,
-        "properties": properties_item(decode(got.header)),
+        "properties": properties_item(header),
         "payload": base64.b64encode(part).decode() if text is None else text,
         "payload_encoding": "base64" if text is None else "string",
     }

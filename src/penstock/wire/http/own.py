@@ -29,6 +29,11 @@ class Seen(Got, Protocol):
     """A message as `Own.peek` gives it."""
 
     @property
+    def attempt(self) -> int:
+        """How often it was delivered."""
+        ...
+
+    @property
     def bookmark(self) -> str:
         """Where it is."""
         ...
@@ -115,7 +120,13 @@ class _Own:
         truncate = fields.count("truncate", -1, 1 << 31, -1)
         found, looked = await self._own.peek(ask.user, ask.names["vhost"], ask.names["name"], count, wanted or None)
         items = [
-            {"bookmark": one.bookmark, "time": one.time / 1e6, **message_item(one, "auto", truncate)} for one in found
+            {
+                "bookmark": one.bookmark,
+                "time": one.time / 1e6,
+                "attempt": one.attempt,
+                **message_item(one, "auto", truncate),
+            }
+            for one in found
         ]
         return json_response(items, headers={LOOKED: str(looked)})
 

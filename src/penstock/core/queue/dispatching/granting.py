@@ -18,7 +18,7 @@ from penstock.core.effects import Deliver, DeliverEach, Sink
 from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.heeding import exact_body, gone
 from penstock.core.queue.order.runs import Run, pairs_body
-from penstock.core.queue.settling.attempts import FRESH, ONCE, delivered
+from penstock.core.queue.settling.attempts import FRESH, ONCE, Tally, delivered
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.state.plain import dump
 from penstock.records.chunks import Chunk, Now, as_chunk
@@ -160,13 +160,13 @@ def _lease(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
     for consumer, runs in shares:
         leases, before = consumer.leases, total
         for run in runs:
-            chunk, times = run.chunk, run.tally.deliveries
+            chunk = run.chunk
             total += len(chunk)
             run.tally = delivered(run.tally)
             run.deadline = deadline
             run.granted = mono
             leases.add(run)
-            _send(queue, now, sink, consumer, chunk, times, None, until)
+            _send(queue, now, sink, consumer, chunk, run.tally, None, until)
         if consumer.shared is not None:
             consumer.shared.used += total - before
             consumer.shared.served(consumer)
@@ -190,7 +190,7 @@ def _settle(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[R
         if keep:
             run.place = SLOT
             consumer.leases.add(run)
-        _send(queue, now, sink, consumer, chunk, run.tally.deliveries, settled if once else None, 0)
+        _send(queue, now, sink, consumer, chunk, delivered(run.tally), settled if once else None, 0)
     _count(queue, now, total)
     if queue.shares is not None:
         queue.shares.freed(runs)
@@ -209,10 +209,11 @@ def _few(runs: list[Run]) -> list[Run]:
 
 
 def _send(
-    queue: Queue, now: Now, sink: Sink, consumer: Consumer, chunk: Chunk, times: int, settled: int | None, until: int
+    queue: Queue, now: Now, sink: Sink, consumer: Consumer, chunk: Chunk, tally: Tally, settled: int | None, until: int
 ) -> None:
-    """Have messages that were delivered so many times before delivered, once what removes them is durable.
+    """Have messages delivered, once what removes them is durable.
 
+    tally: with this delivery.
     settled: the LSN of that; None: they are leased, or nobody acknowledges them, and `deliver` says when they may go.
     """
     if consumer.timeout:
@@ -220,17 +221,18 @@ def _send(
     if consumer.passive or consumer.no_ack:
         queue.counted(now.mono).handed(len(chunk), asked=consumer.passive, no_ack=consumer.no_ack)
     early = queue.settings.deliver == "early"
-    again = len(chunk) if times else 0
+    attempt, sends = tally.attempt, tally.deliveries
+    again = len(chunk) if attempt > 1 else 0
     if not again and chunk[0] < queue.redelivered_below:
         again = bisect_left(chunk, queue.redelivered_below)
     if again:
         queue.counted(now.mono).redelivered += again
         if again < len(chunk):
             after = settled if settled is not None else 0 if early else chunk[again - 1]
-            sink.effect(Deliver(consumer, queue, chunk[:again], times + 1, True, after, until))
+            sink.effect(Deliver(consumer, queue, chunk[:again], attempt, True, after, until, sends=sends))
             chunk, again = chunk[again:], 0
     after = settled if settled is not None else 0 if early else chunk[-1]
-    sink.effect(Deliver(consumer, queue, chunk, times + 1, again > 0, after, until))
+    sink.effect(Deliver(consumer, queue, chunk, attempt, again > 0, after, until, sends=sends))
 
 
 def _apart(queue: Queue, shares: Sequence[Share]) -> tuple[list[Share], list[tuple[Consumer, Run]]]:
@@ -294,30 +296,37 @@ def _log(queue: Queue, sink: Sink, shares: Sequence[Share]) -> None:
     """One record for each attempt that somebody makes; nearly always the first is the only one."""
     consumer, runs = shares[0]
     if len(shares) == 1 and len(runs) == 1:
-        _log_one(queue, sink, consumer, runs[0].tally.deliveries + 1, pairs_body(queue.id, runs))
+        _log_one(queue, sink, consumer, _numbers(runs[0]), pairs_body(queue.id, runs))
         return
-    attempts: dict[int, list[tuple[Consumer, bytes]]] = {}
+    alike: dict[tuple[int, int], list[tuple[Consumer, bytes]]] = {}
     for consumer, runs in shares:
         for run in runs:
-            attempts.setdefault(run.tally.deliveries + 1, []).append((consumer, run.pair_bytes()))
-    for attempt, some in attempts.items():
+            alike.setdefault(_numbers(run), []).append((consumer, run.pair_bytes()))
+    for numbers, some in alike.items():
         body = b"".join([pack_number(queue.id), *[pairs for _, pairs in some]])
         if some[0][0] is some[-1][0]:
-            _log_one(queue, sink, some[0][0], attempt, body)
+            _log_one(queue, sink, some[0][0], numbers, body)
         else:
-            sink.record(Kind.GRANT, queue.name, _told(attempt, some), body)
+            sink.record(Kind.GRANT, queue.name, _told(numbers, some), body)
 
 
-def _log_one(queue: Queue, sink: Sink, consumer: Consumer, attempt: int, body: bytes) -> None:
+def _numbers(run: Run) -> tuple[int, int]:
+    """The number of its next send, and how many of those before it nobody saw."""
+    return run.tally.deliveries + 1, run.tally.unseen
+
+
+def _log_one(queue: Queue, sink: Sink, consumer: Consumer, numbers: tuple[int, int], body: bytes) -> None:
+    attempt, unseen = numbers
     header = consumer.first_grant if attempt == 1 else b""
     if not header:
-        header = dump({"consumer": consumer.tag, "client": consumer.client, "attempt": attempt})
+        told = {"consumer": consumer.tag, "client": consumer.client, "attempt": attempt}
+        header = dump({**told, "unseen": unseen} if unseen else told)
         if attempt == 1:
             consumer.first_grant = header
     sink.record(Kind.GRANT, queue.name, header, body)
 
 
-def _told(attempt: int, some: Sequence[tuple[Consumer, bytes]]) -> bytes:
+def _told(numbers: tuple[int, int], some: Sequence[tuple[Consumer, bytes]]) -> bytes:
     """The header of a record for several, in the order of its pairs: the names of each, and how many pairs are its."""
     to: list[bytes] = []
     last, size = some[0][0], 0
@@ -327,7 +336,8 @@ def _told(attempt: int, some: Sequence[tuple[Consumer, bytes]]) -> bytes:
             last, size = consumer, 0
         size += len(pairs)
     to.append(b"%s%d]" % (_named(last), size // PAIR_BYTES))
-    return b'{"attempt":%d,"to":[%s]}' % (attempt, b",".join(to))
+    attempt, unseen = numbers
+    return b'{"attempt":%d,%s"to":[%s]}' % (attempt, b'"unseen":%d,' % unseen if unseen else b"", b",".join(to))
 
 
 def _named(consumer: Consumer) -> bytes:

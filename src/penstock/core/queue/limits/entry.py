@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.limits.limits import MAXLEN
 from penstock.core.queue.limits.ring import enter_scheduled, replace
 from penstock.core.queue.limits.trimming import trim
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import end_retries, end_scheduled, expire_due
+from penstock.records.causes import MAXLEN
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes
 

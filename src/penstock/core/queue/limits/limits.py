@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.records.settings import QueueSettings
 
-MAXLEN = "maxlen"
-"""Why a message goes that gave way to a limit, in the words of the documents."""
-
-REPLACED = "replaced"
-"""Why one goes that a ring replaced."""
-
 
 class Limits:
     """Of one queue.  `NEVER`: no limit."""

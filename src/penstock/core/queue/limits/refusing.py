@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.limits import MAXLEN
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.bodies import lengths
+from penstock.records.causes import MAXLEN
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 

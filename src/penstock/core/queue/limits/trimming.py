@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.limits import MAXLEN, REPLACED
 from penstock.core.queue.limits.yielding import heavy, take_yielding
 from penstock.core.queue.order.runs import Run, pairs_body
 from penstock.core.queue.settling.leases import STEP_MOST
+from penstock.records.causes import MAXLEN, REPLACED
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:

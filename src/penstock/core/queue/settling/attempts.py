@@ -13,16 +13,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.records.causes import MAX_CANCELS, MAX_DELIVERIES
 from penstock.records.settings import QueueSettings
 
 
 class Tally(NamedTuple):
     """Counts of one run of messages.  All of them are durable."""
 
-    deliveries: int = 0  # sends, whatever became of them
+    deliveries: int = 0  # sends, whatever became of them: the number that fences, which never stands for two of them
     failures: int = 0
     cancels: int = 0
     unseen: int = 0  # of the sends: given back before anybody saw the message
+
+    @property
+    def attempt(self) -> int:
+        """Deliveries that somebody may have seen: the number that users are shown, and that limits count."""
+        return self.deliveries - self.unseen
 
 
 FRESH = Tally()
@@ -38,14 +44,14 @@ def spent(tally: Tally, settings: QueueSettings) -> tuple[str, ...]:
     """The reasons why a message with this tally does not go back: `max_cancels`, `max_deliveries`, both or none."""
     out: tuple[str, ...] = ()
     if settings.max_cancels and tally.cancels >= settings.max_cancels:
-        out = ("max_cancels",)
+        out = (MAX_CANCELS,)
     retry = settings.retry
     if (
-        (settings.max_deliveries and tally.deliveries - tally.unseen >= settings.max_deliveries)
+        (settings.max_deliveries and tally.attempt >= settings.max_deliveries)
         or (retry is not None and retry.attempts and tally.failures >= retry.attempts)
         or (settings.delivery_limit >= 0 and tally.failures > settings.delivery_limit)
     ):
-        out += ("max_deliveries",)
+        out += (MAX_DELIVERIES,)
     return out
 
 

@@ -226,11 +226,12 @@ class Leases:
             self._lanes, self._gathering, self._dead = None, None, 0
         return count
 
-    def holding(self, chunk: Chunk, deliveries: int) -> Chunk:
-        """Those of the chunk that are held here since the delivery with this number."""
+    def holding(self, chunk: Chunk, *, attempt: int = -1, sends: int = -1) -> Chunk:
+        """Those of the chunk that are held here since this delivery, named as users see it or by its number of all."""
         found: list[Chunk] = []
         for run in self.runs:
-            if run.tally.deliveries == deliveries and run.chunk[0] <= chunk[-1] and chunk[0] <= run.chunk[-1]:
+            since = run.tally.deliveries == sends or run.tally.attempt == attempt
+            if since and run.chunk[0] <= chunk[-1] and chunk[0] <= run.chunk[-1]:
                 if isinstance(run, Lease):
                     if not run.left:
                         continue

@@ -16,6 +16,7 @@ from dataclasses import field
 
 from penstock.core.effects import Dying, Fetch, Purpose, Sink, Token
 from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
+from penstock.records.causes import WHY_MOST
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
@@ -38,16 +39,26 @@ class Letter:
     runs: list[Run]
     reason: str  # AMPS_REASON: one or several of forced_expire, time_limit, max_deliveries, max_cancels
     by: str = ""  # who forced it
+    why: str = ""  # in whose words
     chunk: Chunk = field(default_factory=lambda: range(0))
+
+    def of(self, runs: list[Run]) -> Letter:
+        """Other messages that die alike."""
+        return Letter(runs, self.reason, self.by, self.why)
+
+    def is_like(self, other: Letter) -> bool:
+        """Whether both say the same of their messages."""
+        return (self.reason, self.by, self.why) == (other.reason, other.by, other.why)
+
+    def header(self) -> dict[str, object]:
+        """Of the EXPIRE record."""
+        told = {"reason": self.reason, "by": self.by, "why": self.why[:WHY_MOST]}
+        return {name: text for name, text in told.items() if text}
 
     @property
     def pairs(self) -> list[int]:
         """For the body of the EXPIRE record."""
         return [end for run in self.runs for end in run.pairs()]
-
-    def deliveries(self) -> dict[int, int]:
-        """How often each message was sent."""
-        return {lsn: run.tally.deliveries for run in self.runs for lsn in run.chunk}
 
 
 def split(letter: Letter, lsns: Container[int]) -> tuple[Letter | None, list[Run]]:
@@ -59,7 +70,7 @@ def split(letter: Letter, lsns: Container[int]) -> tuple[Letter | None, list[Run
             if at:
                 before.append(run.part(run.chunk[:at], True))
             rest = [run.part(run.chunk[at:], True), *letter.runs[i + 1 :]]
-            return Letter(before, letter.reason, letter.by) if before else None, rest
+            return letter.of(before) if before else None, rest
         before.append(run)
     return letter, []
 
@@ -82,11 +93,11 @@ def portions(letter: Letter, rows: Rows, most: int = PORTION) -> Iterator[Letter
             if size and size + weight > most:
                 if at > start:
                     runs.append(run.part(run.chunk[start:at], True))
-                yield Letter(runs, letter.reason, letter.by)
+                yield letter.of(runs)
                 runs, size, start = [], 0, at
             size += weight
         runs.append(run.part(run.chunk[start:], True))
-    yield Letter(runs, letter.reason, letter.by)
+    yield letter.of(runs)
 
 
 class Letters:
@@ -103,13 +114,13 @@ class Letters:
         self.due = NEVER  # what a target refused is tried again then (mono); nothing is asked for before
         self._pause = 0
 
-    def add(self, runs: Sequence[Run], reason: str, by: str, sink: Sink) -> None:
+    def add(self, letter: Letter, sink: Sink) -> None:
         """These die."""
-        sink.effect(Dying(self._queue, [run.chunk for run in runs]))
-        for run in runs:
+        sink.effect(Dying(self._queue, [run.chunk for run in letter.runs]))
+        for run in letter.runs:
             self.count += len(run.chunk)
             for start in range(0, len(run.chunk), LETTER):
-                self._waiting.append(Letter([run.part(run.chunk[start : start + LETTER], True)], reason, by))
+                self._waiting.append(letter.of([run.part(run.chunk[start : start + LETTER], True)]))
         self._ask(sink)
 
     def cut(self, serial: int, upto: int) -> Letter | None:
@@ -125,7 +136,7 @@ class Letters:
             if at < len(run.chunk):
                 later.append(run.part(run.chunk[at:], True))
         letter.runs, letter.chunk = kept, letter.chunk[: bisect_right(letter.chunk, upto)]
-        self._waiting.extendleft(Letter([run], letter.reason, letter.by) for run in reversed(later))
+        self._waiting.extendleft(letter.of([run]) for run in reversed(later))
         return letter
 
     def close(self, serial: int, sink: Sink) -> None:
@@ -139,13 +150,13 @@ class Letters:
     def hold(self, serial: int, rest: Sequence[Run], mono: int) -> None:
         """A target refuses the rest of an open letter: it and what was asked for behind it is asked for again later."""
         letter = self.open.pop(serial)
-        back = [Letter([run], letter.reason, letter.by) for run in rest]
+        back = [letter.of([run]) for run in rest]
         written = len(letter.chunk) - sum(len(run.chunk) for run in rest)
         self.count -= written
         for later in sorted(self.open):
             if later > serial:
                 other = self.open.pop(later)
-                back += [Letter([run], other.reason, other.by) for run in other.runs]
+                back += [other.of([run]) for run in other.runs]
         self._waiting.extendleft(reversed(back))
         self._pause = FIRST_PAUSE_US if written else min(max(2 * self._pause, FIRST_PAUSE_US), LONGEST_PAUSE_US)
         self.due = mono + self._pause
@@ -163,7 +174,7 @@ class Letters:
         while waiting and len(self.open) < OPEN:
             letter = waiting.popleft()
             size = len(letter.runs[0].chunk)
-            while waiting and waiting[0].reason == letter.reason and waiting[0].by == letter.by:
+            while waiting and waiting[0].is_like(letter):
                 size += len(waiting[0].runs[0].chunk)
                 if size > LETTER:
                     break

@@ -16,6 +16,7 @@ from penstock.core.queue.order.runs import NEVER, Run, pairs_body, sift, sorted_
 from penstock.core.queue.settling.attempts import Tally, spent
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.retry import back_off
+from penstock.records.causes import FORCED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
 
@@ -43,6 +44,7 @@ def settle(
     delay: int | None,
     reason: str | None,
     dying: list[Letter] | None = None,
+    cause: str = FORCED,
 ) -> int:
     """End deliveries as `verb` says; returns how many messages it affected.
 
@@ -95,7 +97,7 @@ def settle(
         if figures.unsampled >= figures.step:
             figures.sample(now.mono, runs[0])
     elif verb is Verb.EXPIRE:
-        queue.expire(runs, reason or "forced_expire", sink, by=named, dying=dying)
+        queue.expire(runs, cause, sink, by=named, why=reason or "", dying=dying)
     else:
         cancelled = verb is Verb.CANCEL
         give_back(
@@ -183,7 +185,7 @@ def give_back(
         if late is not None:
             inside, outside, slices = sift(run.chunk, late)
             assert inside is not None
-            dead.setdefault(",".join(("time_limit", *reasons)), []).append(run.part(inside, slices))
+            dead.setdefault(",".join((TIME_LIMIT, *reasons)), []).append(run.part(inside, slices))
             rest = [run.part(part, slices) for part in outside]
         else:
             rest = [run]

@@ -11,7 +11,8 @@ from penstock.core.queue.places import AVAILABLE
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.settling.settle import give_back
-from penstock.core.queue.timed.fallen_due import TIME_LIMIT, apart, fallen_due, without_due
+from penstock.core.queue.timed.fallen_due import apart, fallen_due, without_due
+from penstock.records.causes import TIME_LIMIT
 from penstock.records.chunks import Now
 from penstock.records.kinds import Kind
 

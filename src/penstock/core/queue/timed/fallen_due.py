@@ -15,13 +15,11 @@ import numpy as np
 from penstock.core.effects import Sink
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.timed.delays import ascending
+from penstock.records.causes import TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-
-TIME_LIMIT = "time_limit"
-"""The reason of what expired."""
 
 
 def fallen_due(queue: Queue, now: Now, sink: Sink) -> tuple[list[Chunk], frozenset[int]]:

@@ -15,18 +15,12 @@ from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
+from penstock.records.causes import CANCELLED, LEFT_BEHIND
 from penstock.records.chunks import Chunk, pack_pairs
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-
-CANCELLED = "cancelled"
-"""The reason of a message that was withdrawn."""
-
-
-LEFT_BEHIND = "recovery_point"
-"""The reason of a message from before its queue's recovery point, which was moved forward."""
 
 DRAINING = NEVER + 1
 """When a queue is paused until that nobody paused, while the server drains."""

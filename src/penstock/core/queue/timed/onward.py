@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
-from penstock.core.publishing.waiting import DUE
 from penstock.core.queue.figures import Figures
+from penstock.core.queue.settling.letters import Letter
+from penstock.records.causes import DUE
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
@@ -21,5 +22,5 @@ def depart(queue: Queue, sink: Sink) -> None:
     if queue.figures is None:
         queue.figures = Figures()
     queue.figures.expired(DUE, sum(len(run.chunk) for run in runs))
-    queue.mourned().add(runs, DUE, "", sink)
+    queue.mourned().add(Letter(runs, DUE), sink)
     queue.hungry = queue.hungry or queue.ready > 0

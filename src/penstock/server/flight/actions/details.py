@@ -127,7 +127,7 @@ def _subscription(consumer: Consumer) -> dict[str, object]:
 def first_messages(queue: Queue, most: int) -> list[Standing]:
     """The oldest messages, by LSN, in whatever state; on the loop."""
     found = [
-        Standing(lsn, state, run.tally.deliveries, "" if holder is None else holder.client or holder.tag, run.granted)
+        Standing(lsn, state, run.tally.attempt, "" if holder is None else holder.client or holder.tag, run.granted)
         for state, run, holder in queue.first(most)
         for lsn in run.chunk
     ]

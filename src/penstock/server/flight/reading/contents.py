@@ -46,7 +46,7 @@ def snapshot(queue: Queue, states: Sequence[str], limit: int | None = None) -> l
     for state in STATES:
         if state in states:
             some = queue.standing(state) if limit is None else queue.first(limit, state)
-            found += (Part(state, run.chunk, run.tally.deliveries) for _, run, _ in some)
+            found += (Part(state, run.chunk, run.tally.attempt) for _, run, _ in some)
     return found
 
 
