@@ -33,6 +33,7 @@ from penstock.errors import (
     ResourceLocked,
     SettingsError,
     Unavailable,
+    Unroutable,
 )
 from penstock.version import __version__
 
@@ -73,6 +74,7 @@ __all__ = [
     "ResourceLocked",
     "SettingsError",
     "Unavailable",
+    "Unroutable",
     "__version__",
     "aio",
     "connect",

@@ -3,6 +3,7 @@
     PenstockError
     |- Refused              the server said no; the state is as before
     |  |- NotFound          no such queue, exchange, topic, vhost, stream
+    |  |  |- Unroutable     no queue and no declared topic takes the message
     |  |- AccessRefused     not allowed for this user, or never allowed
     |  |- ResourceLocked    another connection's exclusive queue, or a held lock
     |  |- PreconditionFailed  the object is there but not as asked
@@ -25,7 +26,7 @@ Each class has a stable `code` that is never reused, whether a `retry` may help,
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 AROUND = 60
 """Characters on either side of the caret that are shown of a long expression."""
@@ -56,6 +57,20 @@ class NotFound(Refused):
 
     code = "PS101"
     to_do = "Check its name or number and its vhost; what is not there yet, declare first."
+
+
+class Unroutable(NotFound):
+    """No queue and no declared topic takes the message, so it was not stored.
+
+    receipt: what became of the whole upload, a `penstock.client.TableReceipt`; None where nothing of it was done.
+    """
+
+    code = "PS111"
+    to_do = "Declare a queue or a topic that takes it; `mandatory=False` publishes to whoever is there, and to nobody."
+
+    def __init__(self, message: str, *, reason: str = "", receipt: Any = None) -> None:
+        super().__init__(message, reason=reason)
+        self.receipt = receipt
 
 
 class AccessRefused(Refused):

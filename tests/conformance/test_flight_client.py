@@ -53,7 +53,9 @@ def test_a_message_goes_through(client: penstock.Client) -> None:
 
 
 def test_a_message_that_nobody_wants_is_unroutable_unless_a_topic_keeps_it(client: penstock.Client) -> None:
-    assert client.publish("nobody", b"x").outcome == "unroutable"
+    with pytest.raises(penstock.Unroutable, match="'nobody'"):
+        client.publish("nobody", b"x")
+    assert client.publish("nobody", b"x", mandatory=False).outcome == "unroutable"
     client.declare_topic("kept")
     assert client.publish("kept", b"x").outcome == "stored"
     assert [message.body for message in client.replay("kept")] == [b"x"]

@@ -54,7 +54,7 @@ def test_settle_and_publish(client: penstock.Client) -> None:
             transaction.ack(one)
             transaction.reject(two, reason="broken")
             transaction.publish("out", {"made": "of 0"}, headers={"k": "v"}, priority=3)
-            transaction.publish("nobody", b"lost")
+            transaction.publish("nobody", b"lost", mandatory=False)
             transaction.publish("", b"all", exchange="fan")
         assert [one.outcome, two.outcome, three.outcome] == ["ack", "reject", None]
         first, lost, fan = transaction.receipts

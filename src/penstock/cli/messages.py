@@ -130,13 +130,13 @@ def send(client: Remote, topic: str, tables: Iterable[pa.Table], told: Callable[
     for table in tables:
         if routed:
             try:
-                done.add(client.publish_table(key, table, exchange=exchange))
+                done.add(client.publish_table(key, table, exchange=exchange, mandatory=False))
             except NotFound:
                 if done.rows:
                     raise  # the exchange was there when it began
                 routed = False
         if not routed:
-            done.add(client.publish_table(topic, table))
+            done.add(client.publish_table(topic, table, mandatory=False))
         told(done.rows)
     return done
 

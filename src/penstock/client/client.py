@@ -25,7 +25,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.durations import Duration, span
 from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
-from penstock.client.outgoing import batches_of, body_of, headers_of, one_row, when
+from penstock.client.outgoing import batches_of, body_of, headers_of, is_mandatory, one_row, unroutable, when
 from penstock.client.querying import Querying
 from penstock.client.transactions import Transaction
 from penstock.client.trust import reason_of
@@ -120,6 +120,7 @@ class Client(Querying):
         publisher: str | None = None,
         sequence: int | None = None,
         delta: bool = False,
+        mandatory: bool | None = None,
     ) -> Receipt:
         """Publish one message and wait until it is durable.
 
@@ -129,7 +130,9 @@ class Client(Querying):
         expiration, expires_at   the same for when it ends undelivered
         publisher, sequence      a name and a rising number: a number that was stored before is a duplicate
         delta        the body holds the fields of a record that change: the message is the record with them merged in
-        Errors: what the server refused the message for (QueueFull, NotFound for the exchange, DiskFull ...).
+        mandatory    whether it is an error that no queue and no declared topic takes it, so that it is not stored; by
+                     default over the default exchange alone
+        Errors: Unroutable; what the server refused the message for (QueueFull, NotFound for the exchange, DiskFull ...).
         """
         data, kind = body_of(body)
         batch = one_row(
@@ -145,7 +148,8 @@ class Client(Querying):
                 "reply_to": reply_to,
             }
         )
-        total, refused = self._put(topic, exchange, publisher, sequence, batch.schema, iter([batch]), delta)
+        must = is_mandatory(mandatory, exchange)
+        total, refused = self._put(topic, exchange, publisher, sequence, batch.schema, iter([batch]), delta, must)
         if refused:
             raise error_from({"code": refused[0].code, "message": refused[0].message, "reason": refused[0].reason})
         if total.stored:
@@ -162,11 +166,12 @@ class Client(Querying):
         expiration: Duration | None = None,
         publisher: str | None = None,
         sequence: int | None = None,
+        mandatory: bool | None = None,
     ) -> Receipt:
         """Publish the fields of a record that change, with its key; `publish` with `delta`."""
         return self.publish(
             topic, body, exchange=exchange, headers=headers, expiration=expiration, publisher=publisher,
-            sequence=sequence, delta=True,
+            sequence=sequence, delta=True, mandatory=mandatory,
         )  # fmt: skip
 
     def publish_table(
@@ -178,6 +183,7 @@ class Client(Querying):
         publisher: str | None = None,
         sequence: int | None = None,
         delta: bool = False,
+        mandatory: bool | None = None,
     ) -> TableReceipt:
         """Publish each row of a table (pyarrow, pandas, polars) as a message, and wait until all are durable.
 
@@ -185,10 +191,13 @@ class Client(Querying):
         headers content_type message_id correlation_id reply_to`; without it each row becomes a JSON object.
         `topic` may be None when every row has its own.  Batches of 10,000 rows are stored as they arrive, so an error
         on the way leaves the ones before it; with `publisher` and `sequence` (of the first row) it can be sent again.
-        Rows that the server refuses are in the receipt.  delta: as for `publish`.
+        Rows that the server refuses are in the receipt.  delta, mandatory: as for `publish`; Unroutable comes at the
+        end, when all others are stored, and has the receipt.  With `publisher` it comes at the first batch with such a
+        topic, of which nothing is stored, so that it can be sent again.
         """
         schema, batches = batches_of(table)
-        return self._put(topic, exchange, publisher, sequence, schema, batches, delta)[0]
+        must = is_mandatory(mandatory, exchange)
+        return self._put(topic, exchange, publisher, sequence, schema, batches, delta, must)[0]
 
     def _put(
         self,
@@ -198,7 +207,8 @@ class Client(Querying):
         sequence: int | None,
         schema: pa.Schema,
         batches: Iterator[pa.RecordBatch],
-        delta: bool = False,
+        delta: bool,
+        mandatory: bool,
     ) -> tuple[TableReceipt, list[Refusal]]:
         asked = command(
             "publish",
@@ -208,17 +218,21 @@ class Client(Querying):
             publisher=publisher,
             sequence=sequence,
             delta=delta or None,
+            mandatory=(mandatory and publisher is not None) or None,  # else its sequence would count, and be gone
         )
         writer, reader = self._link.put(asked, schema)
         upload = Upload(writer, reader)
         try:
             for batch in batches:
                 upload.send(batch)
-            return upload.finish()
+            receipt, refused = upload.finish()
         except pa.ArrowException as error:
             raise upload.failure(error) from None
         finally:
             upload.close()
+        if mandatory and receipt.unroutable:
+            raise unroutable(topic, exchange, receipt)
+        return receipt, refused
 
     @property
     def origin(self) -> int:

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from penstock.client.durations import Duration
 from penstock.client.durations import span as span_of
-from penstock.errors import InvalidArgument
+from penstock.client.messages import TableReceipt
+from penstock.errors import InvalidArgument, Unroutable
 from penstock.wire.flight.fields import nearest
 from penstock.wire.flight.schemas import PUBLISH
 
@@ -73,6 +74,20 @@ def when(time: str, at: datetime | int | None, span: str, after: Duration | None
     if isinstance(at, datetime):
         at = round(at.timestamp() * 1_000_000)
     return {time: at, span: None if after is None else span_of(after, span)}
+
+
+def is_mandatory(asked: bool | None, exchange: str) -> bool:
+    """Whether a message that nobody takes is an error: as asked for, else over the default exchange."""
+    return not exchange if asked is None else asked
+
+
+def unroutable(topic: str | None, exchange: str, receipt: TableReceipt) -> Unroutable:
+    """The error for an upload of which some was not stored."""
+    lost, place = receipt.unroutable, f"{exchange}/{topic}" if exchange else topic
+    what = "the message was" if receipt.rows == 1 else f"{lost:,} of {receipt.rows:,} messages were"
+    takes = "takes them" if topic is None else f"takes {place!r}"
+    told = f"{what} not stored: no queue and no declared topic {takes}; declare one, or publish with mandatory=False"
+    return Unroutable(told, receipt=receipt)
 
 
 def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | None:

@@ -25,11 +25,12 @@ import pyarrow as pa
 from penstock.client.durations import Duration, span
 from penstock.client.link import rebuilt
 from penstock.client.messages import Message, Receipt
-from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, body_of, headers_of, one_row, when
+from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, body_of, headers_of, is_mandatory, one_row, when
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.schemas import PUBLISH
 from penstock.wire.flight.tickets import command
+from penstock.wire.flight.transactions import Goal
 
 if TYPE_CHECKING:
     from penstock.client.client import Client
@@ -40,7 +41,7 @@ class Transaction:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._rows: list[tuple[str, dict[str, object]]] = []  # exchange and columns of each message
+        self._rows: list[tuple[Goal, dict[str, object]]] = []  # where each message goes, and its columns
         self._settles: list[tuple[Message, str, int | None, str | None]] = []
         self._over = False
         self.receipts: tuple[Receipt, ...] = ()
@@ -64,6 +65,7 @@ class Transaction:
         message_id: str | None = None,
         correlation_id: str | None = None,
         reply_to: str | None = None,
+        mandatory: bool | None = None,
     ) -> None:
         """Publish a message with the commit, from which durations count.  Arguments as those of `Client.publish`."""
         self._check()
@@ -81,7 +83,7 @@ class Transaction:
             "reply_to": reply_to,
         }
         one_row(columns)  # what is wrong is told here, not at the commit
-        self._rows.append((exchange, columns))
+        self._rows.append((Goal(exchange, mandatory=is_mandatory(mandatory, exchange)), columns))
 
     def ack(self, message: Message) -> None:
         """Done: it will not come again."""
@@ -122,7 +124,8 @@ class Transaction:
         """Do all of it, and wait until it is durable.
 
         Errors, after which nothing of it is done and every message is still held as before: Fenced when a message is no
-        longer held by its consumer, naming it; PreconditionFailed and others for a message that would be refused.
+        longer held by its consumer, naming it; Unroutable for messages that nobody takes, naming them;
+        PreconditionFailed and others for a message that would be refused.
         Unavailable and LogBroken leave open whether it was done.
         """
         self._check()
@@ -131,8 +134,9 @@ class Transaction:
             return ()
         writer, reader = self._client.open_transaction(command("transact", vhost=self._client.vhost), PUBLISH)
         try:
-            for exchange, batch in self._batches():
-                writer.write_with_metadata(batch, orjson.dumps({"exchange": exchange}))
+            for goal, batch in self._batches():
+                told = {"exchange": goal.exchange, **({"mandatory": True} if goal.mandatory else {})}
+                writer.write_with_metadata(batch, orjson.dumps(told))
             settles = [
                 [message.holder.tag, message.queue, message.lsn, message.attempt, verb, delay, reason]
                 for message, verb, delay, reason in self._settles
@@ -158,13 +162,13 @@ class Transaction:
         self._check()
         self._over = True
 
-    def _batches(self) -> list[tuple[str, pa.RecordBatch]]:
-        """Neighbours of one exchange together."""
-        out: list[tuple[str, pa.RecordBatch]] = []
+    def _batches(self) -> list[tuple[Goal, pa.RecordBatch]]:
+        """Neighbours that go alike together."""
+        out: list[tuple[Goal, pa.RecordBatch]] = []
         start = size = 0
         rows = self._rows
-        for at, (exchange, columns) in enumerate(rows):
-            if at > start and (exchange != rows[start][0] or at - start >= BATCH_ROWS or size >= BATCH_BYTES):
+        for at, (goal, columns) in enumerate(rows):
+            if at > start and (goal != rows[start][0] or at - start >= BATCH_ROWS or size >= BATCH_BYTES):
                 out.append((rows[start][0], _batch(rows[start:at])))
                 start, size = at, 0
             size += len(cast("bytes", columns["body"]))
@@ -198,7 +202,7 @@ class Transaction:
                 self.rollback()
 
 
-def _batch(rows: list[tuple[str, dict[str, object]]]) -> pa.RecordBatch:
+def _batch(rows: list[tuple[Goal, dict[str, object]]]) -> pa.RecordBatch:
     arrays: list[pa.Array[Any]] = [
         pa.array([columns[field.name] for _, columns in rows], field.type) for field in PUBLISH
     ]

@@ -84,7 +84,7 @@ class Core(
         publisher, sequence: the first row has this sequence, each further row the next; rows
             at or below the publisher's highest are duplicates, confirmed and not stored again.
         persistent: overrides the delivery mode of the headers.
-        mandatory: NotFound for a topic that nobody keeps, before anything is written or a sequence counts.
+        mandatory: Unroutable for a topic that nobody keeps, before anything is written or a sequence counts.
         """
         size = len(batch.bodies)
         if refuse is not None:

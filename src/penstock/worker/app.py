@@ -59,6 +59,7 @@ class App:
         backlog: int | None = None,
         filter: str | None = None,
         publish: str | None = None,
+        mandatory: bool | None = None,
     ) -> Callable[[F], F]:
         """Give the messages of a queue to the decorated function, which stays as it is and may be called.
 
@@ -70,6 +71,8 @@ class App:
         filter       an expression: others get what it does not match
         publish      a topic, or exchange/key: what the function returns is published there in one step with the
                      acknowledgement, unless it is None
+        mandatory    whether it is an error that nobody takes what is published, as for `Client.publish`; then the
+                     message is retried, with that as its reason
 
         The function takes the body, the message (annotated `penstock.Message`), or both.  The body's annotation says
         what it becomes: bytes, str, or any type that pydantic makes of JSON; what does not fit is rejected, for it
@@ -80,7 +83,7 @@ class App:
         def decorate(function: F) -> F:
             worker = declare(
                 function, queue, concurrency=concurrency, backlog=backlog, timeout=timeout, filter=filter,
-                publish=publish,
+                publish=publish, mandatory=mandatory,
             )  # fmt: skip
             self.workers = (*self.workers, worker)
             return function

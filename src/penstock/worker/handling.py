@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.client.aio.message import Message as AsyncMessage
 from penstock.client.messages import Message
-from penstock.errors import PenstockError
+from penstock.errors import Fenced, NotFound, PenstockError, Refused, Unroutable
 from penstock.worker.bodies import InvalidBody
 from penstock.worker.counts import Counts
 from penstock.worker.worker import Worker
@@ -28,7 +28,7 @@ async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, s
     """Give one message to the function and settle it.
 
     ack       the function returned; what it returned is published with the ack where the worker says so
-    retry     it raised or took too long; the reason is kept
+    retry     it raised or took too long, or what it returned could not be published; the reason is kept
     reject    the body is not what it takes
     release   the worker stops and had to interrupt it
     What the function settled itself stays as it is.  calls, settles: threads for functions that are no coroutines, and
@@ -39,7 +39,7 @@ async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, s
     try:
         verb, details, result, late = await _called(worker, message, calls, settles)
         if message.outcome is None:
-            await settles(partial(_settle, message, verb, details, worker.publish, result))
+            await settles(partial(_settle, worker, message, verb, details, result))
         counts.settled(message.outcome or verb)
         if late is not None:
             await asyncio.wait({late})
@@ -89,15 +89,38 @@ async def _called(
         return "retry", f"{type(error).__name__}: {error}", None, None
 
 
-def _settle(message: Message, verb: str, reason: str, topic: str | None, result: object) -> None:
-    if verb == "ack":
-        message.ack(publish=[(topic, result)] if topic is not None and result is not None else ())
+def _settle(worker: Worker, message: Message, verb: str, reason: str, result: object) -> None:
+    if verb == "ack" and worker.publish is not None and result is not None:
+        _publish(worker, worker.publish, message, result)
+    elif verb == "ack":
+        message.ack()
     elif verb == "retry":
         message.retry(error=reason[:REASON_MOST])
     elif verb == "release":
         message.release()
     else:
         message.reject(reason=reason[:REASON_MOST])
+
+
+def _publish(worker: Worker, place: str, message: Message, result: object) -> None:
+    """Acknowledge and publish to `K`, or to `E/K` where there is an exchange E; retry what the server refuses."""
+    exchange, _, key = place.partition("/")
+    options = {"mandatory": worker.mandatory}
+    try:
+        if exchange and key:
+            try:
+                message.ack(publish=[(key, result, {**options, "exchange": exchange})])
+                return
+            except Unroutable:
+                raise
+            except NotFound:
+                pass  # no exchange: a key of the default one may hold a slash
+        message.ack(publish=[(place, result, options)])
+    except Fenced:
+        raise  # it is somebody else's by now
+    except Refused as error:
+        logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, place, error)
+        message.retry(error=f"{type(error).__name__}: {error}"[:REASON_MOST])
 
 
 def give_back(message: Message) -> None:

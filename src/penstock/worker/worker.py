@@ -35,6 +35,7 @@ class Worker:
     timeout: float | None  # seconds that one message may take
     filter: str | None
     publish: str | None  # the topic of what the function returns
+    mandatory: bool | None  # whether it is an error that nobody takes that; None: over the default exchange
     is_async: bool
     readers: tuple[Reader | None, ...]  # of the arguments; None is the message itself
 
@@ -52,6 +53,7 @@ def declare(
     timeout: Duration | None = None,
     filter: str | None = None,
     publish: str | None = None,
+    mandatory: bool | None = None,
 ) -> Worker:
     """A worker from a function's signature.  InvalidArgument names the function and what is wrong."""
     name = getattr(function, "__qualname__", repr(function))
@@ -69,7 +71,7 @@ def declare(
         raise InvalidArgument(f"{who}: timeout is 0: nothing could be done")
     is_async = inspect.iscoroutinefunction(function)
     readers = tuple(_readers(function, who))
-    return Worker(function, name, queue, concurrency, backlog, seconds, filter, publish, is_async, readers)
+    return Worker(function, name, queue, concurrency, backlog, seconds, filter, publish, mandatory, is_async, readers)
 
 
 def _check_count(who: str, what: str, value: object) -> None:

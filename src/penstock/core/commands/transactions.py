@@ -10,7 +10,7 @@ It knows neither who waits for the answer nor how a transaction is opened: that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from typing import NoReturn
 
@@ -25,7 +25,7 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.limits.refusing import Reckoning, refusal
 from penstock.core.queue.order.runs import Run, sorted_chunk
 from penstock.core.queue.view import Letter, Queue
-from penstock.errors import Fenced, PreconditionFailed, QueueFull
+from penstock.errors import Fenced, PreconditionFailed, QueueFull, Unroutable
 from penstock.records.causes import FORCED
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
@@ -34,7 +34,7 @@ from penstock.records.kinds import Kind
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 
 NAMED_MOST = 5
-"""Stale messages that a refusal names."""
+"""Messages that a refusal names."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +71,7 @@ class Transaction:
     batch: Publishes | None
     endings: Sequence[Ending]
     by: str = ""  # who commits it, for the log
+    mandatory: Collection[int] = ()  # rows of which none may be one that nobody wants
     graves: dict[int, Grave] = field(default_factory=dict[int, Grave])  # by index of the ending: its dead letters
 
 
@@ -121,8 +122,9 @@ class TransactionCommands(DeliveryCommands):
         """Do all of it, as one group.
 
         Errors, after which nothing of it is done: PreconditionFailed for a message that would be refused, with its
-        reason, and for more bytes than a transaction may have; QueueFull for one that a limit refuses; Fenced for
-        deliveries with an attempt that are no longer held, naming them.
+        reason, and for more bytes than a transaction may have; QueueFull for one that a limit refuses; Unroutable for
+        mandatory ones that nobody wants, naming them; Fenced for deliveries with an attempt that are no longer held,
+        naming them.
         """
         now = self._at(now)
         batch, endings = transaction.batch, transaction.endings
@@ -132,6 +134,7 @@ class TransactionCommands(DeliveryCommands):
                 self._touch(queue)
         self._refuse_stale(endings)
         self._refuse_rows(transaction)
+        self._refuse_unwanted(transaction)
         self._refuse_overflow(now, transaction)
         out = self._out
         first, effects = out.next_lsn, len(out.effects)
@@ -208,6 +211,21 @@ class TransactionCommands(DeliveryCommands):
             raise PreconditionFailed(
                 f"nothing of the transaction is done: it has {size} bytes with its dead letters, and one may have "
                 f"{TRANSACTION_BYTES_MAX}"
+            )
+
+    def _refuse_unwanted(self, transaction: Transaction) -> None:
+        """Unroutable for mandatory messages that nobody wants."""
+        batch, mandatory = transaction.batch, transaction.mandatory
+        if batch is None or not mandatory:
+            return
+        lost = [row for row in self._publisher.unwanted(batch) if row in mandatory]
+        if lost:
+            places = [(row + 1, batch.topic_of(row)) for row in lost[:NAMED_MOST]]
+            named = [f"message {n} for '{f'{one.exchange}/' if one.exchange else ''}{one.name}'" for n, one in places]
+            more = f" and {len(lost) - NAMED_MOST} more" if len(lost) > NAMED_MOST else ""
+            raise Unroutable(
+                f"nothing of the transaction is done: of its {len(batch)} messages no queue and no declared topic "
+                f"takes {', '.join(named)}{more}: declare what takes them"
             )
 
     def _refuse_overflow(self, now: Now, transaction: Transaction) -> None:

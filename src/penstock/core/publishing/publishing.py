@@ -150,6 +150,10 @@ class Publisher:
         plan = self._rows.plan(topic)
         return bool(plan.queues or plan.keep or plan.by_headers)
 
+    def unwanted(self, batch: Publishes) -> list[int]:
+        """The rows of a batch that no queue and no topic wants, by their filters too."""
+        return self._rows.unwanted(batch, self._storing.traits_of(batch))
+
     def let_in(self, now: Now, batch: Publishes) -> tuple[int, Queue | None]:
         """How many rows of a batch, from its first on, may be published now, and which queue holds the next one up.
 

@@ -111,6 +111,12 @@ class RowRouter:
         self._route(batch, traits, skip, routed, trusted, carbon, banned)
         return routed
 
+    def unwanted(self, batch: Publishes, traits: list[Traits]) -> list[int]:
+        """The rows of a client's batch that nobody wants; where the others go is kept on it for `route`."""
+        routed = self.route(batch, traits, 0, False, True, None)
+        batch.routed = ((self._router.version, 0, False, True), routed)
+        return routed.unroutable
+
     def unjudged(
         self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
     ) -> list[Question]:

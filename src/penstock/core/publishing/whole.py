@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.publishing.traits import Refusal
 from penstock.core.queue.limits.refusing import Reckoning, refusal
-from penstock.errors import NotFound, PreconditionFailed, QueueFull
+from penstock.errors import PreconditionFailed, QueueFull, Unroutable
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 
@@ -51,7 +51,7 @@ class Whole:
     def look(self, now: Now, batch: Publishes) -> None:
         """The next of the batches, in order; nothing is changed.
 
-        Errors: PreconditionFailed for a message that is refused whatever happens; NotFound for a topic that nobody
+        Errors: PreconditionFailed for a message that is refused whatever happens; Unroutable for a topic that nobody
         keeps.
         """
         refused = judged(self._publisher, batch)
@@ -77,11 +77,11 @@ class Whole:
             self._refuse_full(queue, count)
 
     def refuse_unwanted(self, topics: set[Topic]) -> None:
-        """NotFound for a topic that nobody keeps."""
+        """Unroutable for a topic that nobody keeps."""
         for topic in topics - self._known:
             if not self._publisher.wanted(topic):
                 place = f"{topic.exchange}/{topic.name}" if topic.exchange else topic.name
-                raise NotFound(
+                raise Unroutable(
                     f"nothing of {self._what} is visible: no queue takes topic '{place}' in vhost '{topic.vhost}' and "
                     "no topic of that name is declared, so its messages would be lost: declare one of them"
                 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.server.flight.handover import Answer, Handover
     from penstock.wire.flight.commands import Transact
 
-Kept = list[tuple[str, Upload]]
-"""Exchange and messages of each batch."""
+Kept = list[tuple[Goal, Upload]]
+"""Where each batch goes, and its messages."""
 
 ROW_COST = 128
 """Bytes a message counts for beyond its body and header."""
@@ -100,7 +100,7 @@ class Transacting:
                 )
             self._handover.call(partial(charge.add, upload.size + ROW_COST * len(upload)), caller.gone, durable=False)
             arriving.release()
-            kept.append((word.exchange, upload))
+            kept.append((word, upload))
         return kept, None
 
     # -- the loop
@@ -120,14 +120,21 @@ class Transacting:
             later = partial(self._begin, caller, command, kept, word, charge)
             engine.on_room.append(partial(self._handover.again, later, answer))
             return
-        batches = [to_publishes(engine, upload, command.vhost, exchange) for exchange, upload in kept]
+        batches = [to_publishes(engine, upload, command.vhost, goal.exchange) for goal, upload in kept]
+        starts = accumulate((len(upload) for _, upload in kept), initial=0)
+        mandatory = {
+            row
+            for start, (goal, upload) in zip(starts, kept, strict=False)
+            if goal.mandatory
+            for row in range(start, start + len(upload))
+        }
         batch: Publishes | None = None
         if batches:
             size = sum(one.size for one in batches)
             batch = batches[0] if len(batches) == 1 else joined(batches, size)
         holders = self._holders(caller)
         endings = [ending for some in _alike(word.settles) for ending in self._endings(command, holders, some)]
-        committing = Committing(engine, Transaction(batch, endings, by=caller.peer), charge)
+        committing = Committing(engine, Transaction(batch, endings, by=caller.peer, mandatory=mandatory), charge)
         self._go_on(committing, holders, word, answer)
 
     def _go_on(

@@ -42,6 +42,7 @@ class Goal:
 
     exchange: str = ""
     topic: str | None = None  # of rows without one
+    mandatory: bool = False  # a row that nobody wants refuses the whole transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def read_word(metadata: bytes) -> Goal | CommitWord:
     fields = Fields("transact metadata", read_json(metadata, "transact metadata"))
     commit = fields.inner("commit")
     if commit is None:
-        goal = Goal(fields.text("exchange"), fields.optional_text("topic"))
+        goal = Goal(fields.text("exchange"), fields.optional_text("topic"), fields.flag("mandatory"))
         fields.finish()
         return goal
     fields.finish()
