@@ -26,6 +26,7 @@ from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
 from penstock.server.flight.door import FlightDoor, FlightLimits
 from penstock.server.flight.sinks.decided import finish_decided
+from penstock.server.logins import Logins
 from penstock.server.upkeep.retention import Retirement
 from penstock.server.users import Users
 
@@ -145,7 +146,7 @@ class FlightHouse:
         finish_decided(self.engine, disk, self.limits.group if self.limits is not None else None)
         self.door = FlightDoor(
             self.engine,
-            Users(self.people, self.entitlements),
+            Logins(Users(self.people, self.entitlements)),
             frozenset(["/", "other"]),
             disk,
             wake=self.loop.call_soon_threadsafe,

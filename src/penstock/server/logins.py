@@ -48,6 +48,10 @@ ALL_USERS, ALL_USERS_A_SECOND = 10, 5.0
 """Times `GUESSES`, from one address for all users together: a relay in front of many clients has one address."""
 
 
+ANYWHERE = "anywhere"
+"""The address of calls that do not know theirs: as one together they have the guesses of one."""
+
+
 class Verdict(NamedTuple):
     """Whether somebody is let in."""
 
@@ -96,7 +100,7 @@ class Logins:
 
     def at_once(self, door: str, user: str, password: str, host: str) -> Verdict | None:
         """Whether somebody is let in; None where that takes work."""
-        if not self.users.may_come_from(user, host):
+        if host != ANYWHERE and not self.users.may_come_from(user, host):
             return self._refuse(door, user, host, "the user may log in from the server's own machine only")
         kept = self.users.kept(user)
         secret = self._secret(user, password)
@@ -147,6 +151,14 @@ class Logins:
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether somebody is let in over Flight, whose threads may wait."""
         return self.wait("flight", user, password, host).good
+
+    def is_wrong(self, user: str, password: str) -> bool:
+        """Whether somebody is let in over Flight from nowhere at all.
+
+        False says nothing: it is so, too, when too many such calls were wrong.
+        """
+        verdict = self.wait("flight", user, password, ANYWHERE)
+        return not verdict.good and not verdict.wait_s
 
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged."""

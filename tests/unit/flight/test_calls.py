@@ -14,12 +14,17 @@ from penstock.server.flight.calls import Caller, Calls, Guarded
 from penstock.server.flight.intake import Intake
 from penstock.server.flight.logins import UNPROVEN_MAX, Credentials, Logins
 
+DO_GET = flight.CallInfo(flight.FlightMethod.DO_GET)
+
 
 class People:
     """One user, who administers."""
 
     def check(self, user: str, password: str, host: str) -> bool:
         return (user, password, host) == ("ann", "secret", "10.0.0.1")
+
+    def is_wrong(self, user: str, password: str) -> bool:
+        return (user, password) != ("ann", "secret")
 
     def who(self, user: str) -> Who:
         return Who(user, ("administrator",) if user == "ann" else ())
@@ -61,14 +66,14 @@ def test_streams_that_stand_still_are_their_users_own() -> None:
 
 def login(logins: Logins, user: str, password: str) -> Credentials:
     header = "Basic " + b64encode(f"{user}:{password}".encode()).decode()
-    return logins.start_call(None, {"Authorization": [header]})  # type: ignore[arg-type]
+    return logins.start_call(DO_GET, {"Authorization": [header]})
 
 
 def test_a_token_stands_for_its_login() -> None:
     logins = Logins(People())
     basic = login(logins, "ann", "secret")
     assert logins.verify(basic, "10.0.0.1").tags == ("administrator",)
-    bearer = logins.start_call(None, {"authorization": [f"Bearer {basic.token}"]})  # type: ignore[arg-type]
+    bearer = logins.start_call(DO_GET, {"authorization": [f"Bearer {basic.token}"]})
     assert (bearer.user, bearer.password) == ("ann", "secret")
     assert login(logins, "ann", "secret").token == basic.token
 
@@ -78,9 +83,9 @@ def test_logins_that_are_wrong_push_no_right_one_out() -> None:
     right = login(logins, "ann", "secret")
     logins.verify(right, "10.0.0.1")
     wrong = [login(logins, "ann", f"guess {n}").token for n in range(UNPROVEN_MAX + 1)]
-    assert logins.start_call(None, {"authorization": [f"Bearer {right.token}"]}).user == "ann"  # type: ignore[arg-type]
+    assert logins.start_call(DO_GET, {"authorization": [f"Bearer {right.token}"]}).user == "ann"
     with pytest.raises(flight.FlightUnauthenticatedError, match="log in again"):
-        logins.start_call(None, {"authorization": [f"Bearer {wrong[0]}"]})  # type: ignore[arg-type]
+        logins.start_call(DO_GET, {"authorization": [f"Bearer {wrong[0]}"]})
 
 
 def test_a_stream_gives_its_place_back_however_it_ends() -> None:

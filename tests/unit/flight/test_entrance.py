@@ -50,6 +50,9 @@ class Everyone:
     def check(self, user: str, password: str, host: str) -> bool:
         return True
 
+    def is_wrong(self, user: str, password: str) -> bool:
+        return False
+
     def who(self, user: str) -> Who:
         return Who(user)
 

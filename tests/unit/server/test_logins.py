@@ -12,7 +12,7 @@ from penstock.config.settings import GUEST, User
 from penstock.log import SimDisk
 from penstock.records.password_hashes import ARGON2ID, SHA256
 from penstock.server.accounts import Account, Accounts
-from penstock.server.logins import GOOD, WAITING_MOST, WRONG, Logins
+from penstock.server.logins import GOOD, GUESSES, WAITING_MOST, WRONG, Logins
 from penstock.server.passwords import Kept, hash_password, keep
 from penstock.server.throttle import KEYS_MOST, Throttle
 from penstock.server.users import Users
@@ -69,6 +69,14 @@ def test_guest_comes_from_this_machine_alone_wherever_it_was_defined() -> None:
 def test_a_settings_file_may_say_that_guest_comes_from_everywhere() -> None:
     everywhere = User(name="guest", password="guest", loopback_only=False)  # type: ignore[arg-type]
     assert Users([everywhere], loopback_users=["guest"]).check("guest", "guest", THERE)
+
+
+def test_guesses_without_an_address_are_judged_by_it_when_there_were_too_many() -> None:
+    logins, _ = house(SLOW)
+    assert [logins.is_wrong("guest", "guest"), logins.is_wrong("ann", "secret")] == [False, False]
+    assert [logins.is_wrong("ann", str(n)) for n in range(GUESSES + 1)] == [True] * GUESSES + [False]
+    assert logins.is_wrong("guest", "wrong"), "another user has guesses of its own"
+    assert logins.at_once("flight", "ann", "secret", THERE) == GOOD, "none of them was counted at an address"
 
 
 async def test_argon2id_is_worked_out_beside_the_loop_and_remembered() -> None:

@@ -179,6 +179,17 @@ def _shown(identity: Identity) -> dict[str, Any]:
     return {"tls_certificates": [(identity.chain_pem, identity.key_pem)], **asked}
 
 
+class Refusal(Exception):  # clients read this name
+    """What GetSchema raises: of that alone pyarrow makes no status, and sends the traceback behind the text.
+
+    A traceback that cannot be written is left out.
+    """
+
+    @property
+    def __cause__(self) -> BaseException | None:  # type: ignore[override]  # whoever writes a traceback asks
+        raise AttributeError("the traceback is nobody's business outside")
+
+
 class _Server(flight.FlightServerBase):
     """pyarrow's server: each method runs in a thread of its own.  (The stubs have some results wrong: hence Any.)"""
 
@@ -223,5 +234,8 @@ class _Server(flight.FlightServerBase):
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         """Flight's."""
-        with reported():
-            return flight.SchemaResult(self._entrance.door(context).info(context, descriptor).schema)
+        try:
+            with reported():
+                return flight.SchemaResult(self._entrance.door(context).info(context, descriptor).schema)
+        except flight.FlightError as error:
+            raise Refusal(str(error)) from None

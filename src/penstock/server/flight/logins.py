@@ -52,6 +52,10 @@ class People(Protocol):
         """Whether this user may log in with this password from this host."""
         ...
 
+    def is_wrong(self, user: str, password: str) -> bool:
+        """Whether this is nobody's password, wherever the call comes from; False where that is not known."""
+        ...
+
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged; one who is gone may do nothing."""
         ...
@@ -83,10 +87,16 @@ class Logins(flight.ServerMiddlewareFactory):
         self._lock = threading.Lock()
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> Credentials:
-        """Flight's: a call begins.  Raises Unauthenticated for a call that does not say who it is."""
+        """Flight's: a call begins.  Raises Unauthenticated for a call that does not say who it is.
+
+        Of GetSchema pyarrow makes no status later on, so a wrong password is told here, where no address is known.
+        """
         for name, values in headers.items():
             if name.lower() == "authorization" and values:
-                return self._read(values[0])
+                credentials = self._read(values[0])
+                if info.method == flight.FlightMethod.GET_SCHEMA:
+                    self._refuse_wrong(credentials)
+                return credentials
         raise unauthenticated("no user: send an authorization header with Basic user:password")
 
     def _read(self, header: str | bytes) -> Credentials:
@@ -138,6 +148,11 @@ class Logins(flight.ServerMiddlewareFactory):
             if self._unproven.drop(pair):
                 self._proven.put(pair, credentials.token)
         return self._people.who(credentials.user)
+
+    def _refuse_wrong(self, credentials: Credentials) -> None:
+        if self._people.is_wrong(credentials.user, credentials.password):
+            self._delay()
+            raise unauthenticated(f"user {credentials.user[:60]!r} may not log in with this password")
 
     def _delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
