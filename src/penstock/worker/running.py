@@ -35,7 +35,7 @@ class Running:
     """A worker between its start and its end.  All methods but `_take` belong to the loop."""
 
     def __init__(self, worker: Worker, url: str, *, name: str, burst: bool, chance: random.Random) -> None:
-        """name: of the consumer, for people.  burst: end when nothing is ready any more."""
+        """name: of the consumer, for people.  burst: end when nothing is ready any more that its filter matches."""
         self.worker = worker
         self.counts = Counts()
         self._url, self._name, self._burst, self._chance = url, name, burst, chance
@@ -155,7 +155,7 @@ class Running:
                 some = await self._off(lambda: _take(consumer))
                 if some:
                     inbox.put_nowait(some)
-                elif self._idle(inbox) and await self._off(partial(_empty, client, consumer)):
+                elif self._idle(inbox) and await self._off(partial(_empty, client, consumer, self.worker.filter)):
                     self._stop.set()
             if self._stop.is_set():
                 await self._off(consumer.give_back)  # others may have them while we end what runs
@@ -195,7 +195,15 @@ def _take(consumer: Consumer) -> list[Message]:
     return some
 
 
-def _empty(client: Client, consumer: Consumer) -> bool:
-    """Whether nothing is ready in its queues, once all that it settled is durable, and nothing is on its way here."""
+def _empty(client: Client, consumer: Consumer, filter: str | None) -> bool:
+    """Whether nothing that it wants is ready, once all that it settled is durable, and nothing is on its way here."""
     consumer.flush()
-    return not any(client.queue(name)["ready"] for name in consumer.queues) and not consumer.catch_up()
+    return not any(_is_ready(client, name, filter) for name in consumer.queues) and not consumer.catch_up()
+
+
+def _is_ready(client: Client, name: str, filter: str | None) -> bool:
+    """Whether a queue has something ready that matches, and gives it out: what is paused waits for somebody's word."""
+    queue = client.queue(name)
+    if not queue["ready"] or queue["paused"]:
+        return False
+    return filter is None or bool(client.peek(name, 1, filter=filter))

@@ -116,6 +116,36 @@ def test_what_it_returns_is_published_with_the_acknowledgement() -> None:
         assert server.stats("q")["acked"] == 3
 
 
+def test_a_burst_ends_when_what_is_left_is_not_for_it() -> None:
+    app, seen = penstock.App(), list[bytes]()
+
+    @app.worker("q", filter="/total > 5")
+    def large(body: bytes) -> None:
+        seen.append(body)
+
+    with broker() as server:
+        for total in (3, 9, 4, 7):
+            server.publish("q", b'{"total": %d}' % total)
+        assert run(app, server).done == 2
+        assert seen == [b'{"total": 9}', b'{"total": 7}']
+        assert server.stats("q")["ready"] == 2
+
+
+def test_a_burst_does_not_wait_for_a_paused_queue() -> None:
+    app, seen = penstock.App(), list[bytes]()
+
+    @app.worker("^(q|out)$")
+    def any_of_them(body: bytes) -> None:
+        seen.append(body)
+
+    with broker() as server, penstock.connect(server.flight_url) as client:
+        server.publish("q", b"later")
+        server.publish("out", b"now")
+        client.pause("q")
+        assert run(app, server).done == 1
+        assert (seen, server.stats("q")["ready"]) == ([b"now"], 1)
+
+
 async def test_leases_are_extended_for_as_long_as_messages_are_held() -> None:
     asked, beats = list[float](), asyncio.Queue[None]()
 
