@@ -132,7 +132,7 @@ class Client(Querying):
         delta        the body holds the fields of a record that change: the message is the record with them merged in
         mandatory    whether it is an error that no queue and no declared topic takes it, so that it is not stored; by
                      default over the default exchange alone
-        Errors: Unroutable; what the server refused the message for (QueueFull, NotFound for the exchange, DiskFull ...).
+        Errors: Unroutable; what else the server refused it for (QueueFull, NotFound for the exchange, DiskFull ...).
         """
         data, kind = body_of(body)
         batch = one_row(

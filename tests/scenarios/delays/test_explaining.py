@@ -148,7 +148,8 @@ def test_settled_expired_dropped_and_purged_when_and_by_whom() -> None:
         broker.command(lambda instance: instance.core.purge_queue(instance.engine.now(), instance.core.queue("/", "q")))
         assert texts(broker, "q", settled) == [f"it was settled {now} by 'me'"]
         letter = broker.story(expired)[-1].details["letters"][0]  # type: ignore[index]
-        assert texts(broker, "q", expired) == [f"it expired {now} by 'me': forced_expire; what came of it is {letter}"]
+        told = f"it was rejected {now} by 'me': forced_expire; what came of it is {letter}"
+        assert texts(broker, "q", expired) == [told]
         assert texts(broker, "q", dropped) == [f"it was dropped {now} by 'test': cancelled"]
         assert texts(broker, "q", purged) == [f"it was purged {now}"]
 

@@ -116,14 +116,14 @@ def test_the_stories_name_each_other() -> None:
         first = broker.publish("b", "1")
         subscription.take()[0].reject(reason="broken")
         subscription.close()
-        [died] = [event for event in broker.story(first) if event.event == "expired"]
+        [died] = [event for event in broker.story(first) if event.event == "rejected"]
         [letter] = died.details["letters"]  # type: ignore[misc]
         assert died.details["reason"] == "broken"
         broker.redrive("dead")
         published, moved = broker.story(letter)
         assert (published.details["of"], published.details["from_queue"]) == (first, "b")
         [again] = moved.details["moved_to"]  # type: ignore[misc]
-        assert (moved.event, moved.details["reason"]) == ("expired", "redriven")
+        assert (moved.event, moved.details["reason"]) == ("moved", "redriven")
         assert broker.story(again)[0].details["moved_from"] == letter
 
 

@@ -147,7 +147,7 @@ def test_deliveries_are_counted_over_a_restart(clean: bool) -> None:
         broker.restart()
         assert broker.subscribe("q", name="second").take() == []
         last = broker.story(mark)[-1]
-        assert (last.event, last.details["reason"]) == ("expired", "max_deliveries")
+        assert (last.event, last.details["reason"]) == ("delivery_limit", "max_deliveries")
 
 
 # --- order, barriers and depth --------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_two_deliveries_are_the_limit_when_the_holder_leaves_too(ways: tuple[str
                 holder.close()
         assert broker.subscribe("q").take() == []
         last = broker.story(mark)[-1]
-        assert (last.event, last.details["reason"]) == ("expired", "max_deliveries")
+        assert (last.event, last.details["reason"]) == ("delivery_limit", "max_deliveries")
 
 
 def test_the_second_cancel_is_the_last() -> None:

@@ -210,8 +210,8 @@ def test_timers_run_in_order_of_time() -> None:
             for event in broker.story(mark)
         ]
         assert times == [
-            *[("published", 0), ("leased", 0), ("returned", 10), ("leased", 10), ("expired", 20)],
-            *[("published", 0), ("due", 15), ("leased", 15), ("returned", 25), ("leased", 25), ("expired", 35)],
+            *[("published", 0), ("leased", 0), ("returned", 10), ("leased", 10), ("delivery_limit", 20)],
+            *[("published", 0), ("due", 15), ("leased", 15), ("returned", 25), ("leased", 25), ("delivery_limit", 35)],
         ]
         assert [message.body for message in subscription.take()] == [b"leased", b"leased", b"delayed", b"delayed"]
 

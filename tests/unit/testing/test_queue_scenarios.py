@@ -285,7 +285,7 @@ def test_max_deliveries_allows_so_many_whatever_ends_them() -> None:
         broker.advance(10)
         assert subscription.take() == []
         last = broker.story(mark)[-1]
-        assert (last.event, last.details["reason"]) == ("expired", "max_deliveries")
+        assert (last.event, last.details["reason"]) == ("delivery_limit", "max_deliveries")
 
 
 def test_a_limit_that_is_set_while_running_counts_what_was_before() -> None:
@@ -551,7 +551,7 @@ def test_a_back_off_survives_a_crash_and_attempts_end_it() -> None:
         message.cancel()
         broker.advance(60)
         assert subscription.take() == []
-        assert broker.story(mark)[-1].event == "expired"
+        assert broker.story(mark)[-1].event == "delivery_limit"
 
 
 # --- dead letters -------------------------------------------------------------------------------------------------

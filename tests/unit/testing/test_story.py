@@ -63,7 +63,7 @@ def test_queues_have_their_own_lines() -> None:
         assert [(event.event, event.queue) for event in broker.story(mark)] == [
             ("published", ""),
             ("settled", "a"),
-            ("expired", "b"),
+            ("rejected", "b"),
         ]
         assert broker.story(mark)[-1].details == {"reason": "forced_expire", "by": "me"}
 

@@ -100,8 +100,7 @@ def _ended(event: Event) -> Reason:
         case word if word in ENDS.values():
             letters = details.get("letters") or details.get("moved_to")
             after = f"; what came of it is {', '.join(map(str, letters))}" if isinstance(letters, list) else ""  # pyright: ignore[reportUnknownArgumentType] - JSON
-            why = details.get("why") or details.get("reason")
-            return Reason(word, f"{_DIED.get(word, f'it was {word}')} {when}{by}: {why}{after}")
+            return Reason(word, f"{_DIED.get(word, f'it was {word}')} {when}{by}: {details['reason']}{after}")
         case "dropped":
             return Reason("dropped", f"it was dropped {when}{by}: {details.get('reason')}")
         case "purged":

@@ -44,7 +44,7 @@ class Event:
 
     published   details: topic, queues, and not_before, expires_at, priority where set; `of` for a dead letter: the
                 bookmark of the message that died; `moved_from` for one that the server moved or sent on; with either,
-                and for what a full queue refused, `from_queue`, `reason`, `why` as they ended there
+                and for what a full queue refused, `from_queue`, `reason`, `cause` as they ended there
     recovered   a queue takes it that was not there, or not asked, when it was published
     barrier     it is one in this queue
     leased      consumer, client, attempt: which delivery it is of those that somebody may have seen
@@ -53,8 +53,9 @@ class Event:
     due         a delay is over
     rescheduled not_before, by
     settled     by, or for a barrier that was released `barrier`: to how many subscriptions it went
-    rejected, expired, delivery_limit, maxlen, replaced, poison     it left the queue without success: reason (the
-                causes), `why` in the words of who refused it, by, and `letters`: bookmarks of its dead letters
+    rejected, expired, delivery_limit, maxlen, replaced, poison     it left the queue without success: reason (one or
+                several of `records.causes`; in the words of who refused it where there are any, and then `cause`), by,
+                and `letters`: bookmarks of its dead letters
     moved       the server published it elsewhere: reason (moved, redriven, due), by, and `moved_to`
     dropped     reason, by: `maxlen` and `replaced` where no dead letter is asked for, `cancelled` for one that was
                 withdrawn, `recovery_point` for one from before it
@@ -219,8 +220,10 @@ class Teller:
         event = WORDS[record.kind]
         if record.kind is Kind.EXPIRE:
             details.pop("left", None)  # what actions still had to do
-            details.update(_why(details))
-            event = ended(str(details["reason"]))
+            event = ended(told(details)[0])
+            ending = _why(details)
+            details.pop("why", None)
+            details.update(ending)
         self._tell(record, event, number, **details)
         if record.kind in LAST:
             self.at.discard(number)
@@ -407,10 +410,10 @@ def _whom(to: Sequence[tuple[str, str, int]], pairs: object, lsn: int) -> dict[s
     return {}
 
 
-def _why(header: Mapping[str, object]) -> dict[str, object]:
+def _why(header: Mapping[str, object]) -> dict[str, str]:
     """Causes and words of an EXPIRE record."""
     causes, why = told(header)
-    return {"reason": causes, "why": why} if why else {"reason": causes}
+    return {"reason": why, "cause": causes} if why else {"reason": causes}
 
 
 def _json(header: bytes) -> dict[str, object]:
