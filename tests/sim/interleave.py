@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 from penstock.server.upkeep import keeper as keepers
+from penstock.server.upkeep import retention
 from penstock.server.without_pandas import do_without_pandas
 from penstock.testing.clock import FakeClock
 from sim import baton as threads
@@ -49,6 +50,7 @@ def simulated_threads() -> Iterator[None]:
             touched.append((module, module.threading))
             module.threading = THREADING  # type: ignore[attr-defined]
     beats, keepers.RETENTION_BEATS = keepers.RETENTION_BEATS, 2
+    least, retention.ROLL_LEAST = retention.ROLL_LEAST, 500
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that a power cut found before their start
@@ -60,6 +62,7 @@ def simulated_threads() -> Iterator[None]:
         gc.unfreeze()
         gc.enable()
         keepers.RETENTION_BEATS = beats
+        retention.ROLL_LEAST = least
         for module, threading in touched:
             module.threading = threading  # type: ignore[attr-defined]
 

@@ -41,6 +41,8 @@ from sim.stepdisk import StepDisk, StepLoop
 
 PERSISTENT = encode(Properties(delivery_mode=2))
 QUEUES = ("a", "b", "stream")
+HUGE = 1 << 50
+"""Bytes of a `StepDisk`: a share of it may be as few as a log of these houses has."""
 
 
 class Taker(Receiver):
@@ -119,7 +121,9 @@ class House:
         self.judge.open, self.judge.given = True, core.last_lsn
         section = LogSection(
             segment="64KiB",
-            retention=Retention(age=None, bytes=self.chance.choice(("0B", "0B", "12000B"))),
+            retention=self.chance.choice(
+                [*(Retention(bytes=size) for size in ("0B", "0B", "12000B")), Retention(share=12_000 / HUGE)]
+            ),
             checkpoint_bytes=self.chance.choice(("1500B", "4000B", "1GiB")),
         )
         self.keeper = self.keeper_type(self.engine, self.pool, section, self.loop)

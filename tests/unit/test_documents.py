@@ -24,6 +24,7 @@ DOCUMENTS = (
     "docs/massive-queues.md",
     "docs/pipelines.md",
     "docs/replay.md",
+    "docs/retention.md",
     "docs/security.md",
     "docs/settling.md",
     "docs/sow.md",

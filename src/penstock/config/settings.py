@@ -40,6 +40,9 @@ from penstock.records.sow import wrong
 
 Number: TypeAlias = StrictInt | StrictFloat
 
+FOREVER = "forever"
+"""A retention that keeps everything."""
+
 
 class Server(Section):
     """`[server]`"""
@@ -80,11 +83,35 @@ class Amqp(Section):
     message_max: Size = Field(default=16 * MIB, ge=1, le=512 * MIB, description="Largest body of a message.")
 
 
-class Retention(Section):
-    """`retention` of `[log]`: when both are set, whichever is met first."""
+class ArchiveRetention(Section):
+    """`retention` of `archive`: when both are set, whichever is met first."""
 
     age: Duration | None = Field(default=None, ge=0, description="How long settled messages stay readable.")
     bytes: Size | None = Field(default=None, ge=0, description="How much log is kept before settled messages go.")
+
+
+class Retention(ArchiveRetention):
+    """`retention` of `[log]`: of what is set, whichever is met first; `"forever"` keeps all.
+
+    With nothing set a data folder goes by the default of the version that made it: see `server.upkeep.retention`.
+    """
+
+    share: Number | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="The part of the room on its disk, which is what it takes and what is free, that the log may take "
+        "before settled messages go; 1 is all of it.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_a_word(cls, value: object) -> object:
+        if value == FOREVER:
+            return {"share": 1}
+        if isinstance(value, str):
+            raise ValueError(f'{value!r} is no retention: give "{FOREVER}", or a table with age, bytes or share')
+        return value
 
 
 class ArchiveSection(Section):
@@ -103,7 +130,7 @@ class ArchiveSection(Section):
     file_bytes: Size = Field(
         default=128 * MIB, ge=64 * 1024, le=4096 * MIB, description="Small files of a day are merged up to this size."
     )
-    retention: Retention | None = Field(
+    retention: ArchiveRetention | None = Field(
         default=None, description="How long archived days stay, and how many bytes of them.  Default: for ever."
     )
 
@@ -115,7 +142,10 @@ class LogSection(Section):
         default=256 * MIB, ge=64 * 1024, le=1024 * MIB, description="Size at which a new file begins."
     )
     retention: Retention = Field(
-        default=Retention(age=None, bytes=None), description="When settled messages may leave the disk.  Unset: never."
+        default=Retention(age=None, bytes=None, share=None),
+        description='When settled messages that nobody needs leave the disk; "forever": never.  Unset: when the log '
+        "takes more than half of the room on its disk, that is, more than is free; never in data folders of versions "
+        "that kept everything.",
     )
     archive: ArchiveSection | None = Field(
         default=None, description="Keep closed segments as Parquet files; retention moves on after that alone."

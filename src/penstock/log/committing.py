@@ -133,6 +133,33 @@ class Committing:
         """Whether publishes must be refused because the disk is full.  Acks still have room."""
         return self._room.full
 
+    @property
+    def kept_free(self) -> int:
+        """Bytes of the disk that no other work of the server may take; 0: it is not asked."""
+        return 2 * self.settings.low_space + self.settings.reserve if self.settings.low_space else 0
+
+    @property
+    def lacking(self) -> int:
+        """Bytes that must become free for publishes to be taken for a while; 0: none, or the disk is not asked."""
+        return self._room.lacking()
+
+    @property
+    def room_left(self) -> int:
+        """Bytes that the log can still write: zeros, the reserve, and what the disk has free.  Any thread."""
+        return self._room.left()
+
+    def lend(self) -> int:
+        """On a full disk free a part of the reserve, for work that frees more; how many bytes.  Any thread; OSError."""
+        return self._room.lend()
+
+    def roll(self) -> None:
+        """Go on in a new segment, soon: the present one, if it has rows, is closed as it is."""
+        if self.broken or self._closed or not self._catalog.segments[-1].rows:
+            return
+        self._gathered.must_roll = self._gathered.must_sync = self._gathered.urgent = True
+        if self._running is None:
+            self._hand_over()
+
     def flush(self) -> None:
         """Commit all that is gathered and wait until it is durable, or the log is broken."""
         while self._running is not None or ((self._gathered.entries or self._gathered.must_sync) and not self.broken):
@@ -244,6 +271,8 @@ class Committing:
                 self._catalog.add(segment)
             segment.add(first, last, offset, length, rows, checked=False)
             self.bytes_written += length
+        if self._appender.segment is not self._catalog.segments[-1]:  # begun, and nothing is in it yet
+            self._catalog.add(self._appender.segment)
         now = self._clock.mono()
         self._idle_since = now
         if commit.sync:
@@ -254,7 +283,7 @@ class Committing:
             self._unmarked = True
         if commit.sync:
             self.synced = self.durable
-            if not self._gathered.entries:  # a sync that was asked for has come with this commit
+            if not (self._gathered.entries or self._gathered.must_roll):  # a sync that was asked for came with this
                 self._gathered.urgent = self._gathered.must_sync = False
         self._base_floor = max(self._base_floor, self._gathered.base_floor(self.synced))
         if self._thread is not None and self._gathered.urgent:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.errors import DataFolderInUse
 from penstock.log.descriptors import lent
+from penstock.log.room import out_of_space
 
 LOCK_NAME = "lock"
 """The file in the data folder that is locked; it stays when the server stops, since removing it would race."""
@@ -179,9 +180,15 @@ class OsDisk:
             os.close(fd)
             who = f" (process {holder})" if holder else ""
             raise DataFolderInUse(f"the data folder {self.folder} is in use by another server{who}") from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         self._lock_fd = fd
+        told = b"%d\n" % os.getpid()
+        try:
+            os.pwrite(fd, told, 0)  # over what is there: that takes no room
+            os.ftruncate(fd, len(told))
+        except OSError as error:
+            if not out_of_space(error):
+                raise
+            # the lock holds all the same: who meets it is told of no process, or of an earlier one
 
     def unlock(self) -> None:
         """Let another process have the folder."""

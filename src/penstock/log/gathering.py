@@ -39,6 +39,7 @@ class Gathering:
         self.rows = 0
         self.urgent = False  # somebody waits
         self.must_sync = False
+        self.must_roll = False  # the next commit begins a new segment
         self.lazy_since = 0  # mono microseconds when the oldest entry that nobody waits for came; 0: there is none
         self._base = False  # there is a base among the entries
         self._bases: deque[tuple[int, int]] = deque()  # (last LSN, floor) of bases not yet durable
@@ -81,14 +82,16 @@ class Gathering:
 
     def take(self, synced: int, sync: bool) -> Commit:
         """All of it as a commit.  `synced`: the LSN known to be synced."""
-        commit = Commit(self.entries, synced, sync, size=self.bytes, rows=self.rows, base=self._base)
+        commit = Commit(
+            self.entries, synced, sync, size=self.bytes, rows=self.rows, base=self._base, roll=self.must_roll
+        )
         self.drop()
         return commit
 
     def drop(self) -> None:
         """Forget what has gathered."""
         self.entries, self.bytes, self.rows = [], 0, 0
-        self.urgent = self.must_sync = self._base = False
+        self.urgent = self.must_sync = self.must_roll = self._base = False
         self.lazy_since = 0
 
     def base_floor(self, synced: int) -> int:

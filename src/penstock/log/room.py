@@ -19,6 +19,8 @@ _STEP = 1 << 20
 _SMALL_STEP = 1 << 18
 _BULK = 1 << 18
 """Commits of this size pay for their own blocks: zeros below them would only write everything twice."""
+NOT_LENT = 4
+"""The part of the reserve that work which frees more leaves to the acks: one in so many."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -43,6 +45,7 @@ class Room:
         self._offset = 0
         self._bulk = False  # the last commit was a large one
         self._lock = threading.Lock()
+        self._reserving = threading.Lock()  # whoever takes from the reserve or fills it
         self._wake: threading.Semaphore | None = None
         self._thread: threading.Thread | None = None
 
@@ -73,11 +76,36 @@ class Room:
     def give_reserve(self) -> bool:
         """Free the reserve for a write that found the disk full.  False when there is none left."""
         self.full = True
-        if not self._held:
-            return False
-        self._held = 0
-        self._disk.remove(RESERVE)
-        return True
+        with self._reserving:
+            if not self._held:
+                return False
+            self._held = 0
+            self._disk.remove(RESERVE)
+            return True
+
+    def left(self) -> int:
+        """Bytes that can still be written in all.  Any thread."""
+        return max(0, self._zeroed - self._offset) + self._held + self._disk.free()
+
+    def lacking(self) -> int:
+        """Bytes to be freed so that the disk is not full, and not at once full again."""
+        if not self._low_space:
+            return 0
+        return max(0, 2 * self._low_space + self._reserve - self._held - self._disk.free())
+
+    def lend(self) -> int:
+        """Free a part of the reserve; how many bytes.  It is filled again first when there is space.  OSError."""
+        with self._reserving:
+            rest = self._reserve // NOT_LENT
+            if not self.full or self._held <= rest:
+                return 0
+            file = self._disk.open(RESERVE)
+            try:
+                file.truncate(rest)
+            finally:
+                file.close()
+            lent, self._held = self._held - rest, rest
+            return lent
 
     def recheck(self) -> None:
         """Ask whether the disk is still full, or has become so."""
@@ -157,6 +185,10 @@ class Room:
 
     def _fill_reserve(self) -> bool:
         """Make the reserve whole.  False when there is no space for it."""
+        with self._reserving:
+            return self._filled()
+
+    def _filled(self) -> bool:
         disk = self._disk
         if not self._reserve or self._held >= self._reserve:
             return True

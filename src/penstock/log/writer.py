@@ -17,7 +17,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 from penstock.log.descriptors import exhausted
-from penstock.log.encode import Encoded, Encoder
+from penstock.log.encode import Encoder
 from penstock.log.frame import END_OF_STREAM, SEALED
 from penstock.log.index import Segment
 from penstock.log.room import Room, out_of_space
@@ -47,6 +47,7 @@ class Commit:
     size: int = 0  # bytes, as gathered
     rows: int = 0
     base: bool = False  # there is a base among the entries
+    roll: bool = False  # go on in a new segment first, if there are rows in the present one
     placed: list[Placed] = field(default_factory=list["Placed"])
     end: int = 0  # where the segment ends after a mark
     error: BaseException | None = None
@@ -168,12 +169,14 @@ class Appender:
         try:
             if self._room.failure is not None:
                 raise self._room.failure
+            if commit.roll and self._offset > self.segment.start:
+                self._roll(self._last + 1)
             small = commit.rows <= self._rows and commit.size <= self._bytes and not commit.base and commit.rows
             batches = [commit.entries] if small else cut(commit.entries, self._rows, self._bytes)
             for entries in batches:
                 made = self.encoder.encode(entries, commit.synced, self._offset)
                 if self._offset + made.size > self._limit and self._offset > self.segment.start:
-                    self._roll(made)
+                    self._roll(made.first)
                     self.encoder.move(made, self._offset)
                 self._write(made.size, made.head, made.rest)
                 place = (self.segment, made.first, made.last, self._offset, made.size, made.rows)
@@ -224,14 +227,16 @@ class Appender:
         if not self._room.give_reserve():
             raise NoRoom(error.errno, error.strerror) from error
 
-    def _roll(self, made: Encoded) -> None:
-        """Go on in a new file.  On a full disk go on in the old one: a long segment is better than a broken log.
+    def _roll(self, first: int) -> None:
+        """Go on in a new file, whose rows have this LSN or a higher one.
+
+        On a full disk go on in the old one: a long segment is better than a broken log.
 
         The same where the process has no descriptor left; the next commit tries again.
         """
         old = self.segment
         old.file.sync()
-        header = SegmentHeader(old.header.origin, made.first, self._last)
+        header = SegmentHeader(old.header.origin, first, self._last)
         try:
             new = create_segment(self._disk, header)
         except OSError as error:

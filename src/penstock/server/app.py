@@ -11,11 +11,13 @@ import logging
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
 import orjson
@@ -41,11 +43,13 @@ from penstock.server.guard.listening import Entry
 from penstock.server.guard.opening import entry_of
 from penstock.server.logins import Logins
 from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, open_core
+from penstock.server.opening.making_room import make_room
 from penstock.server.opening.progress import Lines, Progress, Show
 from penstock.server.opening.starting import Starting
 from penstock.server.paging.scratch import Pager, Scratch
 from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse
+from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.stopping import Stopping
 from penstock.server.upkeep.keeper import Keeper
 from penstock.server.users import Users
@@ -242,6 +246,7 @@ class Server:
                 )  # fmt: skip
                 self.engine.archive, self.engine.past = archive, Whole(self.log, archive, self.bulk)
             self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
+            self.engine.keeper = self.keeper
             self.pace = self.keeper.pace
             limits = Limits(
                 frame_max=settings.amqp.frame_max,
@@ -266,7 +271,6 @@ class Server:
                 limits=flight_limits(settings),
                 scratch=str(data),
             )
-            self.flight.queries.sweep()
             self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
             self.flight.actions.table |= ArchiveAction(self.flight.handover).table
             self.flight.actions.table |= administration(self, self.flight.handover)
@@ -300,7 +304,9 @@ class Server:
 
     def _recover(self, disk: OsDisk) -> tuple[Log, Recovered]:
         """In a thread: the loop answers HTTP meanwhile."""
+        rmtree(disk.folder / STATEMENTS, ignore_errors=True)  # what an earlier process has left
         log = self._opened = Log.open(disk, self.clock, self._log_settings(), self.progress.watch, mends=False)
+        make_room(log, time.sleep, self.progress.watch)
         return log, open_core(log, self.clock, self.settings, seed=secrets.randbits(64), watch=self.progress.watch)
 
     async def _boot_durable(self) -> None:

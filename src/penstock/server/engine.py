@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.ports import Clock
     from penstock.server.upkeep.archive import Archiving
+    from penstock.server.upkeep.keeper import Keeper
 
 
 class Engine:
@@ -96,6 +97,7 @@ class Engine:
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
         self.past: Spread = log  # what can be read back: the log, and its archive where there is one
         self.archive: Archiving | None = None
+        self.keeper: Keeper | None = None  # who tends the log, where somebody does
         self.walked = Walked(self)
         self.readers: list[Callable[[], int | None]] = []  # each: the lowest LSN that running reads may still need
         self.row_readers: list[Callable[[], int | None]] = []  # the same; they need rows, whichever file has them

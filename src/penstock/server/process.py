@@ -84,6 +84,8 @@ def tell(server: Server, ready: Ready) -> None:
         say(f"setting {setting} = {value} ({origin})")
     if len(some) > SETTINGS_SHOWN:
         say(f"{len(some) - SETTINGS_SHOWN} more settings are not the default; /api/overview has all")
+    for line in server.keeper.lines():
+        say(line)
     if settings.server.sync != "commit":
         say(f"warning: sync = {settings.server.sync!r}: a confirm does not mean that the message is on disk")
     if server.tls is not None and (why := server.tls.complaint()) is not None:

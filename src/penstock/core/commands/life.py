@@ -20,7 +20,7 @@ from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
-from penstock.core.state.durable import DurableState, Ints, flat, spread
+from penstock.core.state.durable import DEFAULTS, DurableState, Ints, flat, spread
 from penstock.core.state.needs import living_pairs
 from penstock.errors import InvalidArgument
 from penstock.records.actions import Action
@@ -89,6 +89,7 @@ class Life(RecoveryCommands):
         )
         core._publisher.keyed = core._keyed if core._keyed.sows else None
         core._unclean = state.unclean
+        core._defaults = state.defaults
         for number, queue in core._admin.by_id.items():
             for name, chunks in core.streams.held(number).items():
                 core._holdings.restore(now, queue, name, chunks)
@@ -101,9 +102,13 @@ class Life(RecoveryCommands):
         """
         if next_lsn < self._out.next_lsn:
             raise InvalidArgument(f"LSN {next_lsn} was given before; the next is {self._out.next_lsn}")
+        new = not self._out.last_lsn  # nothing was ever logged
         self._out.next_lsn = next_lsn
         now = self._at(now)
-        lsn = self._out.record(Kind.BOOT, "", {"clean": clean, "instance": self.instance, "version": LOG_VERSION})
+        told: dict[str, object] = {"clean": clean, "instance": self.instance, "version": LOG_VERSION}
+        if new:
+            told["defaults"] = self._defaults = DEFAULTS
+        lsn = self._out.record(Kind.BOOT, "", told)
         self._booted = lsn
         self.streams.keeping.begin(now)
         if not clean:
@@ -144,7 +149,7 @@ class Life(RecoveryCommands):
 
     def snapshot(self) -> Snapshot:
         """Begin to take the durable state: everything but the queues, as copies.  `capture` goes on."""
-        state = DurableState(self._out.last_lsn, self._unclean)
+        state = DurableState(self._out.last_lsn, self._unclean, defaults=self._defaults)
         self._topology.save(state)
         self._interning.save(state)
         state.streams = {name: s.copy() for name, s in self.streams.states.items()}

@@ -106,6 +106,7 @@ class Parts:
         self._older_topics: dict[tuple[str, str, str], Topic] = {}
         self._topics_version = -1
         self._unclean = 0
+        self._defaults = 0  # of the folder: see `core.state.durable`
         self._cancelled: dict[int, int] = {}  # by queue id, since the start
         self._booted = 0  # LSN of this process's BOOT record
         self._recovered = 0  # LSN of the last RECOVERED record
@@ -129,6 +130,11 @@ class Parts:
     def expire_publishers(self, now: Now, expiration: int | None) -> None:
         """Forget publishers of whom nothing came for so many microseconds; None: never."""
         self._publisher.publishers.expire_after(self._at(now), expiration)
+
+    @property
+    def defaults(self) -> int:
+        """Which defaults this folder goes by: see `core.state.durable.DEFAULTS`."""
+        return self._defaults
 
     @property
     def booted(self) -> int:

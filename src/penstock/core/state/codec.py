@@ -89,7 +89,7 @@ def canonical(state: DurableState) -> DurableState:
         state.routes,
         state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
         state.deferred, state.acted, state.policies, state.addresses, state.exchange_rules,
-        state.sizes.only(living_pairs(queues.values())), state.sink_marks, state.measured,
+        state.sizes.only(living_pairs(queues.values())), state.sink_marks, state.defaults, state.measured,
     )  # fmt: skip
 
 
@@ -124,6 +124,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
     head = _filled(
         last_lsn=state.last_lsn,
         unclean=state.unclean,
+        defaults=state.defaults,
         exchanges=[
             [vhost, name, x.type, x.durable, x.auto_delete, x.internal, wrap(x.arguments), x.used]
             for (vhost, name), x in sorted(state.exchanges.items())
@@ -231,6 +232,7 @@ def _decode(data: bytes) -> DurableState:
         raise ValueError(f"the encoded state is cut: {len(data)} bytes of at least {place}")
     head = cast("dict[str, list[list[object]]]", orjson.loads(data[_HEAD.size : place]))
     state = DurableState(cast(int, head.get("last_lsn", 0)), cast(int, head.get("unclean", 0)))
+    state.defaults = cast(int, head.get("defaults", 0))
     nothing: dict[str, object] = {}
     for vhost, name, kind, durable, auto_delete, internal, arguments, used in head.get("exchanges", ()):
         state.exchanges[str(vhost), str(name)] = ExchangeState(

@@ -77,6 +77,10 @@ def flat(chunks: Iterable[Chunk]) -> Ints:
     return lsns
 
 
+DEFAULTS = 1
+"""Settings that nobody made go by the defaults of a folder's first start, which its first BOOT record names; without
+a word there it is 0.  What they are is for whoever has the settings to know; 1 has brought the log's retention."""
+
 CHUNK = 65_536
 """LSNs in a chunk of a state at most, unless the chunk is a range."""
 
@@ -264,6 +268,7 @@ class DurableState:
     exchange_rules: dict[tuple[str, str], ExchangeRule] = field(default_factory=dict[tuple[str, str], ExchangeRule])
     sizes: Sizes = field(default_factory=Sizes)  # of what waits, and perhaps of more
     sink_marks: dict[str, SinkMark] = field(default_factory=dict[str, SinkMark])  # of the queries in `sinks`, if known
+    defaults: int = 0  # see `DEFAULTS`: of the version that made the folder
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:

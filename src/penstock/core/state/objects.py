@@ -64,6 +64,7 @@ class Objects:
         self._topology = Topology()
         self._topology.load(start)
         self._unclean = start.unclean
+        self._defaults = start.defaults
         self._ids: dict[tuple[str, str], int] = {}
         for queue in start.queues.values():
             self._add_queue(queue)
@@ -82,6 +83,7 @@ class Objects:
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
         state.unclean = self._unclean
+        state.defaults = self._defaults
         self._topology.save(state)
         for number, queue in sorted(self.queues.items()):
             state.queues[number] = queue.finished(state.last_lsn)
@@ -287,8 +289,10 @@ class Objects:
 
     def _boot(self, row: Row) -> None:
         """Exclusive and non-durable queues, non-durable exchanges and transient messages end."""
-        if not load(row.header).get("clean"):
+        header = load(row.header)
+        if not header.get("clean"):
             self._unclean = row.lsn
+        self._defaults = cast("int", header.get("defaults", self._defaults))
         for number in [n for n, queue in self.queues.items() if queue.state.exclusive or not queue.state.durable]:
             self._drop_queue(number)
         self._topology.boot()

@@ -39,6 +39,10 @@ class Ended(Exception):
     """The other side is gone."""
 
 
+class TooLarge(Ended):
+    """The other side announced a frame beyond the bound; nothing of it was taken."""
+
+
 def send(sock: socket.socket, head: Mapping[str, object] | None, *payload: bytes | memoryview) -> None:
     """One frame.  Ended when nobody reads any more."""
     encoded = b"" if head is None else orjson.dumps(head)
@@ -68,19 +72,25 @@ class Spare:
 
 
 def receive(
-    sock: socket.socket, wanted: Callable[[], bool] | None = None, spare: Spare | None = None
+    sock: socket.socket,
+    wanted: Callable[[], bool] | None = None,
+    spare: Spare | None = None,
+    *,
+    head_most: int = HEAD_MAX,
+    most: int = PAYLOAD_MAX,
 ) -> tuple[dict[str, Any] | None, memoryview]:
     """One frame: its head, None when empty, and its payload, in memory of `spare` if that is given.
 
-    `wanted` is asked while nothing comes; False gives up with Ended.  Ended too when the other side is gone.
+    `wanted` is asked while nothing comes; False gives up with Ended.  Ended too when the other side is gone, TooLarge
+    for a head or a payload of more bytes than these.
     """
     if wanted is not None:
         _wait(sock, wanted)
     try:
         prefix = _exactly(sock, _PREFIX.size)
         head_size, _, size = _PREFIX.unpack(prefix)
-        if head_size > HEAD_MAX or size > PAYLOAD_MAX:
-            raise Ended
+        if head_size > head_most or size > most:
+            raise TooLarge(f"a head of {head_size} bytes and {size} bytes behind it, of {head_most} and {most}")
         head = cast("dict[str, Any]", orjson.loads(_exactly(sock, head_size))) if head_size else None
         return head, _exactly(sock, size, spare)
     except OSError as error:

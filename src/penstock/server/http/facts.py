@@ -93,6 +93,8 @@ class Facts:
             "durable_lsn": engine.log.durable,
             "last_lsn": engine.core.last_lsn,
         }
+        if engine.keeper is not None:
+            health["retention"] = engine.keeper.rule
         if damaged := engine.log.damage.batches:
             health["damaged_batches"] = damaged
             health["damage"] = engine.log.damage.sentences(DAMAGE_SHOWN)
@@ -118,6 +120,7 @@ class Facts:
             "origin": str(self._server.log.origin),
             **({} if tls is None else {"tls": tls.facts()}),
             "memory": self._server.engine.bodies.budget.by_name(),
+            **({} if (keeper := self._server.engine.keeper) is None else {"retention": keeper.told()}),
             "settings": {name: {"value": value, "from": origin} for name, value, origin in in_force(settings)},
         }
 

@@ -13,6 +13,7 @@ from typing import Final
 STAGES: Final[Mapping[str, tuple[str, float]]] = {
     "checking": ("checking segments", 0.2),
     "checkpoint": ("loading the checkpoint", 0.25),
+    "room": ("waiting for room on the disk", 0.25),
     "folding": ("folding records", 0.85),
     "queues": ("building queues", 0.95),
     "finishing": ("finishing decided batches", 0.99),

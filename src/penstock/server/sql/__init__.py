@@ -4,3 +4,6 @@
 
 The child has no door, no user and no file but a folder for what does not fit into its memory.
 """
+
+FOLDER = "sql.tmp"
+"""In the data folder: what statements put aside while they run.  Nobody needs it after a stop."""

@@ -1,6 +1,6 @@
 """The SQL process: `python -m penstock.server.sql.child FD`, one statement after another.
 
-    in   {"sql", "memory", "spill", "folder", "threads"}
+    in   {"sql", "memory", "spill", "by_disk", "folder", "threads"}
     out  {"statement": ...}             the tables it names
     in   {"tables": [[schema, name]]}   and then one socket a table, with an Arrow stream and `COMPLETE`
     out  {"schema": true} + schema, batches, {"end": {}}; or {"error": ...} at any time
@@ -99,7 +99,8 @@ def serve(sock: socket.socket, ceiling: Ceiling) -> None:
     head, _ = frames.receive(sock)
     if head is None:
         raise frames.Ended
-    engine = Engine(Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"]))
+    bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"], head.get("by_disk", False))
+    engine = Engine(bounds)
     try:
         ceiling.set(head["memory"])
         answer_to(sock, engine, head["sql"])

@@ -24,6 +24,7 @@ from penstock.server.sql.fields import LARGE, SIGNED, UNSIGNED, Fields, Shape
 from penstock.server.sql.kept import Aside, Kept
 from penstock.server.sql.result import PIECE_BYTES, pieces, quoted, selection
 from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Statement, Use, examine
+from penstock.units import format_size
 
 RESULT_ROWS = 10_000
 """Rows of a batch of the result, about; fewer where rows are wide."""
@@ -39,12 +40,16 @@ WHOLE = f"CASE WHEN json_valid({TEXT}) AND json_type({TEXT}) = 'OBJECT' THEN {TE
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a statement may take.  `spill` bytes on disk; `folder` may not be there yet."""
+    """What a statement may take.  `spill` bytes on disk; `folder` may not be there yet.
+
+    by_disk: there is no more on the disk; the setting would allow it.
+    """
 
     memory: int
     spill: int
     folder: Path
     threads: int
+    by_disk: bool = False
 
     @property
     def counted(self) -> int:
@@ -59,6 +64,7 @@ class Engine:
         threads = max(1, min(bounds.threads, bounds.memory // THREAD_MEMORY))
         self._db: Any = duckdb.connect(":memory:", config={"threads": str(threads)})
         self._aside = Aside(bounds.folder, bounds.spill, bounds.memory // 8)
+        self._by_disk = bounds.spill if bounds.by_disk else None
         self._kept: list[Kept] = []
         self._locked = False
         self._set(
@@ -189,6 +195,11 @@ class Engine:
     def told(self, error: Exception) -> PenstockError:
         """An error as a user reads it, without places of this machine."""
         found = told(error)
+        if self._by_disk is not None and isinstance(found, ResourceExhausted):
+            found = ResourceExhausted(
+                f"the statement needs more than sql.memory and the disk allow: of what is free it may put aside "
+                f"{format_size(self._by_disk // 1024 * 1024)}, the log keeps the rest; read less, or free space there"
+            )
         place = str(self._aside.folder)
         return type(found)(str(found).replace(place, "sql.tmp")) if place in str(found) else found
 

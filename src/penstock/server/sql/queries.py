@@ -27,7 +27,9 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Resou
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk import frames
 from penstock.server.flight.handover import Abandoned
+from penstock.server.sql import FOLDER
 from penstock.server.sql.process import Child, Children
+from penstock.server.sql.result import PIECE_BYTES, ROW_BYTES_MOST
 from penstock.server.sql.statement import COMPLETE, Statement, Use
 from penstock.server.sql.tables import Found, find, missing, names
 from penstock.wire.flight.failures import error_from
@@ -40,9 +42,6 @@ if TYPE_CHECKING:
     from penstock.wire.flight.commands import Get
 
 logger = logging.getLogger("penstock.sql")
-
-FOLDER = "sql.tmp"
-"""In the data folder: what statements put aside while they run.  Nobody needs it after a stop."""
 
 Rows = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 Read = Callable[["Caller", "Get"], Rows]
@@ -57,6 +56,14 @@ class SqlLimits:
     spill: int = 10 << 30  # of one statement, on disk
     at_once: int = 2
     timeout_s: float = 300.0
+
+
+ROOM_LEAST = 1 << 20
+"""With less than so many bytes to put aside a statement keeps to its memory."""
+
+HEAD_MOST = 16 << 20
+ANSWER_MOST = ROW_BYTES_MOST + PIECE_BYTES
+"""Bytes of a frame that a child may send: what it says of a statement, and a piece of the result."""
 
 
 class Queries:
@@ -132,13 +139,25 @@ class Queries:
         folder.mkdir(parents=True)
         return folder
 
+    def may_put_aside(self) -> tuple[int, bool]:
+        """Bytes that a statement which begins may put aside, and whether the disk sets that bound.
+
+        Each of those that may run at once gets its part of what is free beyond what the log keeps, so that all of them
+        together never take more.
+        """
+        log = self._handover.engine.log
+        room = (log.disk.free() - log.kept_free) // self.limits.at_once
+        room = room if room >= ROOM_LEAST else 0
+        return (room, True) if room < self.limits.spill else (self.limits.spill, False)
+
+    def short(self) -> bool:
+        """Whether the disk has no more than what the log keeps for itself: the log, or others, took the rest since."""
+        log = self._handover.engine.log
+        return bool(log.kept_free) and log.disk.free() < log.kept_free
+
     def left(self) -> None:
         """A statement has ended."""
         self._room.release()
-
-    def sweep(self) -> None:
-        """Remove what statements of an earlier process have left."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
         """No more statements."""
@@ -172,6 +191,7 @@ class Query(Iterator[pa.RecordBatch]):
         self._feeds: list[Feed] = []
         self._waits = False  # the child wants to know its tables
         self._done = False  # the child can take another statement
+        self._short = False  # ended for the sake of the disk
         self._schema: pa.Schema | None = None
         self._listed: Iterator[pa.RecordBatch] = iter(())
         self._scratch = queries.scratch()
@@ -186,10 +206,12 @@ class Query(Iterator[pa.RecordBatch]):
     def begin(self) -> pa.Schema:
         """Feed the tables; the schema of the result."""
         child, limits = self._living(), self._queries.limits
+        spill, by_disk = self._queries.may_put_aside()
         request: dict[str, object] = {
             "sql": self._sql,
             "memory": limits.memory,
-            "spill": limits.spill,
+            "spill": spill,
+            "by_disk": by_disk,
             "folder": str(self._scratch),
             "threads": max(1, (os.cpu_count() or 2) // 2),
         }
@@ -254,7 +276,9 @@ class Query(Iterator[pa.RecordBatch]):
     def _frame(self) -> tuple[dict[str, Any] | None, memoryview]:
         """What the child says next.  Raises what went wrong: with a table, with the statement, or with the child."""
         try:
-            head, payload = frames.receive(self._living().sock, self._wanted)
+            head, payload = frames.receive(self._living().sock, self._wanted, head_most=HEAD_MOST, most=ANSWER_MOST)
+        except frames.TooLarge as large:
+            raise ResourceExhausted(f"the process of the statement answers with more than it may: {large}") from None
         except frames.Ended:
             raise self._why() from None
         if head is not None and "error" in head:
@@ -265,7 +289,8 @@ class Query(Iterator[pa.RecordBatch]):
         return head, payload
 
     def _wanted(self) -> bool:
-        return not self._caller.gone() and time.monotonic() < self._until
+        self._short = self._scratch.exists() and any(self._scratch.iterdir()) and self._queries.short()
+        return not self._short and not self._caller.gone() and time.monotonic() < self._until
 
     def _why(self) -> BaseException:
         for feed in self._feeds:
@@ -273,6 +298,11 @@ class Query(Iterator[pa.RecordBatch]):
                 return feed.error
         if self._caller.gone():
             return Abandoned()
+        if self._short:
+            return ResourceExhausted(
+                "the statement was ended: with what it has put aside the disk has no more than the log needs; read "
+                "less, allow it more sql.memory, or free space there"
+            )
         if time.monotonic() >= self._until:
             seconds = self._queries.limits.timeout_s
             return Unavailable(f"the statement took longer than {seconds:g} s, which is sql.timeout")

@@ -42,6 +42,9 @@ _T = TypeVar("_T")
 MARGIN = 64 << 20
 """Bytes of the disk that a rewriting leaves free, beside what the log holds back for itself."""
 
+LEFT_PART = 4
+"""On a full disk a rewriting that leaves rows out leaves this part of `low_space` free: one in so many."""
+
 PAUSE_S = 0.002
 """In a thread of the server: how long it rests after each group of batches."""
 
@@ -133,9 +136,13 @@ class Compaction:
             state = await self._state()
             closed = await self._off(partial(_counted, closed, state))
             hold = min(engine.held(), held_from(state))  # what was settled for its delivery is on its way now
+        full, aims = engine.log.full, self._aims
+        if full:  # what does not free much has to wait, and what frees much goes in pieces that fit
+            aims = replace(aims, segment=min(aims.segment, max(room, 1)))
         tasks = [
-            task for task in plan(closed, hold, room, self._aims)
-            if not self._read(task) and not any(one.first in self._failed for one in task.segments)
+            task for task in plan(closed, hold, room, aims)
+            if (task.drops or not full) and not self._read(task)
+            and not any(one.first in self._failed for one in task.segments)
         ]  # fmt: skip
         return Look(tasks, state)
 
@@ -151,7 +158,7 @@ class Compaction:
         """Do the most useful thing, if there is one; the task that was done."""
         look = await self.look()
         for task in look.tasks:
-            if self.stopping or self._engine.log.full:
+            if self.stopping:
                 return None
             if await self.run(task, look.state, look.gain):
                 return task
@@ -240,7 +247,7 @@ class Compaction:
         floor = max([last, *(one.last for one in past)]) + 1
         state = await self._off(lambda: retirement.state_below(floor))
         self._base_size = len(state)
-        if self._puts_off(len(state), gain):
+        if self._puts_off(len(state), gain) or not retirement.room_for(state):
             return 0
         self._base_since = self._base_size = 0
         await self._synced(retirement.write_base(floor, state))
@@ -249,7 +256,7 @@ class Compaction:
     def _puts_off(self, size: int, gain: int) -> bool:
         """Whether a base of this size has to wait."""
         now = self._engine.clock.mono()
-        if 2 * size <= gain:
+        if 2 * size <= gain or (size < gain and self._engine.log.full):
             return False
         self._base_since = self._base_since or now
         return now - self._base_since < BASE_WAIT_US
@@ -292,7 +299,7 @@ class Compaction:
     def _room(self) -> int:
         log = self._engine.log
         if log.full:
-            return 0
+            return max(0, log.disk.free() - log.settings.low_space // LEFT_PART) if self._retirement.yields else 0
         held_back = log.settings.low_space + log.settings.reserve
         return log.disk.free() - held_back - (MARGIN if log.settings.low_space else 0)
 

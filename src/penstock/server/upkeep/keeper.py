@@ -14,13 +14,14 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.config.settings import FOREVER
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.log.listing import SegmentInfo
 from penstock.log.upkeep.plan import Aims
 from penstock.server.napping import nap
 from penstock.server.upkeep.compaction import Compaction, Elsewhere
 from penstock.server.upkeep.pacing import Pace, lag_us
-from penstock.server.upkeep.retention import Retirement
+from penstock.server.upkeep.retention import SHARE, Retirement, in_words, ruling, unsaid
 
 if TYPE_CHECKING:
     from penstock.config.settings import LogSection
@@ -72,7 +73,8 @@ class Keeper:
         """
         self.engine = engine
         self.checkpoints = 0
-        self.retirement = Retirement(engine, settings.retention)
+        self.retention = ruling(settings.retention, engine.core.defaults)
+        self.retirement = Retirement(engine, self.retention)
         aims = Aims(segment=settings.segment, compress=settings.compress_cold)
         self.compaction = Compaction(engine, self.retirement, pool, self._state, self._synced, aims, elsewhere)
         self._pool = pool
@@ -81,6 +83,7 @@ class Keeper:
         self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
         self._running: asyncio.Future[None] | None = None
         self._beats = 0  # since it last tended the log
+        self._looked = (0, 0)  # how far the log was then, and how many segments there were
         self._tended = 0
         self.pace = Pace(engine, loop.call_later)
         self._left = 0  # bytes that tending left of what the log had
@@ -89,6 +92,33 @@ class Keeper:
         self._seen = self._bytes  # bytes written as of the last beat
         self._untidy = False
         self._tidying: asyncio.Future[None] | None = None
+
+    @property
+    def rule(self) -> str:
+        """Which retention rules, in words."""
+        return in_words(self.retention)
+
+    def lines(self) -> list[str]:
+        """What whoever starts the server has to know of retention."""
+        if not unsaid(self._settings.retention):
+            return []  # it is among the settings that are told
+        if self.engine.core.defaults:
+            return [f"setting log.retention: {self.rule} (default)"]
+        told = (
+            "warning: this data folder was made by a version that kept the whole log by default, and goes on so until "
+            f"its disk is full; set log.retention: {{ share = {SHARE} }} is the default of new folders, "
+            f'"{FOREVER}" keeps everything without this line'
+        )
+        return [told]
+
+    def told(self) -> dict[str, object]:
+        """What rules retention, and how far the log is from it: bytes; None where nothing is said."""
+        rule, log = self.retention, self.engine.log
+        return {
+            "rule": self.rule, "age": rule.age, "bytes": rule.bytes, "share": rule.share,
+            "from": "default" if unsaid(self._settings.retention) else "settings",
+            "log_bytes": log.size, "most_bytes": self.retirement.most(),
+        }  # fmt: skip
 
     def beat(self) -> None:
         """Start a checkpoint when enough was logged since the last one, or delete what may go."""
@@ -105,8 +135,9 @@ class Keeper:
             return
         grown = engine.log.bytes_written - self._bytes
         # before checkpoints: under a load that makes one due each beat, too
-        if self._beats >= RETENTION_BEATS or outgrown:
+        if self._beats >= RETENTION_BEATS or outgrown or self._may_get_out():
             self._beats = 0
+            self._looked = self._seen_now()
             self._tended += 1
             self._running = asyncio.ensure_future(self._look_after(), loop=self._loop)
         elif grown >= self._settings.checkpoint_bytes or (
@@ -116,15 +147,23 @@ class Keeper:
 
     def _outgrown(self) -> bool:
         """Whether the log is beyond its retention, and has grown much since it was last tended."""
-        most = self._settings.retention.bytes
+        most = self.retirement.most()
         if most is None:
             return False
         slack, size = GROWTH_SEGMENTS * self._settings.segment, self.engine.log.size
         return size > most + slack and size - self._left > max(slack, self._left // GROWTH_PART)
 
+    def _may_get_out(self) -> bool:
+        """Whether the disk is full, and something has come since the log was last tended: a purge, acks."""
+        return self.engine.log.full and self.retirement.yields and self._looked != self._seen_now()
+
+    def _seen_now(self) -> tuple[int, int]:
+        log = self.engine.log
+        return log.durable, len(log.segments())
+
     def _lag_us(self) -> int:
         """How long a batch of publishes waits: the longer, the more has come since the log was last tended."""
-        most = self._settings.retention.bytes
+        most = self.retirement.most()
         if most is None:
             return 0
         slack = GROWTH_SEGMENTS * self._settings.segment
@@ -198,14 +237,21 @@ class Keeper:
             await asyncio.sleep(0)
         if self.stopping:
             return
+        log = self.engine.log
+        if log.full and self.retirement.yields and (lent := log.lend()):
+            logger.info("the disk is full: %d bytes of the reserve are free for work that frees more", lent)
+        if self.retirement.wants_a_new_segment():
+            log.roll()  # with a thread that writes it is closed at the next look
         await self._retire()
         compaction = self.compaction
-        if compaction.news() or self._tended % COMPACTION_LOOKS == 0:
+        if compaction.news() or self._tended % COMPACTION_LOOKS == 0 or log.full:
             for _ in range(REWRITINGS_MOST):
                 if await compaction.step() is None:
                     break
+        if log.full:
+            log.check_space()  # what has gone counts at once
         await compaction.index()
-        await self._loop.run_in_executor(self._pool, self.engine.log.give_back, self.engine.floor())
+        await self._loop.run_in_executor(self._pool, log.give_back, self.engine.floor())
         self._succeeded += 1
 
     async def compact(self, *, dry_run: bool = False) -> dict[str, object]:
@@ -245,9 +291,11 @@ class Keeper:
         due = await self._loop.run_in_executor(self._pool, self.retirement.due, self.engine.floor())
         if due is None:
             return
-        state = await self._loop.run_in_executor(self._pool, self.retirement.state_below, due)
-        lsn = self.retirement.write_base(due, state)
-        await self._synced(lsn)
+        if self.engine.log.base_floor < due:  # else it was written for a look that came too early
+            state = await self._loop.run_in_executor(self._pool, self.retirement.state_below, due)
+            if not self.retirement.room_for(state):
+                return
+            await self._synced(self.retirement.write_base(due, state))
         if self.engine.floor() < due:
             return  # a read began meanwhile; the base stands, and the segments go at a later look
         log = self.engine.log

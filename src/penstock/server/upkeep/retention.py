@@ -1,15 +1,19 @@
 """Which segments are past retention, which of them may go, and the base that must be durable before they do.
 
 A segment is past retention when it is closed and older than `retention.age`, or the log is larger than
-`retention.bytes`; with an archive, when it is archived too. It may go when moreover every message in it has left every
-queue of its route, and no stream, reader or delivery may ask for it again. Segments go from the front, so that what
-remains is one piece; where something in them is still needed, `server.compaction` leaves the rest out of them. The
-state as of the first kept LSN is folded from the old base and the segments that go, in a thread, and written as a
-base; `log.retire` deletes nothing before that base is durable.
+`retention.bytes`, or than `retention.share` of the room there is for it: of what it takes and what its disk has free.
+So a log that has the disk for itself may take that share of it, and where others fill the disk the log makes room; in
+any case as much as it takes for the disk not to be full.  With an archive it must be archived too.
+
+It may go when moreover every message in it has left every queue of its route, and no stream, reader or delivery may ask
+for it again. Segments go from the front, so that what remains is one piece; where something in them is still needed,
+`server.compaction` leaves the rest out of them. The state as of the first kept LSN is folded from the old base and the
+segments that go, in a thread, and written as a base; `log.retire` deletes nothing before that base is durable.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -18,10 +22,24 @@ import pyarrow as pa
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.log import SegmentInfo
+from penstock.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Retention
     from penstock.server.engine import Engine
+
+SHARE = 0.5
+"""The default since `DEFAULTS` 1: the log leaves at least as much free as it takes.  Before, everything was kept."""
+
+ROLL_LEAST = 1 << 20
+ROLL_PART = 8
+"""A segment that is written to is closed, so that it can be past retention, when it has so many bytes and is this part
+of the log: on a small disk it may be most of it."""
+
+ACKS_PART = 8
+"""A base leaves this part of the reserve, or as much elsewhere, to the acks: one in so many."""
+
+logger = logging.getLogger("penstock.server")
 
 FOLD_ROWS = 20_000
 """Rows that are folded in one go beside the loop: few steps of Python a row, and none that takes long."""
@@ -29,10 +47,35 @@ FOLD_ROWS = 20_000
 REST_S = 0.001
 
 
+def unsaid(settings: Retention) -> bool:
+    """Whether nobody has set a retention."""
+    return (settings.age, settings.bytes, settings.share) == (None, None, None)
+
+
+def ruling(settings: Retention, defaults: int) -> Retention:
+    """What rules in a data folder with these defaults, see `core.state.durable.DEFAULTS`."""
+    return settings.model_copy(update={"share": SHARE if defaults else 1}) if unsaid(settings) else settings
+
+
+def in_words(settings: Retention) -> str:
+    """What rules, as a person reads it."""
+    rules = list[str]()
+    if settings.age is not None:
+        rules.append(f"when it is older than {format_duration(settings.age)}")
+    if settings.bytes is not None:
+        rules.append(f"when the log has more than {format_size(settings.bytes)}")
+    if settings.share is not None and settings.share < 1:
+        rules.append(f"when the log takes more than {settings.share:.0%} of the room on its disk")
+    if not rules:
+        return "everything is kept, for ever"
+    return f"what nobody needs any more goes {' or '.join(rules)}"
+
+
 class Retirement:
     """Retention of one log."""
 
     def __init__(self, engine: Engine, settings: Retention) -> None:
+        """settings: those that rule, see `ruling`."""
         self._engine = engine
         self._settings = settings
         self._ages: dict[int, int] = {}  # by last LSN of a segment: time of its last record
@@ -40,9 +83,34 @@ class Retirement:
         self._rest = threading.Event()  # never set: waiting for it lets the loop have the interpreter
         self._floor, self._state = engine.log.base_state() or (0, b"")
 
+    @property
+    def yields(self) -> bool:
+        """Whether the log makes room where the disk gets short."""
+        return self._settings.share is not None and self._settings.share < 1
+
+    def most(self) -> int | None:
+        """Bytes that the log may have before what nobody needs goes; None: any number.  Any thread; asks the disk."""
+        log, most = self._engine.log, self._settings.bytes
+        if self._settings.share is None or not self.yields:
+            return most
+        size = log.size
+        shared = int(self._settings.share * (size + log.disk.free()))
+        if lacking := log.lacking:
+            shared = max(0, min(shared, size - lacking))
+        return shared if most is None else min(most, shared)
+
+    def wants_a_new_segment(self) -> bool:
+        """Whether the segment that is written to is so much of a log past its share that it has to be closed."""
+        log = self._engine.log
+        last = log.segments()[-1]
+        if not self.yields or not last.rows or last.bytes < max(ROLL_LEAST, log.size // ROLL_PART):
+            return False
+        most = self.most()
+        return most is not None and log.size > most
+
     def past(self) -> list[SegmentInfo]:
         """Closed segments past retention, oldest first.  Reads the log: not on the loop."""
-        age, size = self._settings.age, self._settings.bytes
+        age, size = self._settings.age, self.most()
         segments = self._engine.log.segments()
         found = list[SegmentInfo]()
         if age is None and size is None:
@@ -89,6 +157,17 @@ class Retirement:
         if held:
             fold.feed(pa.Table.from_batches(held))
         return fold.finish().encode()
+
+    def room_for(self, state: bytes) -> bool:
+        """Whether a base of this state would leave the log room for what comes after it, acks above all."""
+        log = self._engine.log
+        if not log.full or log.room_left >= len(state) + log.settings.reserve // ACKS_PART:
+            return True
+        logger.warning(
+            "nothing can be removed: that takes %d bytes, and the full disk has %d for the log and its acks",
+            len(state), log.room_left,
+        )  # fmt: skip
+        return False
 
     def write_base(self, floor: int, state: bytes) -> int:
         """Log the base, on the loop; the LSN that must be durable before anything is deleted."""

@@ -279,6 +279,7 @@ class Actions(SinkActions):
                 "last": engine.core.last_lsn,
                 "origin": engine.log.origin,
                 "sync": engine.log.settings.sync,
+                "retention": None if engine.keeper is None else engine.keeper.rule,
                 "streams": calls.streams,
                 "abandoned_streams": calls.abandoned,
                 "streams_max": calls.streams_max,

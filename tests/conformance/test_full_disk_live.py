@@ -1,0 +1,83 @@
+"""A real server whose disk is full: it says so, and gets out by a purge, with a restart in between and without."""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from live_server import LiveServer
+from penstock.client import connect
+from penstock.errors import DiskFull
+
+pytestmark = pytest.mark.conformance
+
+BODY = b"x" * 1_000_000
+RULE = "what nobody needs any more goes when the log takes more than 50% of the room on its disk"
+
+
+class OnSmallDisk(LiveServer):
+    """A server on a disk with a quota."""
+
+    program = (str(Path(__file__).resolve().parents[1] / "soak" / "hosted.py"),)
+    http = "127.0.0.1:0"
+
+    def told(self, path: str) -> dict[str, object]:
+        """What HTTP says, whatever its status."""
+        login = {"Authorization": f"Basic {b64encode(b'guest:guest').decode()}"}
+        try:
+            with urlopen(Request(f"http://{self.ready['http']}{path}", headers=login)) as answer:
+                found: dict[str, object] = json.load(answer)
+        except HTTPError as error:
+            found = json.load(error)
+        return found
+
+    def fill(self) -> int:
+        """Publish until the disk is full; how many were confirmed."""
+        with connect(f"penstock://{self.ready['flight']}") as client:
+            client.declare("q")
+            for confirmed in range(1000):
+                try:
+                    client.publish("q", BODY)
+                except DiskFull:
+                    return confirmed
+        raise AssertionError("the disk does not get full")
+
+    def purge(self) -> int:
+        """Purge, and wait until publishes are taken; how many messages there were."""
+        with connect(f"penstock://{self.ready['flight']}") as client:
+            count = client.purge("q")
+            until = time.monotonic() + 60
+            while client.health()["status"] == "full":
+                assert time.monotonic() < until, "the disk stays full"
+                time.sleep(0.05)
+            assert client.health()["retention"] == RULE
+            client.publish("q", b"goes on")
+            client.purge("q")
+        return count
+
+
+def test_a_full_disk_is_left_by_a_purge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = tmp_path / "quota"
+    quota.write_text(str(120 << 20))
+    monkeypatch.setenv("SOAK_QUOTA", str(quota))
+    with OnSmallDisk(tmp_path, flight=True) as server:
+        assert f"setting log.retention: {RULE} (default)" in server.output()
+        assert server.told("/healthz")["retention"] == RULE
+        assert server.told("/api/overview")["penstock"]["retention"]["rule"] == RULE  # type: ignore[index]
+        sent = server.fill()
+        assert sent > 20
+        assert server.told("/healthz")["status"] == "full"
+        assert server.purge() == sent
+        assert server.fill() > sent // 2
+        server.kill()
+        server.start()
+        assert server.told("/healthz")["status"] == "full"
+        assert server.purge() > sent // 2
+        assert server.told("/healthz")["status"] == "ok"
+        server.stop()
