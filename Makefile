@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-interleavings test-others test-cluster check mypy pyright
-.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-claims conformance clean
+.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-claims conformance audit sbom clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -22,6 +22,8 @@ help:
 	@echo "make bench-peers  the same AMQP work on Penstock and on the AMQP servers that run on this machine"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
 	@echo "make conformance  unmodified clients of others against a real server"
+	@echo "make audit        known faults of what the locks name, where the index of the packages tells them"
+	@echo "make sbom         what the wheel brings with it, as CycloneDX, in dist/"
 
 install: $(STAMP)
 
@@ -103,8 +105,15 @@ soak-queues: $(STAMP)
 soak-claims: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m claims.claims $(CLAIMS_ARGS)
 
+# Ends with an error of status 1 when a fault is known, of status 3 when that could not be looked up.
+audit: $(STAMP)
+	@$(PYTHON_IN) tools/audit.py
+
+sbom: $(STAMP)
+	@$(PYTHON_IN) tools/sbom.py
+
 OLDER := .venv-spark-4.2/.installed
-$(OLDER): tools/older-spark | $(STAMP)
+$(OLDER): tools/older-spark tools/older-spark.lock | $(STAMP)
 	@tools/older-spark
 
 conformance: $(STAMP) $(OLDER)
