@@ -211,7 +211,7 @@ class Server:
             self.log.on_durable = self.engine.durable
             self.log.on_broken = self.engine.break_down
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
-            told = apply_settings(recovered.core, settings, self.engine.now)
+            told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
             self.accounts.bound(recovered.core.queue_limits)
             declare_views(self.engine.views, settings)
             on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]

@@ -29,6 +29,7 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
+from penstock.records.recovery import parse_recovery_point
 from penstock.server.filters.evaluating import Ask, breathe, spent
 from penstock.server.filters.judging import Off, look
 
@@ -75,6 +76,22 @@ class _Around:
         return self.log.batches(a, b, columns, around=True)
 
 
+def lsn_at(log: Log, time: int) -> int:
+    """The first LSN of a log whose record is not older than this time (microseconds).  Any thread."""
+    from penstock.history.places import lsn_at
+
+    return lsn_at(_Around(log.origin, log.durable, log.first_lsn, log), time)
+
+
+def time_of(recovery_point: str) -> int | None:
+    """The time (microseconds) that a recovery point is, if it is one; of what cannot be read others tell."""
+    try:
+        point = parse_recovery_point(recovery_point)
+    except ValueError:
+        return None
+    return point.time if point.kind == "time" else None
+
+
 class Recoveries:
     """The walk of an engine.  All methods belong to the loop's thread."""
 
@@ -92,11 +109,8 @@ class Recoveries:
         return None if floor == LSN_LIMIT else floor
 
     def lsn_at(self, time: int) -> int:
-        """The first LSN that was published at this time (microseconds) or later; on the loop: a read or a few."""
-        from penstock.history.places import lsn_at
-
-        log = self.engine.log
-        return lsn_at(_Around(log.origin, log.durable, log.first_lsn, log), time)
+        """The first LSN that was published at this time (microseconds) or later.  Reads the log; any thread."""
+        return lsn_at(self.engine.log, time)
 
     def start(self) -> None:
         """Some queue asks; the walk begins when all it may read is durable."""

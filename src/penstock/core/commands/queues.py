@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from penstock.core.commands.parts import NO_TABLE
-from penstock.core.commands.recovering import RecoveryCommands
+from penstock.core.commands.recovering import NOWHERE, RecoveryCommands
 from penstock.core.commands.statistics import given_way, statistics
 from penstock.core.queue import aside
 from penstock.core.queue.dedup import told_of
@@ -129,10 +129,18 @@ class QueueCommands(RecoveryCommands):
         """A queue's own settings, which of them were given, and what makes those in force of them."""
         return ruling_of(queue.settings, queue.ruling)
 
-    def alter_queue(self, now: Now, queue: Queue, settings: QueueSettings, given: Iterable[str] | None = None) -> int:
+    def alter_queue(
+        self,
+        now: Now,
+        queue: Queue,
+        settings: QueueSettings,
+        given: Iterable[str] | None = None,
+        places: Mapping[int, int] = NOWHERE,
+    ) -> int:
         """Other settings of its own for a queue, at once; those in force follow.
 
         given: names of the settings that somebody gave; None: those given before, and those that are others now.
+        places: what `lsn_at` says of times, where somebody has asked the log already.
         Returns how many messages left, because somebody gave a recovery point that they come before.
         """
         in_force, ruling = self._admin.altering(queue, settings, given)
@@ -140,7 +148,7 @@ class QueueCommands(RecoveryCommands):
         held = [name for names, _ in fixed(queue, in_force) for name in names]
         if all(getattr(settings, name) == getattr(own, name) for name in held):  # what only policies want may wait
             in_force, ruling = self._possible(queue, in_force, ruling)
-        return self._rule(now, queue, in_force, ruling)
+        return self._rule(now, queue, in_force, ruling, places)
 
     def _possible(
         self, queue: Queue, settings: QueueSettings, ruling: Ruling | None
@@ -158,7 +166,14 @@ class QueueCommands(RecoveryCommands):
         sources = tuple((name, source) for name, source in said.sources if name not in stay)
         return kept, replace(said, sources=sources, unapplied=tuple(sorted(unapplied.items())))
 
-    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> int:
+    def _rule(
+        self,
+        now: Now,
+        queue: Queue,
+        settings: QueueSettings,
+        ruling: Ruling | None,
+        places: Mapping[int, int] = NOWHERE,
+    ) -> int:
         """These settings are in force from now on, and why; how many messages a new recovery point has taken out."""
         now = self._at(now)
         for _, why in fixed(queue, settings):
@@ -171,7 +186,7 @@ class QueueCommands(RecoveryCommands):
         altered = self._admin.alter_queue(queue, settings, ruling)
         if altered:
             if moved and "recovery_point" in ruling_of(settings, ruling).given:  # a default takes nothing away
-                left = self._leave_behind(now, queue, settings)
+                left = self._leave_behind(now, queue, settings, places)
             queue.alter(now, settings, self._out)
             self._paging.wanted |= bool(settings.file_backed_metadata)
             self._admin.altered(queue)

@@ -13,7 +13,9 @@ the rows stay in the log.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,10 @@ from penstock.records.recovery import parse_recovery_point
 from penstock.records.settings import QueueSettings
 
 Ints = npt.NDArray[np.int64]
+
+
+NOWHERE: Mapping[int, int] = MappingProxyType({})
+"""Nobody has asked the log for times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,12 +161,12 @@ class RecoveryCommands(Parts):
                 f"{point.origin}, and this is the log {self.origin}"
             )
 
-    def _leave_behind(self, now: Now, queue: Queue, settings: QueueSettings) -> int:
+    def _leave_behind(self, now: Now, queue: Queue, settings: QueueSettings, places: Mapping[int, int]) -> int:
         """What the queue has from before the recovery point of these settings leaves it; how many messages."""
         point = parse_recovery_point(settings.recovery_point)
         start = {"epoch": 0, "now": LSN_LIMIT, "creation": queue.id, "lsn": point.lsn, "time": LSN_LIMIT}[point.kind]
         if point.kind == "time" and point.time <= now.wall and queue.floor() <= self._out.last_lsn:
-            start = self.lsn_at(point.time)
+            start = places[point.time] if point.time in places else self.lsn_at(point.time)
         return queue.leave_behind(now, min(start, self._out.next_lsn), self._out)
 
     def _begin_pass(self, queue: Queue) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.core.commands.acknowledging import AcknowledgeCommands
 from penstock.core.commands.parts import NO_TABLE
+from penstock.core.commands.recovering import NOWHERE
 from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.terms import reopen, replace
@@ -205,9 +206,16 @@ class SubscriptionCommands(AcknowledgeCommands):
             self._look_around(self._at(now), queue)
         return queue
 
-    def _rule(self, now: Now, queue: Queue, settings: QueueSettings, ruling: Ruling | None) -> int:
+    def _rule(
+        self,
+        now: Now,
+        queue: Queue,
+        settings: QueueSettings,
+        ruling: Ruling | None,
+        places: Mapping[int, int] = NOWHERE,
+    ) -> int:
         """As before; the backlog that a subscription has for several queues follows."""
-        left = super()._rule(now, queue, settings, ruling)
+        left = super()._rule(now, queue, settings, ruling, places)
         for subscription in self._patterns:
             if queue.id in subscription.consumers:
                 self._set_credit(subscription)

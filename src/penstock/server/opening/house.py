@@ -7,7 +7,7 @@ then let anybody in.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.config.arguments import GENERATED
 from penstock.config.policies import why_impossible
 from penstock.core.broker import Core
+from penstock.core.commands.recovering import NOWHERE
 from penstock.core.commands.statistics import depth_of
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.arrow import lengths, numbers, whole
@@ -28,6 +29,7 @@ from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.records.recovery import parse_recovery_point
+from penstock.server.recovering import lsn_at, time_of
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -45,6 +47,7 @@ class Recovered:
     records: int
     seconds: float
     clean: bool
+    places: Mapping[int, int]  # what the log says of times that are new recovery points
 
 
 def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: Watch = nobody) -> Recovered:
@@ -63,7 +66,18 @@ def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: W
     )  # fmt: skip
     clean = log.recovery.clean
     core.boot(now, clean=clean, next_lsn=log.recovery.next_lsn)
-    return Recovered(core, records, time.perf_counter() - started, clean)
+    places = {when: lsn_at(log, when) for when in new_times(core, settings)}
+    return Recovered(core, records, time.perf_counter() - started, clean, places)
+
+
+def new_times(core: Core, settings: Settings) -> set[int]:
+    """Times (microseconds) from which queues that are there are now to take what the log has."""
+    found = set[int | None]()
+    for queue in settings.queue:
+        present = core.find_queue(queue.vhost, queue.name)
+        if present is not None and present.settings.recovery_point != queue.settings.recovery_point:
+            found.add(time_of(queue.settings.recovery_point))
+    return {when for when in found if when is not None}
 
 
 def fold(log: Log, watch: Watch = nobody) -> tuple[DurableState, int]:
@@ -135,9 +149,12 @@ def finishing_decided(engine: Engine, disk: Disk) -> Iterator[tuple[int, int]]:
         yield from decided.finishing(engine, disk)
 
 
-def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> list[str]:
+def apply_settings(
+    core: Core, settings: Settings, now: Callable[[], Now], places: Mapping[int, int] = NOWHERE
+) -> list[str]:
     """Declare what the settings name; what exists already takes the settings' values.
 
+    places: what the log says of times that are new recovery points, see `new_times`; others are read here.
     Returns what whoever starts the server has to know: of each queue whose recovery point moved forward, what left it.
     SettingsError names the place of what is refused: a binding from an exchange that is nowhere, for one.
     """
@@ -170,7 +187,7 @@ def apply_settings(core: Core, settings: Settings, now: Callable[[], Now]) -> li
         with _placed(settings, "queue", index, queue.name):
             if present is not None:
                 before, waiting = present.settings.recovery_point, depth_of(present)
-                left = core.alter_queue(now(), present, queue.settings, queue.given)
+                left = core.alter_queue(now(), present, queue.settings, queue.given, places)
                 if left:
                     told.append(_left_behind(present, before, left, waiting))
             else:

@@ -23,6 +23,7 @@ from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.publish import refusal
+from penstock.server.recovering import time_of
 from penstock.server.settings_shown import settings_in_force
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
 from penstock.wire.flight.commands import DEFAULT_VHOST
@@ -156,13 +157,19 @@ class Actions(SinkActions):
     def _alter(self, caller: Caller, f: Fields) -> Reply:
         name, vhost, values = f.name("queue"), f.text("vhost", DEFAULT_VHOST), f.table("settings")
         f.finish()
+        point = {key: value for key, value in values.items() if given_names({key: value}) == {"recovery_point"}}
+        time = time_of(queue_settings_from_mapping(point, name).recovery_point)
+        places = dict[int, int]()
+        if time is not None and time <= self.engine.clock.wall():
+            places[time] = self.engine.recoveries.lsn_at(time)  # in this thread: it reads the log
 
         def work() -> Reply:
             queue = self.engine.core.queue(vhost, name)
             present = self.engine.core.ruling(queue)
             own = queue_settings_from_mapping(values, name, base=present.own)
             given = given_names(values, present.given)
-            return {"queue": name, "left": self.engine.core.alter_queue(self.engine.now(), queue, own, given)}
+            left = self.engine.core.alter_queue(self.engine.now(), queue, own, given, places)
+            return {"queue": name, "left": left}
 
         return self._do(caller, work)
 
