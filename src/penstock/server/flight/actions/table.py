@@ -157,7 +157,7 @@ class Actions(SinkActions):
     def _alter(self, caller: Caller, f: Fields) -> Reply:
         name, vhost, values = f.name("queue"), f.text("vhost", DEFAULT_VHOST), f.table("settings")
         f.finish()
-        point = {key: value for key, value in values.items() if given_names({key: value}) == {"recovery_point"}}
+        point = {key: value for key, value in values.items() if "recovery_point" in given_names({key: value})}
         time = time_of(queue_settings_from_mapping(point, name).recovery_point)
         places = dict[int, int]()
         if time is not None and time <= self.engine.clock.wall():
