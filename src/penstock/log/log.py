@@ -25,6 +25,7 @@ from penstock.log.reader import Reader, Vias
 from penstock.log.recover import newest_base, open_segments
 from penstock.log.replay import Start, choose_start, replayed_after, rows_after, tables
 from penstock.log.retention import base_group, base_parts
+from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER
 from penstock.log.settings import LogSettings
 from penstock.log.spans import Span, span
@@ -94,8 +95,16 @@ class Log(Committing):
         return log
 
     def mend(self) -> None:
-        """Cut what is to be cut, where `open` has left it; before the first append.  OSError."""
-        mend(self.recovery)
+        """Cut what is to be cut, where `open` has left it; before the first append.  OSError.
+
+        On a full disk the reserve is given for it: what is cut is kept in a file of its own.
+        """
+        try:
+            mend(self.recovery)
+        except OSError as error:
+            if not (out_of_space(error) and self._room.give_reserve()):
+                raise
+            mend(self.recovery)
         self._warn()
 
     def _warn(self) -> None:

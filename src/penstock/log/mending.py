@@ -45,10 +45,10 @@ class Recovery:
 
 
 def mend(recovery: Recovery) -> None:
-    """Do what `open_segments` found to be done, before anything is appended.  OSError."""
-    mends, recovery.mends = recovery.mends, []
-    for one in mends:
-        one()
+    """Do what `open_segments` found to be done, before anything is appended.  OSError: it may be tried again."""
+    while recovery.mends:
+        recovery.mends[0]()
+        del recovery.mends[0]
 
 
 def remove(disk: Disk, names: list[str]) -> None:
@@ -94,8 +94,11 @@ def _set_aside(disk: Disk, name: str, offset: int, content: bytes, recovery: Rec
     try:
         file.pwrite(content, 0)
         file.sync()
-    finally:
+    except OSError:
         file.close()
+        disk.remove(kept)
+        raise
+    file.close()
     disk.sync_folder(CUT)
     recovery.warnings.append(f"{name}: {len(content)} bytes of an unfinished write at byte {offset} moved to {kept}")
     recovery.cut_bytes += len(content)
