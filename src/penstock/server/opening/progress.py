@@ -98,7 +98,9 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate from the share and the time it took; None while there is nothing to go by."""
+        """An estimate from the share and the time it took; None while there is nothing to go by, or others decide."""
+        if self.stage == "room":
+            return None
         if self.done:
             return 0.0
         share = self._share
