@@ -136,8 +136,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.PUBLISH_TRANSIENT: Meaning("the same, but the next BOOT ends it", _MOVES),
     Kind.BOOT: Meaning(
-        '{"clean", "instance", "version"}, of the first also "defaults" (`core.state.durable`): a process begins; leases, '
-        "transient messages, queues that are not durable and exclusive ones end",
+        '{"clean", "instance", "version"}, of the first also "defaults" (`core.state.durable`): a process begins; '
+        "leases, transient messages, queues that are not durable and exclusive ones end",
         ("fold", "audit", "story"),
         "synced",
     ),
