@@ -35,11 +35,11 @@ def check(spark: Any, pipeline: Pipeline) -> dict[str, Any]:
         planned = pipeline.plan(spark, {} if old is None else old.columns, PATIENCE_S)
         pipeline.refuse_misfit(old, planned.papers)
     except (NotFound, Unavailable) as error:
-        if isinstance(error, NotFound) and error.reason != NO_MESSAGE:
-            why = str(error)
-        else:
-            where = "no server answers that could tell columns" if isinstance(error, Unavailable) else str(error)
-            why = f'{where}: name them, as in columns = "id BIGINT"'
+        why = str(error)
+        if isinstance(error, Unavailable):
+            why = "no server answers, and only a message could tell its columns"
+        if isinstance(error, Unavailable) or error.reason == NO_MESSAGE:
+            why = f'{why}: name them, as in columns = "id BIGINT"'
         return told | {"verdict": "unknown", "why": why}
     except Exception as error:  # noqa: BLE001 - whatever Spark says is the answer
         why = str(error) if isinstance(error, PenstockError) else short(str(error))
