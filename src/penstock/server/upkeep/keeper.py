@@ -51,6 +51,9 @@ REWRITINGS_MOST = 16
 PATIENCE_S = 2.0
 """What runs when a server fails has so long to end."""
 
+FULL_REST = 4
+"""A full disk is looked at as soon as something has come, but for a rest of so many times what the last look took."""
+
 COMPACTION_LOOKS = 30
 """Without a segment that is new, rewritten or newly past retention, what is needed is counted once in so many looks."""
 
@@ -83,6 +86,7 @@ class Keeper:
         self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
         self._running: asyncio.Future[None] | None = None
         self._beats = 0  # since it last tended the log
+        self._rest_until = 0  # mono microseconds: of looks at a full disk
         self._looked = (0, 0)  # how far the log was then, and how many segments there were
         self._tended = 0
         self.pace = Pace(engine, loop.call_later)
@@ -155,7 +159,9 @@ class Keeper:
 
     def _may_get_out(self) -> bool:
         """Whether the disk is full, and something has come since the log was last tended: a purge, acks."""
-        return self.engine.log.full and self.retirement.yields and self._looked != self._seen_now()
+        if not (self.engine.log.full and self.retirement.yields) or self.engine.clock.mono() < self._rest_until:
+            return False
+        return self._looked != self._seen_now()
 
     def _seen_now(self) -> tuple[int, int]:
         log = self.engine.log
@@ -224,11 +230,14 @@ class Keeper:
         When it fails nobody is slowed for anything: nothing says that there is less to come.
         """
         log, before, tended = self.engine.log, self.engine.log.bytes_written, self._succeeded
+        mono = self.engine.clock.mono
+        began = mono()
         try:
             await self._guarded(self._tend())
         finally:
             came = log.bytes_written - before if self._succeeded > tended else 0
             self._left = max(0, log.size - came)
+            self._rest_until = mono() + FULL_REST * (mono() - began)
             self.pace.set(0 if self.stopping else self._lag_us())
 
     async def _tend(self) -> None:
@@ -238,13 +247,14 @@ class Keeper:
         if self.stopping:
             return
         log = self.engine.log
-        if log.full and self.retirement.yields and (lent := log.lend()):
+        makes_room = log.full and self.retirement.yields
+        if makes_room and (lent := log.lend()):
             logger.info("the disk is full: %d bytes of the reserve are free for work that frees more", lent)
         if self.retirement.wants_a_new_segment():
             log.roll()  # with a thread that writes it is closed at the next look
         await self._retire()
         compaction = self.compaction
-        if compaction.news() or self._tended % COMPACTION_LOOKS == 0 or log.full:
+        if compaction.news() or self._tended % COMPACTION_LOOKS == 0 or makes_room:
             for _ in range(REWRITINGS_MOST):
                 if await compaction.step() is None:
                     break
