@@ -101,6 +101,24 @@ def test_attempts_count_the_deliveries_that_were_seen(client: Callable[[Broker, 
         assert told[-1] == 4, "this one"
 
 
+async def test_what_came_for_a_caller_that_had_gone_was_not_seen() -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        async with penstock.aio.connect(broker.flight_url) as client:
+            async with client.consume("q", timeout=20) as consumer:
+                taking = asyncio.create_task(consumer.take())
+                await asyncio.sleep(0)  # it asks for the consumer
+                while (coming := consumer._coming) is None:  # pyright: ignore[reportPrivateUsage] - nothing else tells
+                    await asyncio.wait({taking}, timeout=0.001)
+                taking.cancel()
+                await asyncio.wait({taking})
+                broker.publish("q", b"x")
+                await asyncio.wait({coming})
+            async with client.consume("q", timeout=20) as consumer:
+                message = await consumer.take()
+                assert message is not None
+                assert (message.attempt, message.redelivered) == (1, False)
+
+
 class Looks:
     """Every door that shows how often a message that waits was delivered, without delivering it."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 from penstock.client import consumer as blocking
 from penstock.client import messages as blocking_messages
 from penstock.client.aio.message import Message
 from penstock.client.aio.stream import Stream
+from penstock.errors import PenstockError
 
 
 class Consumer(Stream[blocking.Consumer, blocking_messages.Message, Message]):
@@ -47,4 +49,13 @@ class Consumer(Stream[blocking.Consumer, blocking_messages.Message, Message]):
 
     async def _end(self, opened: blocking.Consumer) -> None:
         """Give back what is not settled, and wait until what is settled is durable."""
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, opened.close))
+        came, self._coming = self._coming, None
+        untaken = came.result() if came is not None and came.done() and came.exception() is None else None
+
+        def close() -> None:
+            if untaken is not None:  # it came for a caller that had gone
+                with suppress(PenstockError):
+                    opened.settle(untaken, "unseen", None, None)
+            opened.close()
+
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, close))
