@@ -19,6 +19,7 @@ DOCUMENTS = (
     "docs/durability.md",
     "docs/expressions.md",
     "docs/backup.md",
+    "docs/client.md",
     "docs/cluster.md",
     "docs/limits-and-rings.md",
     "docs/massive-queues.md",

@@ -7,12 +7,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import orjson
 import pytest
 from tests.http_lab import Http
 
 import penstock
 from penstock.cli.main import main
+from penstock.records.kinds import Kind
+from penstock.server.actions.resuming import Record
 from penstock.testing import Broker
+from penstock.testing.instance import Instance
 from penstock.testing.message import Message
 
 DEAD = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
@@ -219,3 +223,27 @@ def test_a_record_from_before_words_and_causes_were_apart_is_told_alike() -> Non
     assert told({"reason": "time_limit,max_cancels"}) == ("time_limit,max_cancels", "")
     assert told({"reason": "poison"}) == ("poison", "")
     assert told({"reason": "forced_expire", "why": "time_limit"}) == ("forced_expire", "time_limit")
+
+
+TELL = {"publish": {"topic": "told", "data": "{{AMPS_REASON}}: {{PENSTOCK_WHY}}"}}
+
+
+@pytest.mark.parametrize(
+    "header", [{"reason": "forced_expire", "why": "no, stock"}, {"reason": "no, stock"}], ids=["apart", "as one"]
+)
+def test_an_action_that_goes_on_after_a_crash_still_knows_the_words(header: dict[str, object]) -> None:
+    config = {
+        "queue": [{"name": "q"}],
+        "action": [{"name": "late", "on": {"queue": "q", "event": "expire"}, "do": TELL}],
+    }
+    with Broker(config) as broker:
+
+        def resumed(instance: Instance) -> tuple[str, str]:
+            look_back, cause = instance.engine.acts.resuming, instance.core.last_lsn + 1
+            rules = instance.core.rules.expire["/", "q"]
+            look_back._by_name = {rule.name: rule for _, rule in rules}  # pyright: ignore[reportPrivateUsage] - by a start
+            left = orjson.dumps({**header, "left": [["late", 0, [cause - 1, cause]]]})
+            [event] = look_back.events_of(Record(cause, Kind.EXPIRE, "q", left, b""))
+            return event.reason, event.why
+
+        assert broker.command(resumed) == ("forced_expire", "no, stock")

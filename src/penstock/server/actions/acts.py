@@ -330,6 +330,7 @@ class Acts:
                 stamp=rows.times[i],
                 previous=rows.bodies[i] if event.oof else b"",
                 lsn=lsn,
+                why=event.why,
             )
             for i, lsn in enumerate(rows.lsns)
         ]

@@ -34,6 +34,7 @@ class Event:
     client: str = ""
     hops: int = 0
     reason: str = ""
+    why: str = ""  # in the words of who refused them
     oof: bool = False  # what the record was is what it was before
     cause: int = NONE  # LSN of the record that sets it off; OWN: each message is a trigger itself; NONE: no record is
     step: int = 0  # from which step on; before it only values are worked out
@@ -71,7 +72,7 @@ def joins(last: Event, event: Event) -> bool:
     """Whether two events are one: neighbours that set off the same."""
     return (
         last.rules == event.rules
-        and (last.reason, last.oof) == (event.reason, event.oof)
+        and (last.reason, last.why, last.oof) == (event.reason, event.why, event.oof)
         and last.queue == event.queue
         and last.cause == event.cause
         and (last.step, last.judged) == (event.step, event.judged)

@@ -20,6 +20,7 @@ from penstock.core.actions.acted import OWN
 from penstock.core.actions.leading import UNJUDGED
 from penstock.core.state.plain import load
 from penstock.log.arrow import cells, column, nulls
+from penstock.records.causes import told
 from penstock.records.chunks import as_chunk, unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
@@ -101,7 +102,7 @@ class Resuming:
     def _looked(self, first: int, found: Sequence[Found], upto: int) -> None:
         acts = self._acts
         for one in found:
-            for event in self._events_of(one):
+            for event in self.events_of(one):
                 acts.ledger.open(event.place)
                 self._events.append(event)
         if upto < acts.engine.core.booted:
@@ -113,7 +114,8 @@ class Resuming:
         acts.ledger.close(first)
         acts.engine.arm()
 
-    def _events_of(self, found: Found) -> Iterator[Event]:
+    def events_of(self, found: Found) -> Iterator[Event]:
+        """What one record, or messages, set off and is not done."""
         if isinstance(found, tuple):
             topic, lsns = found
             yield from self._left(self._acts.rules_of(topic), OWN, lsns, "", "")
@@ -138,11 +140,12 @@ class Resuming:
             rules = core.rules.delete.get((queue.vhost, queue.name), [])
             yield from self._left(plain(rules), found.lsn, spread(settled), name, "")
         else:
+            causes, why = told(header)
             for action, step, pairs in cast("list[tuple[str, int, list[int]]]", header.get("left") or []):
                 rule = self._by_name.get(action)
                 if rule is not None:
-                    for event in self._left(plain([rule]), found.lsn, spread(pairs), name, str(header["reason"])):
-                        event.step, event.judged = max(step, 0), step != UNJUDGED
+                    for event in self._left(plain([rule]), found.lsn, spread(pairs), name, causes):
+                        event.step, event.judged, event.why = max(step, 0), step != UNJUDGED, why
                         yield event
 
     def _left(self, rules: Chosen, cause: int, lsns: Sequence[int], queue: str, reason: str) -> Iterator[Event]:
