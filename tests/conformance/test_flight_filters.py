@@ -58,12 +58,15 @@ def test_several_uploads_with_a_sequence_are_stored_once(house: FlightHouse) -> 
         client.declare("a", filter="/kind = 'a'")
         with ThreadPoolExecutor(3) as pool:
             done = [
-                pool.submit(client.publish_table, "a", table(LARGE, OTHER), publisher=f"p{one}", sequence=1)
+                pool.submit(
+                    client.publish_table, "a", table(LARGE, OTHER), publisher=f"p{one}", sequence=1, mandatory=False
+                )
                 for one in range(3)
             ]
             for one in done:
                 one.result()
-        client.publish_table("a", table(LARGE, OTHER, b'{"kind":"a"}'), publisher="p0", sequence=1)
+        more = table(LARGE, OTHER, b'{"kind":"a"}')
+        client.publish_table("a", more, publisher="p0", sequence=1, mandatory=False)
         assert bodies_of(client, "a", 4) == [LARGE, LARGE, LARGE, b'{"kind":"a"}']
         assert house.run(lambda: house.engine.core.queue("/", "a").ready) == 0
 

@@ -86,7 +86,8 @@ def unroutable(topic: str | None, exchange: str, receipt: TableReceipt) -> Unrou
     lost, place = receipt.unroutable, f"{exchange}/{topic}" if exchange else topic
     what = "the message was" if receipt.rows == 1 else f"{lost:,} of {receipt.rows:,} messages were"
     takes = "takes them" if topic is None else f"takes {place!r}"
-    told = f"{what} not stored: no queue and no declared topic {takes}; declare one, or publish with mandatory=False"
+    told = f"{what} not stored: no queue and no declared topic {takes}; see to one, and to the filters of the queues"
+    told = f"{told}, or publish with mandatory=False"
     return Unroutable(told, receipt=receipt)
 
 
