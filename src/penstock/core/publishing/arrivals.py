@@ -113,11 +113,10 @@ class Arrivals:
 
         marked: rows of the batch that are barriers in it, ascending.
         """
-        expires_at, not_before, priority = batch.expires_at, batch.not_before, batch.priority
+        expires_at, not_before = batch.expires_at, batch.not_before
         if len(rows) < len(batch.bodies):
             expires_at = None if expires_at is None else [expires_at[row] for row in rows]
             not_before = None if not_before is None else [not_before[row] for row in rows]
-            priority = None if priority is None else [priority[row] for row in rows]
         queue.arrived += len(rows)
         self._touched.add(queue)
         ranks = None if (text := queue.ranked_by) is None else ranks_of(text, batch, rows, chunk, now.wall)
@@ -127,7 +126,7 @@ class Arrivals:
         last_keys = self._last_keys(queue, batch, rows, chunk) if queue.replaces else None
         queue.arrive(
             now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before,
-            priority=priority, barriers=None if marked is None else _within(chunk, marked, batch.first),
+            barriers=None if marked is None else _within(chunk, marked, batch.first),
             ranks=ranks, keys=keys, last_keys=last_keys,
         )  # fmt: skip
 

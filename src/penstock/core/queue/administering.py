@@ -32,6 +32,7 @@ def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
     if settings.lease_period != queue.settings.lease_period and queue.outstanding:
         queue.leases_in_order = False
     before, queue.settings = queue.settings, settings
+    queue.plan = None
     queue.limits = limits_of(settings)
     weighing.begin(queue)
     if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):

@@ -7,71 +7,106 @@ still be called solid.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.queue.order.runs import packed, sift, sorted_chunk, view
+from penstock.core.effects import Sink
+from penstock.core.queue.newcomers import Newcomers, Stage
+from penstock.core.queue.order.runs import Run, packed, sorted_chunk, view
+from penstock.core.queue.parts import NO_EXPIRY
+from penstock.core.queue.timed.due import expire_due
 from penstock.core.queue.timed.expiry import deadlines, queue_deadline
+from penstock.records.causes import TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk
-from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
     from penstock.core.queue.order.main_order import Main
     from penstock.core.queue.view import Queue
 
 
-def divert(queue: Queue, now: Now, chunk: Chunk, not_before: Sequence[int]) -> Chunk | None:
-    """Send what is not due yet to the delays; returns it."""
-    later = [(lsn, when) for lsn, when in zip(chunk, not_before, strict=True) if when > now.wall]
-    if not later:
-        return None
-    queue.late().schedule([lsn for lsn, _ in later], [when for _, when in later])
-    return as_chunk([lsn for lsn, _ in later])
+class _Scheduled(Stage):
+    """What is not due yet waits among what is delayed."""
+
+    def present(self, queue: Queue) -> bool:
+        return False  # messages bring it with them
+
+    def wanted(self, new: Newcomers) -> bool:
+        return new.not_before is not None
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if new.not_before is None:
+            return
+        later = [(lsn, when) for lsn, when in zip(new.chunk, new.not_before, strict=True) if when > now.wall]
+        if later:
+            lsns = [lsn for lsn, _ in later]
+            queue.late().schedule(lsns, [when for _, when in later])
+            new.delayed = as_chunk(lsns)
 
 
-def set_deadlines(
-    queue: Queue, now: Now, chunk: Chunk, expires_at: Sequence[int] | None, elsewhere: Chunk | None
-) -> Chunk | None:
-    """Work out when the messages expire; returns those that already have, and are not delayed."""
-    common = queue_deadline(queue.settings, now.wall)
-    if expires_at is None or not any(expires_at):
-        own = None
-    else:
-        own = np.array(expires_at, dtype=np.int64)
-    if own is None:
-        if not common:
-            if not queue.expiry.empty:
+class _Expiring(Stage):
+    """Deadlines are worked out.  What is over does not go in, what is over at this moment is offered once."""
+
+    def present(self, queue: Queue) -> bool:
+        settings = queue.settings
+        return settings.expiration is not None or settings.message_ttl is not None or queue.expiry is not NO_EXPIRY
+
+    def wanted(self, new: Newcomers) -> bool:
+        return new.expires_at is not None
+
+    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+        if queue.shares is None:
+            return len(new)
+        at_once = 0 in (queue.settings.expiration, queue.settings.message_ttl)  # it then keeps none of its key waiting
+        return 1 if at_once or (new.expires_at is not None and now.wall in new.expires_at) else len(new)
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        common = queue_deadline(queue.settings, now.wall)
+        if new.expires_at is None or not any(new.expires_at):
+            if common:
+                queue.timed().add(new.chunk, common)
+            elif not queue.expiry.empty:
                 queue.expiry.part()
-            return None
-        queue.timed().add(chunk, common)
-        return None
-    times = deadlines(queue.settings, now.wall, own)
-    lsns = view(chunk)
-    past = (times > 0) & (times < now.wall)
-    if elsewhere is not None:
-        past &= ~np.isin(lsns, view(elsewhere), assume_unique=True)
-    queue.timed().add_each(lsns[~past], times[~past], common)
-    return packed(lsns[past]) if past.any() else None
+            return
+        times = deadlines(queue.settings, now.wall, np.array(new.expires_at, dtype=np.int64))
+        lsns = view(new.chunk)
+        past = (times > 0) & (times < now.wall)
+        if new.delayed is not None:
+            past &= ~np.isin(lsns, view(new.delayed), assume_unique=True)
+        queue.timed().add_each(lsns[~past], times[~past], common)
+        new.dead = packed(lsns[past]) if past.any() else None
+
+    def entered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if new.dead is not None:
+            queue.expire([Run(new.dead, False)], TIME_LIMIT, sink)
+
+    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.expiry.due > now.wall:
+            return
+        while queue.hungry:
+            queue.give_out(now, sink)
+        expire_due(queue, now, sink)
+        if queue.barriers.held or queue.tail.count:  # one may have waited for those alone
+            queue.give_out(now, sink)
 
 
-def append_rest(
-    queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[int] | None, without: list[Chunk]
-) -> None:
-    """Append a chunk some of whose messages went elsewhere: no array may span those and be solid."""
-    gone = sorted_chunk(without)
-    left = sorted_chunk(sift(chunk, gone)[1])
-    if len(left):
+SCHEDULED, EXPIRING = _Scheduled(), _Expiring()
+
+
+def append_rest(queue: Queue, new: Newcomers) -> None:
+    """Append those that stand nowhere else to the main order."""
+    if new.placed:
+        return
+    chunk, rows = new.left()
+    if len(chunk):
         if queue.targets.lists:
-            if batch is not None:
-                every = rows if rows is not None else range(len(batch))
-                out = set(gone)
-                rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in out]
-            queue.targets.arrive(left, batch, rows, queue.main)
+            queue.targets.arrive(chunk, new.batch, rows, queue.main)
         if queue.weight >= 0:
-            queue.weight += queue.sizes.total(left)
-    append_around(queue.filled(), left, gone)
+            queue.weight += queue.sizes.total(chunk)
+    if gone := new.gone:
+        append_around(queue.filled(), chunk, sorted_chunk(gone))
+    else:
+        queue.filled().append(chunk)
 
 
 def append_around(main: Main, left: Chunk, gone: Chunk) -> None:

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.order.runs import sift, sorted_chunk
-from penstock.records.chunks import Chunk, Now
-from penstock.records.entries import Publishes
+from penstock.core.queue.newcomers import Newcomers, Stage
+from penstock.core.queue.parts import NO_TAIL
+from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
 
@@ -30,27 +28,30 @@ def free(queue: Contents) -> int:
     return max(depth - active, 0) if depth else queue.tail.count
 
 
-def arrive_behind_depth(
-    queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[int] | None, without: list[Chunk]
-) -> None:
-    """Put new messages into the queue, as many as the depth allows as active ones."""
-    if without:
-        gone = sorted_chunk(without)
-        if batch is not None:
-            lost = set(gone)
-            every = range(len(batch)) if rows is None else rows
-            rows = [row for lsn, row in zip(chunk, every, strict=True) if lsn not in lost]
-        chunk = sorted_chunk(sift(chunk, gone)[1])
-        queue.filled().seal(gone[-1])
-    room = 0 if queue.tail.count else min(free(queue), len(chunk))
-    if room:
-        first = chunk[:room]
-        if queue.targets.lists:
-            some = None if batch is None else (range(len(batch)) if rows is None else rows)[:room]
-            queue.targets.arrive(first, batch, some, queue.main)
-        queue.filled().append(first, solid=False)
-    if room < len(chunk):
-        queue.inactive_order().append(chunk[room:], solid=False)
+class _BehindDepth(Stage):
+    """As many newcomers as the depth allows are active."""
+
+    def present(self, queue: Queue) -> bool:
+        return queue.settings.target_queue_depth > 0 or queue.tail is not NO_TAIL
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if new.placed or not (queue.settings.target_queue_depth or queue.tail.count):
+            return
+        chunk, rows = new.left()
+        if gone := new.gone:
+            queue.filled().seal(max(part[-1] for part in gone))
+        room = 0 if queue.tail.count else min(free(queue), len(chunk))
+        if room:
+            first = chunk[:room]
+            if queue.targets.lists:
+                queue.targets.arrive(first, new.batch, new.rows_of(rows, 0, room), queue.main)
+            queue.filled().append(first, solid=False)
+        if room < len(chunk):
+            queue.inactive_order().append(chunk[room:], solid=False)
+        new.placed = True
+
+
+BEHIND_DEPTH = _BehindDepth()
 
 
 def activate(queue: Queue, now: Now, sink: Sink) -> None:
@@ -93,4 +94,4 @@ def draw_bound(queue: Contents) -> None:
         queue.inactive_order().append(chunk, solid=False)
 
 
-__all__ = ["activate", "arrive_behind_depth", "draw_bound", "free", "move_up"]
+__all__ = ["BEHIND_DEPTH", "activate", "draw_bound", "free", "move_up"]

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.keys import NO_KEY, key_of
 from penstock.core.queue.limits.trimming import drop
+from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.durable import Ints, flat
 from penstock.records.causes import REPLACED
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.chunks import Chunk, Now, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
@@ -181,6 +183,33 @@ class LastValues:
         return 0
 
 
+class _Replacing(Stage):
+    """Newcomers replace the older ones of their keys, once everybody was offered something.
+
+    Where others are held back, or give way, each is over before the next comes: what it replaces lets the next in.
+    """
+
+    def present(self, queue: Queue) -> bool:
+        return queue.last_values is not None
+
+    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+        return len(new) if queue.shares is None and queue.limits is None else 1
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.last_values is not None:
+            keys = [0] * len(new) if new.last_keys is None else new.last_keys
+            queue.last_values.add(queue, new.chunk, keys, new.gone)
+
+    def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.last_values is not None:
+            while queue.hungry:  # who has room is given each before a later one of the batch replaces it
+                dispatch(queue, now, sink)
+            queue.last_values.settle(queue, sink)
+
+
+REPLACING = _Replacing()
+
+
 def _standing(queue: Contents) -> tuple[Ints, Ints]:
     """All that live and are neither scheduled nor dying, ascending, and where each stands in order of arrival."""
     lsns: list[Ints] = [np.zeros(0, dtype=np.int64)]
@@ -210,4 +239,4 @@ def _lives(queue: Contents, lsn: int) -> bool:
     return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in some)
 
 
-__all__ = ["NO_KEY", "LastValues", "key_of"]
+__all__ = ["NO_KEY", "REPLACING", "LastValues", "key_of"]

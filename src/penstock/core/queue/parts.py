@@ -37,6 +37,7 @@ from penstock.records.settings import QueueSettings
 if TYPE_CHECKING:
     from penstock.core.queue.dedup import Dedup
     from penstock.core.queue.last_values import LastValues
+    from penstock.core.queue.newcomers import Stage
     from penstock.core.queue.older import Older
 
 _NO_ARGUMENTS: dict[str, object] = {}
@@ -64,7 +65,7 @@ class Parts:
         "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "hungry", "id",
         "last_values", "lease_due", "leased", "leases_in_order", "leaving",
         "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "pace",
-        "paused_until", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
+        "paused_until", "plan", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
         "settings", "shares", "sharing", "tail", "targets", "used_at", "weighing", "weight",
     )  # fmt: skip
 
@@ -93,6 +94,7 @@ class Parts:
         self.ruling: Ruling | None = None  # what makes them of its own ones; None: they are its own
         self.limits = limits_of(settings)  # of what is ready; None without any
         self.redelivered_below = 0  # what is older may have been seen before an unclean stop
+        self.plan: tuple[Stage, ...] | None = None  # what newcomers pass (`taking`); None: worked out when some come
         # positions
         self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
         self.ranking: Ranking | None = None  # some of them are not known, so nothing is delivered
@@ -268,6 +270,7 @@ class Parts:
         """Messages beyond the target depth."""
         if self.tail is NO_TAIL:
             self.tail = Main()
+            self.plan = None
         return self.tail
 
     def renew_keys(self) -> None:
@@ -275,6 +278,7 @@ class Parts:
         from penstock.core.queue.last_values import LastValues  # it needs what is made of this
 
         self.last_values = None if self.settings.last_value_key is None else LastValues()
+        self.plan = None
 
     def renew_dedup(self, before: QueueSettings) -> None:
         """The settings say anew which messages stay out for their keys.  before: those until now."""
@@ -291,6 +295,7 @@ class Parts:
         """Deadlines."""
         if self.expiry is NO_EXPIRY:
             self.expiry = Expiry()
+            self.plan = None
         return self.expiry
 
     def mourned(self) -> Letters:
@@ -303,6 +308,7 @@ class Parts:
         """Barriers, and what they hold back."""
         if self.barriers is NO_BARRIERS:
             self.barriers = Barriers()
+            self.plan = None
         return self.barriers
 
     def attended(self) -> Attendance:

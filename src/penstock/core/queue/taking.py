@@ -1,7 +1,16 @@
-"""Messages come in: each part of a queue is told of them in its turn, then they are dispatched, and limits hold.
+"""Messages come in: they pass the stages that their queue has, stand in its order, and are offered to consumers.
 
-It decides nothing itself: where what goes stands with the parts (`arrival`, `barriers.arrival`, `priority.arrival`,
-`depth`, `shares`), and what an unset option costs is one look at it.
+| stage | before the next because |
+| --- | --- |
+| limits | what one gives way to another for shows within a batch: it says how many may be decided as a whole |
+| ranks | whoever places a message asks for its rank |
+| scheduled | what is due enters like a newcomer: all below see it then |
+| expiry | what is over must not replace another, nor take a turn |
+| last value | before all that hold back: of a key one alone waits |
+| shares | keys say who may be offered what; what stands in line is ready, and in no order |
+| barrier, priority, depth | the orders of a queue: one of them takes all that is left; none: the main order does |
+
+A plain queue has no stage: an arrival is one append.
 """
 
 from __future__ import annotations
@@ -10,24 +19,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
-from penstock.core.queue.administering import drop_all
-from penstock.core.queue.arrival import append_rest, divert, set_deadlines
-from penstock.core.queue.barriers.arrival import arrive_behind
-from penstock.core.queue.barriers.release import release
-from penstock.core.queue.depth import activate, arrive_behind_depth
-from penstock.core.queue.dispatching.dispatch import dispatch, room_now
-from penstock.core.queue.limits.entry import arrive_in_parts, begin, end, together
-from penstock.core.queue.order.runs import Run
-from penstock.core.queue.priority.arrival import arrive_by_priority, note_ranks
-from penstock.core.queue.shares.staging import Told
-from penstock.core.queue.timed.due import expire_due
-from penstock.core.queue.timed.onward import depart
-from penstock.records.causes import TIME_LIMIT
+from penstock.core.queue.arrival import EXPIRING, SCHEDULED, append_rest
+from penstock.core.queue.barriers.arrival import BEHIND_BARRIERS
+from penstock.core.queue.depth import BEHIND_DEPTH
+from penstock.core.queue.last_values import REPLACING
+from penstock.core.queue.limits.entry import BOUNDED
+from penstock.core.queue.newcomers import Newcomers, Stage
+from penstock.core.queue.priority.arrival import BY_PRIORITY, RANKED
+from penstock.core.queue.shares.arrival import SHARED
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
+    from penstock.core.queue.shares.staging import Told
     from penstock.core.queue.view import Queue
+
+STAGES: tuple[Stage, ...] = (
+    BOUNDED, RANKED, SCHEDULED, EXPIRING, REPLACING, SHARED, BEHIND_BARRIERS, BY_PRIORITY, BEHIND_DEPTH,
+)  # fmt: skip
 
 
 def arrive(
@@ -40,132 +49,53 @@ def arrive(
     rows: Sequence[int] | None = None,
     expires_at: Sequence[int] | None = None,
     not_before: Sequence[int] | None = None,
-    priority: Sequence[int] | None = None,
-    barriers: Sequence[int] | None = None,
     ranks: Sequence[int] | None = None,
     keys: Sequence[Told] | None = None,
     last_keys: Sequence[int] | None = None,
+    barriers: Sequence[int] | None = None,
 ) -> None:
-    """Take messages (ascending, newer than all before), then dispatch.
-
-    batch, rows    their bodies, for filters: rows of the batch in the order of the chunk; None: all of it
-    expires_at, not_before    as on `Publishes`, one value for each message of the chunk
-    priority       of each message; queues of this version serve in order of arrival whatever it says
-    ranks          of each message, what its priority expression gave (`core.queue.ranks`)
-    keys           of each message, what the queue's expressions gave; None: they are worked out later
-    last_keys      of each message, what its last-value key gave (`core.queue.last_values`)
-    barriers       those of the chunk that are barriers, ascending; their BARRIER record is written
-    """
+    """Take messages (ascending, newer than all before), then dispatch.  What the others are: see `Newcomers`."""
     if not len(chunk):
         return
-    if len(chunk) > 1 and _one_by_one(queue, now, expires_at):
-        each = range(len(chunk)) if rows is None else rows  # what one replaces lets the next in
-        for i in range(len(chunk)):
-            queue.arrive(
-                now, chunk[i : i + 1], sink, batch=batch, rows=[each[i]], expires_at=_one(expires_at, i),
-                not_before=_one(not_before, i), priority=_one(priority, i), ranks=_one(ranks, i),
-                keys=None if keys is None else keys[i : i + 1], last_keys=_one(last_keys, i),
-            )  # fmt: skip
-        return
-    if queue.is_due(now):
-        queue.tick(now, sink)
-    before = 0
-    if queue.limits is not None:
-        if len(chunk) > 1 and together(queue, chunk) < len(chunk):
-            columns = (rows, expires_at, not_before, priority, ranks, keys)
-            arrive_in_parts(queue, now, chunk, sink, batch, *columns)
-            return
-        before = begin(queue, now, sink, len(chunk))
-    if queue.ranks is not None:
-        note_ranks(queue, chunk, ranks)
-    elsewhere = None
-    if not_before is not None:
-        elsewhere = divert(queue, now, chunk, not_before)
-    if expires_at is not None or queue.settings.expiration is not None or queue.settings.message_ttl is not None:
-        dead = set_deadlines(queue, now, chunk, expires_at, elsewhere)
-    else:
-        dead = None
-        if not queue.expiry.empty:
-            queue.expiry.part()
-    if queue.last_values is not None:
-        gone = [part for part in (elsewhere, dead) if part is not None]
-        queue.last_values.add(queue, chunk, [0] * len(chunk) if last_keys is None else last_keys, gone)
-    behind = None
-    if queue.shares is not None:
-        queue.shares.mono = now.mono
-        room = 0 if queue.shares.tenants is None else room_now(queue, now)
-        behind = queue.shares.arrive(queue, chunk, keys, elsewhere, dead, room)
-        if behind is not None and queue.weight >= 0:
-            queue.weight += queue.sizes.total(behind)
-        if behind is not None and queue.targets.lists:
-            queue.targets.foreseen.look(queue.targets, behind, chunk, batch, rows)
-    if barriers is not None or queue.barriers.held:
-        arrive_behind(queue, chunk, batch, rows, barriers or (), elsewhere, dead)
-        if dead is not None:
-            queue.expire([Run(dead, False)], TIME_LIMIT, sink)
-    elif queue.ranks is not None or queue.settings.target_queue_depth or queue.tail.count:
-        gone = [part for part in (elsewhere, dead, behind) if part is not None]
-        if queue.ranks is not None:
-            arrive_by_priority(queue, now, chunk, batch, rows, gone, sink)
-        else:
-            arrive_behind_depth(queue, chunk, batch, rows, gone)
-        if dead is not None:
-            queue.expire([Run(dead, False)], TIME_LIMIT, sink)
-    elif elsewhere is None and dead is None and behind is None:
+    plan = queue.plan
+    if plan is None:
+        plan = queue.plan = tuple([stage for stage in STAGES if stage.present(queue)])
+    if not plan and expires_at is None and not_before is None and barriers is None:
+        if queue.is_due(now):
+            queue.tick(now, sink)
         if queue.targets.lists:
             queue.targets.arrive(chunk, batch, rows, queue.main)
         queue.filled().append(chunk)
-        if queue.weight >= 0:
-            queue.weight += queue.sizes.total(chunk)
-    else:
-        apart = (elsewhere, dead, behind)
-        append_rest(queue, chunk, batch, rows, [part for part in apart if part is not None])
-        if dead is not None:
-            queue.expire([Run(dead, False)], TIME_LIMIT, sink)
-    if queue.roster.all:
-        if queue.ready:
-            dispatch(queue, now, sink)
-    elif queue.onward is not None:
-        if queue.ready and not queue.paused_until:
-            depart(queue, sink)
-    elif queue.settings.purge_on_no_consumers:
-        drop_all(queue, sink)
-    if queue.tail.count:
-        activate(queue, now, sink)
-    if queue.barriers.held:
-        release(queue, now, sink)
-    if queue.last_values is not None:
-        while queue.hungry:  # who has room is given each before a later one of the batch replaces it
-            dispatch(queue, now, sink)
-        queue.last_values.settle(queue, sink)
-    if queue.shares is not None:
-        if queue.shares.tenants is not None and not queue.hungry:
-            queue.shares.tenants.come_again()
-        queue.shares.ask(queue, sink)
-    if queue.targets.lists:
-        queue.targets.ask(queue.main, sink)
-    if queue.attendance.looking and not queue.targets.looking:
-        queue.give_out(now, sink)
-    if queue.expiry.due <= now.wall:  # a deadline that is now: offered once, then gone
-        while queue.hungry:
-            queue.give_out(now, sink)
-        expire_due(queue, now, sink)
-        if queue.barriers.held or queue.tail.count:  # one may have waited for those alone
-            queue.give_out(now, sink)
-    if queue.limits is not None:
-        end(queue, now, sink, before)
+        queue.offer_all(now, sink)
+        queue.look_on(now, sink)
+        return
+    new = Newcomers(chunk, batch, rows, expires_at, not_before, ranks, keys, last_keys, barriers)
+    while True:
+        if queue.is_due(now):
+            queue.tick(now, sink)
+        stages = [stage for stage in STAGES if stage in plan or stage.wanted(new)]
+        count = len(new)
+        if count > 1:
+            count = min([stage.cut(queue, now, new) for stage in stages])
+        if count == len(new):
+            _enter(queue, now, new, stages, sink)
+            return
+        _enter(queue, now, new.part(0, count), stages, sink)
+        new = new.part(count, len(new))
 
 
-def _one_by_one(queue: Queue, now: Now, expires_at: Sequence[int] | None) -> bool:
-    """Whether each has to be over before the next comes.
-
-    Where it may replace an older one and so let the next in, or expires at once and then keeps none of its key waiting.
-    """
-    if queue.shares is None:
-        return queue.last_values is not None and queue.limits is not None
-    at_once = 0 in (queue.settings.expiration, queue.settings.message_ttl)
-    return queue.last_values is not None or at_once or (expires_at is not None and now.wall in expires_at)
-
-
-def _one(values: Sequence[int] | None, place: int) -> Sequence[int] | None:
-    return None if values is None else values[place : place + 1]
+def _enter(queue: Queue, now: Now, new: Newcomers, stages: Sequence[Stage], sink: Sink) -> None:
+    """Newcomers that may be decided as a whole."""
+    for stage in stages:
+        stage.begin(queue, now, new, sink)
+    for stage in stages:
+        stage.admit(queue, now, new, sink)
+    append_rest(queue, new)
+    for stage in stages:
+        stage.entered(queue, now, new, sink)
+    queue.offer_all(now, sink)
+    for stage in stages:
+        stage.offered(queue, now, new, sink)
+    queue.look_on(now, sink)
+    for stage in reversed(stages):
+        stage.ended(queue, now, new, sink)

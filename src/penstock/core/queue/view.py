@@ -250,6 +250,11 @@ class Queue(Surface):
             go_on(self, sink)
         if self.shares is not None:
             self.shares.ask(self, sink)
+        self.offer_all(now, sink)
+        self.look_on(now, sink)
+
+    def offer_all(self, now: Now, sink: Sink) -> None:
+        """Dispatch what is ready, and what becomes ready by that."""
         if self.roster.all:
             if self.ready:
                 dispatch(self, now, sink)
@@ -262,6 +267,9 @@ class Queue(Surface):
             activate(self, now, sink)
         if self.barriers.held:
             release(self, now, sink)
+
+    def look_on(self, now: Now, sink: Sink) -> None:
+        """Have filters look at what they have not seen yet."""
         if self.targets.lists:
             self.targets.ask(self.main, sink)
         if self.attendance.looking and not self.targets.looking:

@@ -3,65 +3,65 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.core.effects import Sink
 from penstock.core.queue.arrival import append_around, append_rest
 from penstock.core.queue.barriers.barriers import Barrier
+from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.runs import sift, sorted_chunk
-from penstock.records.chunks import Chunk
-from penstock.records.entries import Publishes
+from penstock.core.queue.parts import NO_BARRIERS
+from penstock.records.chunks import Chunk, Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
 
 
-def arrive_behind(
-    queue: Queue,
-    chunk: Chunk,
-    batch: Publishes | None,
-    rows: Sequence[int] | None,
-    marked: Sequence[int],
-    elsewhere: Chunk | None,
-    dead: Chunk | None,
-) -> None:
-    """Append a chunk, its barriers (`marked`, ascending) each behind what came before it.
+class _BehindBarriers(Stage):
+    """Newcomers stand behind the last barrier, and each barrier among them behind what came before it."""
 
-    elsewhere, dead    messages of the chunk that are delayed, counted already, and that do not go in at all
-    """
-    barriers = queue.fenced()
-    gone = sorted_chunk([part for part in (elsewhere, dead) if part is not None])
-    delayed = queue.delayed - (0 if elsewhere is None else len(elsewhere))
-    if rows is None and batch is not None:
-        rows = range(len(batch))
-    start = 0
-    for lsn in marked:
-        if _among(gone, lsn):
-            continue
-        at = bisect_left(chunk, lsn, start)
-        _append(queue, chunk[start:at], batch, rows and rows[start:at], gone)
-        barriers.add(lsn, lsn, delayed)
-        start = at + 1
-    _append(queue, chunk[start:], batch, rows and rows[start:], gone)
-    if elsewhere is not None:
-        barriers.dormant.update(lsn for lsn in marked if _among(elsewhere, lsn))
-        barriers.delay(elsewhere, 1)
+    def present(self, queue: Queue) -> bool:
+        return queue.barriers is not NO_BARRIERS
+
+    def wanted(self, new: Newcomers) -> bool:
+        return new.barriers is not None
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if new.barriers is None and not queue.barriers.held:
+            return
+        barriers, chunk, marked = queue.fenced(), new.chunk, new.barriers or ()
+        gone = sorted_chunk(new.gone)
+        delayed = queue.delayed - (0 if new.delayed is None else len(new.delayed))
+        start = 0
+        for lsn in marked:
+            if _among(gone, lsn):
+                continue
+            at = bisect_left(chunk, lsn, start)
+            _append(queue, new, start, at, gone)
+            barriers.add(lsn, lsn, delayed)
+            start = at + 1
+        _append(queue, new, start, len(chunk), gone)
+        if new.delayed is not None:
+            barriers.dormant.update(lsn for lsn in marked if _among(new.delayed, lsn))
+            barriers.delay(new.delayed, 1)
+        new.placed = True
 
 
-def _append(queue: Queue, chunk: Chunk, batch: Publishes | None, rows: Sequence[int] | None, gone: Chunk) -> None:
-    """Add what did not go elsewhere to the last part of the queue."""
-    if not len(chunk):
+BEHIND_BARRIERS = _BehindBarriers()
+
+
+def _append(queue: Queue, new: Newcomers, start: int, stop: int, gone: Chunk) -> None:
+    """Add those of a stretch that did not go elsewhere to the last part of the queue."""
+    if start == stop:
         return
-    out = sift(gone, chunk)[0] if len(gone) else None
+    part = new.part(start, stop)
+    out = sift(gone, part.chunk)[0] if len(gone) else None
     last = queue.barriers.last
     if last is not None:
-        _hold(queue, last, chunk, out)
-    elif out is not None:
-        append_rest(queue, chunk, batch, rows, [out])
+        _hold(queue, last, part.chunk, out)
     else:
-        if queue.targets.lists:
-            queue.targets.arrive(chunk, batch, rows, queue.main)
-        queue.filled().append(chunk)
+        part.taken = out
+        append_rest(queue, part)
 
 
 def _hold(queue: Queue, last: Barrier, chunk: Chunk, out: Chunk | None) -> None:

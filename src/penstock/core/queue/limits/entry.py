@@ -2,98 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.dispatch import dispatch
+from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.limits.ring import enter_scheduled, replace
 from penstock.core.queue.limits.trimming import trim
+from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.timed.due import end_retries, end_scheduled, expire_due
 from penstock.records.causes import MAXLEN
-from penstock.records.chunks import Chunk, Now
-from penstock.records.entries import Publishes
+from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
 
 
-def together(queue: Queue, chunk: Chunk) -> int:
-    """How many of these newcomers, from the first on, may be decided as a whole.
+class _Bounded(Stage):
+    """Something may have to give way to newcomers."""
 
-    Not where it shows who came between whom: priorities with dead letters or with sizes; keys, where who gives way lets
-    another come; and a ring with a limit beside it, where each arrival asks both.
-    """
-    limits = queue.limits
-    assert limits is not None
-    n = len(chunk)
-    if not limits.drops and (queue.shares is None or limits.ring == NEVER):
-        return n
-    if (
-        queue.shares is None
-        and limits.ring == NEVER
-        and (queue.ranks is None or (limits.size == NEVER and not queue.wants_letter(MAXLEN)))
-    ):
-        return n
-    fits = min(limits.length, limits.ring) - queue.ready
-    if limits.size < NEVER and queue.weight + queue.sizes.total(chunk) > limits.size:
-        fits = 1
-    return min(n, max(fits, 1))
+    def present(self, queue: Queue) -> bool:
+        return limits_of(queue.settings) is not None
 
+    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+        """As few as show who came between whom.
 
-def arrive_in_parts(
-    queue: Queue,
-    now: Now,
-    chunk: Chunk,
-    sink: Sink,
-    batch: Publishes | None,
-    rows: Sequence[int] | None,
-    expires_at: Sequence[int] | None,
-    not_before: Sequence[int] | None,
-    priority: Sequence[int] | None,
-    ranks: Sequence[int] | None,
-    keys: Sequence[Told] | None,
-) -> None:
-    """Let newcomers arrive in parts that may be decided as a whole."""
-    if batch is not None and rows is None:
-        rows = range(len(batch))
-    columns = (rows, expires_at, not_before, priority, ranks)
-    start = 0
-    while start < len(chunk):
-        stop = start + together(queue, chunk[start:])
-        mine, dead, late, urgent, placed = [None if column is None else column[start:stop] for column in columns]
-        queue.arrive(
-            now, chunk[start:stop], sink, batch=batch, rows=mine, expires_at=dead, not_before=late, priority=urgent,
-            ranks=placed, keys=None if keys is None else keys[start:stop],
-        )  # fmt: skip
-        start = stop
+        That are priorities with dead letters or with sizes; keys, where who gives way lets another come; and a ring
+        with a limit beside it, where each arrival asks both.
+        """
+        limits, chunk = queue.limits, new.chunk
+        if limits is None:
+            return len(chunk)
+        if not limits.drops and (queue.shares is None or limits.ring == NEVER):
+            return len(chunk)
+        if (
+            queue.shares is None
+            and limits.ring == NEVER
+            and (queue.ranks is None or (limits.size == NEVER and not queue.wants_letter(MAXLEN)))
+        ):
+            return len(chunk)
+        fits = min(limits.length, limits.ring) - queue.ready
+        if limits.size < NEVER and queue.weight + queue.sizes.total(chunk) > limits.size:
+            fits = 1
+        return min(len(chunk), max(fits, 1))
 
+    def begin(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """Finish what has begun, as far as it matters.
 
-def begin(queue: Queue, now: Now, sink: Sink, count: int) -> int:
-    """Before so many messages arrive: finish what has begun, as far as it matters; how many are ready then.
+        An older trim takes none of the newcomers, and a dispatch that stopped at its bound comes before theirs.
+        """
+        limits = queue.limits
+        if limits is None:
+            return
+        while queue.overfull and queue.roster.all and not queue.expiry.busy and queue.ranking is None:
+            trim(queue, sink)
+        while queue.hungry and queue.ready + len(new) > limits.ring:
+            queue.serve(now, sink)
+        new.ready_before = queue.ready
 
-    An older trim takes none of the newcomers, and a dispatch that stopped at its bound comes before theirs.
-    """
-    limits = queue.limits
-    assert limits is not None
-    while queue.overfull and queue.roster.all and not queue.expiry.busy and queue.ranking is None:
-        trim(queue, sink)
-    while queue.hungry and queue.ready + count > limits.ring:
-        queue.serve(now, sink)
-    return queue.ready
+    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """Who has room was given some: go on with that while too much is ready, then let it go."""
+        limits = queue.limits
+        if limits is None:
+            return
+        while queue.hungry and (queue.ready > limits.ring or limits.exceeded(queue)):
+            dispatch(queue, now, sink)
+        if queue.ready > limits.ring and queue.ranking is None:
+            replace(queue, min(queue.ready - new.ready_before, queue.ready - limits.ring), sink)
+        trim(queue, sink, NEVER)
 
 
-def end(queue: Queue, now: Now, sink: Sink, before: int) -> None:
-    """They have arrived, and who has room was given some: go on with that while too much is ready, then let it go."""
-    limits = queue.limits
-    assert limits is not None
-    while queue.hungry and (queue.ready > limits.ring or limits.exceeded(queue)):
-        dispatch(queue, now, sink)
-    if queue.ready > limits.ring and queue.ranking is None:
-        replace(queue, min(queue.ready - before, queue.ready - limits.ring), sink)
-    trim(queue, sink, NEVER)
+BOUNDED = _Bounded()
 
 
 def keep_time(queue: Queue, now: Now, sink: Sink) -> None:

@@ -62,7 +62,7 @@ _serials = iter(range(1, 1 << 62))
 
 def begin_ranks(queue: Parts) -> None:
     """The queue, new and empty, serves by priority from now on."""
-    queue.ranks = Ranks()
+    queue.ranks, queue.plan = Ranks(), None
     queue.main = PriorityOrder(queue.ranks)
 
 
@@ -102,6 +102,7 @@ def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     ranks = queue.ranks
     if ranks is None:
         ranks = queue.ranks = Ranks()
+        queue.plan = None
         if queue.shares is not None:
             queue.shares.serve_by(ranks)
         ranks.level(flat([*ready, *others]), LOWEST)

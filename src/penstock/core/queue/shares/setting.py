@@ -29,6 +29,7 @@ def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     queue.clear_returned()
     everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
     queue.shares = shares = Shares(settings, queue.ranks) if expressions(settings) else None
+    queue.plan = None
     main = queue.main if shares is None else shares.staging.main
     if len(everything):
         for start in range(0, len(everything), 8192):

@@ -1,0 +1,144 @@
+"""Messages on their way into a queue, and the stages that they pass.
+
+A stage lets newcomers through, keeps some of them, or has them decided in parts.  It knows the newcomers and its own
+part of the queue, and no other stage; in which order stages stand, and why, is told in `core.queue.taking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from penstock.core.effects import Sink
+from penstock.core.queue.order.runs import sift, sorted_chunk, view
+from penstock.records.chunks import Chunk, Now
+from penstock.records.entries import Publishes
+
+if TYPE_CHECKING:
+    from penstock.core.queue.shares.staging import Told
+    from penstock.core.queue.view import Queue
+
+T = TypeVar("T")
+
+
+class Newcomers:
+    """A chunk of messages, newer than all before, with a value for each in every column that there is.
+
+    batch, rows    their bodies, for filters: rows of the batch in the order of the chunk; None: all of it
+    expires_at, not_before    microseconds since the epoch; 0: never, at once
+    ranks          what the queue's priority expression gave
+    keys           what its expressions of groups and tenants gave; None: they are worked out later
+    last_keys      what its last-value key gave
+    barriers       those of the chunk that are barriers, ascending; their BARRIER record is written
+    """
+
+    __slots__ = (
+        "barriers", "batch", "chunk", "dead", "delayed", "expires_at", "keys", "last_keys", "not_before", "placed",
+        "ranks", "ready_before", "rows", "taken",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        batch: Publishes | None,
+        rows: Sequence[int] | None,
+        expires_at: Sequence[int] | None,
+        not_before: Sequence[int] | None,
+        ranks: Sequence[int] | None,
+        keys: Sequence[Told] | None,
+        last_keys: Sequence[int] | None,
+        barriers: Sequence[int] | None,
+    ) -> None:
+        self.chunk = chunk
+        self.batch = batch
+        self.rows = rows
+        self.expires_at = expires_at
+        self.not_before = not_before
+        self.ranks = ranks
+        self.keys = keys
+        self.last_keys = last_keys
+        self.barriers = barriers
+        self.delayed: Chunk | None = None  # those that are not due yet
+        self.dead: Chunk | None = None  # those that have expired already
+        self.taken: Chunk | None = None  # those that stand in line
+        self.placed = False  # the others stand in an order of their own
+        self.ready_before = 0  # messages that were ready as they came
+
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+    @property
+    def gone(self) -> list[Chunk]:
+        """Those that went elsewhere: no array may span them and be called solid."""
+        return [part for part in (self.delayed, self.dead, self.taken) if part is not None]
+
+    def part(self, start: int, stop: int) -> Newcomers:
+        """Some of them, before any stage has seen them."""
+        rows = self.rows
+        if rows is None and self.batch is not None:
+            rows = range(len(self.batch))
+        chunk = self.chunk[start:stop]
+        barriers = self.barriers
+        return Newcomers(
+            chunk, self.batch, _some(rows, start, stop), _some(self.expires_at, start, stop),
+            _some(self.not_before, start, stop), _some(self.ranks, start, stop), _some(self.keys, start, stop),
+            _some(self.last_keys, start, stop),
+            None if barriers is None else [lsn for lsn in barriers if chunk[0] <= lsn <= chunk[-1]],
+        )  # fmt: skip
+
+    def left(self) -> tuple[Chunk, Sequence[int] | None]:
+        """Those that went nowhere else, and the rows of their bodies."""
+        gone = self.gone
+        if not gone:
+            return self.chunk, self.rows
+        out = sorted_chunk(gone)
+        chunk = sorted_chunk(sift(self.chunk, out)[1])
+        if self.batch is None:
+            return chunk, None
+        rows = self.rows if self.rows is not None else range(len(self.batch))
+        return chunk, list(compress(rows, ~np.isin(view(self.chunk), view(out), assume_unique=True)))
+
+
+    def rows_of(self, rows: Sequence[int] | None, start: int, stop: int) -> Sequence[int] | None:
+        """Some of the rows that `left` told."""
+        if self.batch is None:
+            return None
+        return (rows if rows is not None else range(len(self.batch)))[start:stop]
+
+
+def _some(column: Sequence[T] | None, start: int, stop: int) -> Sequence[T] | None:
+    return None if column is None else column[start:stop]
+
+
+class Stage:
+    """One of those that newcomers pass.  What is not told here a stage need not do."""
+
+    def present(self, queue: Queue) -> bool:
+        """Whether the queue has it: once something is set or stands there.  It may still let everything through."""
+        raise NotImplementedError
+
+    def wanted(self, new: Newcomers) -> bool:
+        """Whether these newcomers bring it with them."""
+        return False
+
+    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+        """How many of them, from the first on, may be decided as a whole; at least one."""
+        return len(new)
+
+    def begin(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """They are about to come."""
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """Take what belongs here and say so in `new`; the others go on."""
+
+    def entered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """All stand where they belong; nobody was offered anything yet, but where an order had to do so."""
+
+    def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """Everybody who has room was offered something."""
+
+    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """Filters are asked, too.  Told to the last stage first."""
