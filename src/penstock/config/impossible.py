@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock.config.actions import wrong_actions
 from penstock.config.hints import known_name
@@ -17,8 +17,12 @@ from penstock.config.views import wrong_views
 
 def impossible(settings: Settings) -> list[Problem]:
     """All that the sections say of each other and that cannot be, each with its place."""
-    problems: list[Problem] = []
-    named: dict[str, list[tuple[str, str]]] = {
+    return [problem for check in CHECKS for problem in check(settings)]
+
+
+def _names(settings: Settings) -> dict[str, list[tuple[str, str]]]:
+    """Of every section whose members have names: (vhost, name) of each, with no vhost where names are for all."""
+    return {
         "user": [("", one.name) for one in settings.user],
         "vhost": [("", one.name) for one in settings.vhost],
         "exchange": [(one.vhost, one.name) for one in settings.exchange],
@@ -32,77 +36,72 @@ def impossible(settings: Settings) -> list[Problem]:
         "view": [(one.vhost, one.name) for one in settings.view],
         "conflated_topic": [(one.vhost, one.name) for one in settings.conflated_topic],
     }
-    for section, names in named.items():
+
+
+def _twice(settings: Settings) -> Iterator[Problem]:
+    """What has the name of another."""
+    for section, names in _names(settings).items():
         for index, name in enumerate(names):
             if name in names[:index]:
-                problems.append(Problem((section, index, "name"), f"{name[1]!r} is there twice"))
-    placed: list[tuple[Path_, str]] = [
-        *((("exchange", index), one.vhost) for index, one in enumerate(settings.exchange)),
-        *((("topic", index), one.vhost) for index, one in enumerate(settings.topic)),
-        *((("queue", index), one.vhost) for index, one in enumerate(settings.queue)),
-        *((("binding", index), one.vhost) for index, one in enumerate(settings.binding)),
-        *(
-            (("action", index, "on", place), on.vhost)
-            for index, one in enumerate(settings.action)
-            for place, on in enumerate(one.on)
-        ),
-        *((("entitlement", index), one.vhost) for index, one in enumerate(settings.entitlement)),
-        *((("view", index), one.vhost) for index, one in enumerate(settings.view)),
-        *((("conflated_topic", index), one.vhost) for index, one in enumerate(settings.conflated_topic)),
-        *_places_of_pipelines(settings),
-    ]
-    for section, vhosts in (
-        ("permission", [one.vhost for one in settings.permission]),
-        ("policy", [one.vhost for one in settings.policy]),
-        ("operator_policy", [one.vhost for one in settings.operator_policy]),
-        ("address", [one.vhost for one in settings.address]),
-    ):
-        placed += (((section, index), vhost) for index, vhost in enumerate(vhosts))
-    people = [one.name for one in settings.users]
-    problems += [
-        Problem(("permission", index, "user"), f"there is no [[user]] {one.user!r}{known_name(one.user, people)}")
-        for index, one in enumerate(settings.permission)
-        if one.user not in people
-    ]
-    permitted = {(one.user, one.vhost) for one in settings.permission}
-    problems += [
-        Problem(
-            ("topic_permission", index, "user"),
-            f"there is no [[permission]] of {one.user!r} in vhost {one.vhost!r}, which this would narrow",
-        )
-        for index, one in enumerate(settings.topic_permission)
-        if (one.user, one.vhost) not in permitted
-    ]
+                yield Problem((section, index, "name"), f"{name[1]!r} is there twice")
     patterns = [one.setting().key for one in settings.address]
-    problems += [
-        Problem(("address", index, "pattern"), f"{key[1]!r} is there twice")
-        for index, key in enumerate(patterns)
-        if key in patterns[:index]
+    for index, key in enumerate(patterns):
+        if key in patterns[:index]:
+            yield Problem(("address", index, "pattern"), f"{key[1]!r} is there twice")
+
+
+IN_A_VHOST = (
+    "exchange", "topic", "queue", "binding", "entitlement", "view", "conflated_topic", "permission", "policy",
+    "operator_policy", "address",
+)  # fmt: skip
+"""Sections whose members name the vhost they are in."""
+
+
+def _unknown_vhosts(settings: Settings) -> Iterator[Problem]:
+    """Everything that is in a vhost which nobody declared."""
+    placed: list[tuple[Path_, str]] = [
+        ((section, index), one.vhost) for section in IN_A_VHOST for index, one in enumerate(getattr(settings, section))
     ]
-    for path, vhost in placed:
+    for index, action in enumerate(settings.action):
+        placed += ((("action", index, "on", place), on.vhost) for place, on in enumerate(action.on))
+    for path, vhost in (*placed, *_places_of_pipelines(settings)):
         if vhost not in settings.vhosts:
             hint = known_name(vhost, list(settings.vhosts))
-            problems.append(Problem((*path, "vhost"), f"there is no [[vhost]] {vhost!r}{hint}"))
-    problems += [
-        Problem(("action", *wrong.path), wrong.why)
-        for wrong in wrong_actions(settings.action, allow_execute=settings.server.allow_execute)
-    ]
-    problems += [
-        Problem((one.section, one.place, one.key), one.why)
-        for one in wrong_views(settings.view, settings.conflated_topic, named["queue"])
-    ]
-    keyed = {(one.vhost, one.name) for one in settings.topic if one.key or one.key_from} - set(named["queue"])
-    problems += [
-        Problem(("view", index, "source"), f"{one.source!r} is a topic, and engine 'spark' computes views of queues")
-        for index, one in enumerate(settings.view)
-        if one.engine == "spark" and (one.vhost, one.source) in keyed
-    ]
-    problems += _views_of_pipelines(settings)
-    problems += _doors_without_certificate(settings)
-    problems += [
-        Problem(("pipeline", index, "name"), why) for index, why in shared_names(settings.pipeline, settings.view)
-    ]
-    return problems
+            yield Problem((*path, "vhost"), f"there is no [[vhost]] {vhost!r}{hint}")
+
+
+def _unknown_people(settings: Settings) -> Iterator[Problem]:
+    """Permissions of who is not there, or of what would narrow none."""
+    people = [one.name for one in settings.users]
+    for index, permission in enumerate(settings.permission):
+        if (user := permission.user) not in people:
+            yield Problem(("permission", index, "user"), f"there is no [[user]] {user!r}{known_name(user, people)}")
+    permitted = {(one.user, one.vhost) for one in settings.permission}
+    for index, one in enumerate(settings.topic_permission):
+        if (one.user, one.vhost) not in permitted:
+            why = f"there is no [[permission]] of {one.user!r} in vhost {one.vhost!r}, which this would narrow"
+            yield Problem(("topic_permission", index, "user"), why)
+
+
+def _actions(settings: Settings) -> Iterator[Problem]:
+    for wrong in wrong_actions(settings.action, allow_execute=settings.server.allow_execute):
+        yield Problem(("action", *wrong.path), wrong.why)
+
+
+def _views(settings: Settings) -> Iterator[Problem]:
+    queues = _names(settings)["queue"]
+    for wrong in wrong_views(settings.view, settings.conflated_topic, queues):
+        yield Problem((wrong.section, wrong.place, wrong.key), wrong.why)
+    keyed = {(one.vhost, one.name) for one in settings.topic if one.key or one.key_from} - set(queues)
+    for index, one in enumerate(settings.view):
+        if one.engine == "spark" and (one.vhost, one.source) in keyed:
+            why = f"{one.source!r} is a topic, and engine 'spark' computes views of queues"
+            yield Problem(("view", index, "source"), why)
+
+
+def _pipelines(settings: Settings) -> Iterator[Problem]:
+    for index, why in shared_names(settings.pipeline, settings.view):
+        yield Problem(("pipeline", index, "name"), why)
 
 
 def _doors_without_certificate(settings: Settings) -> Iterator[Problem]:
@@ -125,9 +124,8 @@ def _places_of_pipelines(settings: Settings) -> Iterator[tuple[Path_, str]]:
             yield ("pipeline", index, "to", place), to.vhost
 
 
-def _views_of_pipelines(settings: Settings) -> list[Problem]:
+def _views_of_pipelines(settings: Settings) -> Iterator[Problem]:
     """Outputs that keep the last row of each key: their topics, and who else says what the key is."""
-    problems: list[Problem] = []
     keys = {(one.vhost, one.exchange, one.name): one.key for one in settings.topic}
     computed = {(one.vhost, one.name) for one in settings.view}
     for index, pipeline in enumerate(settings.pipeline):
@@ -137,12 +135,17 @@ def _views_of_pipelines(settings: Settings) -> list[Problem]:
             path, topic = ("pipeline", index, "to", place), (to.vhost, to.exchange, to.view)
             known = keys.get(topic)
             if (to.vhost, to.view) in computed:
-                problems.append(Problem((*path, "view"), f"[[view]] {to.view!r} is computed by the server itself"))
+                yield Problem((*path, "view"), f"[[view]] {to.view!r} is computed by the server itself")
             elif not to.keys and not known:
-                problems.append(Problem((*path, "view"), "needs a key, here or in a [[topic]], as in key = ['id']"))
+                yield Problem((*path, "view"), "needs a key, here or in a [[topic]], as in key = ['id']")
             elif to.keys and known is not None and known != to.keys:
                 elsewhere = f"elsewhere {', '.join(known)}" if known else f"[[topic]] {to.view!r} has no key"
-                problems.append(Problem((*path, "key"), f"is {', '.join(to.keys)}, and {elsewhere}"))
+                yield Problem((*path, "key"), f"is {', '.join(to.keys)}, and {elsewhere}")
             elif to.keys:
                 keys[topic] = to.keys
-    return problems
+
+
+CHECKS: tuple[Callable[[Settings], Iterable[Problem]], ...] = (
+    _twice, _unknown_people, _unknown_vhosts, _actions, _views, _views_of_pipelines, _doors_without_certificate,
+    _pipelines,
+)  # fmt: skip
