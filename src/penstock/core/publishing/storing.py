@@ -8,12 +8,12 @@ grouped by topic.  Rows that nobody wants are left out of what is stored.  Wheth
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from penstock.core.effects import Effect, Reply
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.arrivals import Arrivals
+from penstock.core.publishing.arrivals import NO_BARRIERS, Arrivals
 from penstock.core.publishing.published import Published, joined
 from penstock.core.publishing.routed import RowRouter
 from penstock.core.publishing.terms import Terms
@@ -22,7 +22,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.bodies import size_of
-from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.records.properties import PERSISTENT as PERSISTENT_MODE
@@ -31,6 +31,8 @@ from penstock.records.schema import GROUP_BYTES_MAX
 Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], Terms], Published]
 """Publishes rows whose headers name publishers and sequences."""
 
+
+T = TypeVar("T")
 
 PART_BYTES = GROUP_BYTES_MAX // 2
 """More than this is stored in parts where something may give way to it."""
@@ -46,6 +48,11 @@ def _parts(batch: Publishes, rows: range) -> Iterator[range]:
             start, size = row, 0
         size += weight
     yield range(start, rows.stop)
+
+
+def _common(values: list[T]) -> T | list[T]:
+    """One value where all rows have the same."""
+    return values[0] if values.count(values[0]) == len(values) else values
 
 
 class Storing:
@@ -159,32 +166,15 @@ class Storing:
                 else:
                     takers[queue] = rows
         batch.wanted = wanted
-        routes = set(route_of.values())
-        if len(routes) == 1:
-            batch.routes = routes.pop()
+        if len(set(route_of.values())) == 1:
+            batch.routes = next(iter(route_of.values()))
         else:
             batch.routes = [route_of[topic] for topic in topics] if isinstance(topics, list) else NO_ROUTE
-        kinds = {one.transient for one in set(traits)} if persistent is None else {not persistent}
-        batch.transient = kinds.pop() if len(kinds) == 1 else [one.transient for one in traits]
-        size = len(traits)
-        grouped = bool(self._router.limited) and self._makes_room(batch, [(q, len(rows)) for q, rows in takers.items()])
-        if grouped:
-            self._outbox.begin()
-        first = self._arrivals.store(batch, ())
-        taken: list[tuple[Queue, Chunk, list[int]]] = []
-        for queue, rows in takers.items():
-            if queue in shared:
-                rows.sort()
-            chunk: Chunk
-            if rows[-1] - rows[0] == len(rows) - 1:
-                chunk = range(first + rows[0], first + rows[-1] + 1)
-            else:
-                chunk = array("q", [first + row for row in rows])
-            taken.append((queue, chunk, rows))
-        self._arrivals.arrive(now, batch, taken)
-        if grouped:
-            self._outbox.end()
-        return Published(first, first + size - 1, stored=size)
+        batch.transient = _common([one.transient for one in traits] if persistent is None else [not persistent])
+        for queue in shared:
+            takers[queue].sort()
+        first = self._into(now, batch, list(takers.items()))
+        return Published(first, first + len(traits) - 1, stored=len(traits))
 
     # anything else
 
@@ -192,25 +182,18 @@ class Storing:
         size = len(batch.bodies)
         persistent, trusted, carbon, banned, numbered, _ = terms
         traits = self.traits_of(batch)
-        if not skip and not banned and all(one.plain for one in set(traits)):
+        kinds = set(traits)
+        if not skip and not banned and all(one.plain for one in kinds):
             published = self._by_topic(now, batch, traits, persistent)
             if published is not None:
                 return published
-        if not numbered and any(one.publisher is not None for one in set(traits)):
+        if not numbered and any(one.publisher is not None for one in kinds):
             return self._numbered(now, batch, traits, terms)
         routed = self._rows.route(batch, traits, skip, trusted, carbon, banned)
-        if not all(traits_of.plain for traits_of in set(traits)) and not trusted:
-            fill_times(batch, traits, self._outbox.time)
-        mode = [one.transient for one in traits] if persistent is None else [not persistent]
-        batch.transient = mode[0] if mode.count(mode[0]) == len(mode) else mode
-        blind = not trusted and any(one.blind for one in set(traits))
-        cleaned = not trusted and any(one.cleaned is not None for one in set(traits))
-        if cleaned and blind:  # whoever refused a row asks its header again
-            batch = batch.select(range(size))
-        if cleaned:
-            batch.properties = [
-                batch.properties_of(row) if one.cleaned is None else one.cleaned for row, one in enumerate(traits)
-            ]
+        batch.transient = _common([one.transient for one in traits] if persistent is None else [not persistent])
+        blind = not trusted and any(one.blind for one in kinds)
+        if not trusted:
+            batch = self._headers(batch, traits, blind)
         for row, take in routed.replies:
             self._outbox.effect(Reply(take, batch.topic_of(row), batch.properties_of(row), bytes(batch.bodies[row])))
         batch.routes = routed.routes
@@ -220,43 +203,69 @@ class Storing:
         if not rows:
             return Published(0, self._outbox.last_lsn, *outcome, dropped=replied)
         stored, place = (batch, None) if len(rows) == size else (batch.select(rows), {r: i for i, r in enumerate(rows)})
+
+        def stand(some: list[int]) -> list[int]:
+            """Where these rows are among those that are stored, ascending."""
+            return sorted(some if place is None else [place[row] for row in some])
+
         if blind:
             stored.topics = self._hidden(batch, rows, traits)
-        takers: list[tuple[Queue, list[int]]] = []
-        for queue, taken in routed.takers.items():
-            taken.sort()
-            takers.append((queue, taken if place is None else [place[row] for row in taken]))
+        takers = [(queue, stand(taken)) for queue, taken in routed.takers.items()]
         stored.wanted = sum(len(taken) for _, taken in takers)
-        routes = stored.routes
-        if isinstance(routes, list) and routes.count(routes[0]) == len(routes):
-            stored.routes = routes[0]
+        routes = stored.routes if isinstance(stored.routes, list) else [stored.routes] * len(rows)
+        stored.routes = _common(routes)
         for topic in {stored.topics} if isinstance(stored.topics, Topic) else set(stored.topics):
             self._interning.place(topic)
-        routes = [stored.routes] * len(rows) if isinstance(stored.routes, int) else stored.routes
         unnamed: list[tuple[Queue, list[int] | None]] = []
         if self._interning.full and NO_ROUTE in routes:
             unnamed = [(queue, [row for row in taken if routes[row] == NO_ROUTE]) for queue, taken in takers]
-        barriers = {
-            queue: sorted(marked if place is None else [place[row] for row in marked])
-            for queue, marked in routed.barriers.items()
-        }
-        grouped = bool(self._router.limited) and self._makes_room(stored, [(q, len(rows)) for q, rows in takers])
+        barriers = {queue: stand(marked) for queue, marked in routed.barriers.items()}
+        first = self._into(now, stored, takers, unnamed, barriers)
+        stored.judged = None
+        return Published(first, first + len(rows) - 1, *outcome, stored=len(rows), dropped=replied)
+
+    def _headers(self, batch: Publishes, traits: list[Traits], blind: bool) -> Publishes:
+        """The batch with the times that its headers say, and without what in them is not for those who read."""
+        kinds = set(traits)
+        if not all(one.plain for one in kinds):
+            fill_times(batch, traits, self._outbox.time)
+        if not any(one.cleaned is not None for one in kinds):
+            return batch
+        if blind:  # whoever refused a row asks its header again
+            batch = batch.select(range(len(traits)))
+        batch.properties = [
+            batch.properties_of(row) if one.cleaned is None else one.cleaned for row, one in enumerate(traits)
+        ]
+        return batch
+
+    def _into(
+        self,
+        now: Now,
+        batch: Publishes,
+        takers: Sequence[tuple[Queue, list[int]]],
+        unnamed: Sequence[tuple[Queue, list[int] | None]] = (),
+        barriers: Mapping[Queue, Sequence[int]] = NO_BARRIERS,
+    ) -> int:
+        """Store a batch whose rows these queues take, ascending, and let it arrive there; its first LSN.
+
+        unnamed: the rows that a queue takes though their route does not name it.
+        """
+        grouped = bool(self._router.limited) and self._makes_room(batch, [(queue, len(rows)) for queue, rows in takers])
         if grouped:
             self._outbox.begin()
-        first = self._arrivals.store(stored, unnamed, barriers)
+        first = self._arrivals.store(batch, unnamed, barriers)
         arriving: list[tuple[Queue, Chunk, list[int]]] = []
-        for queue, taken in takers:
+        for queue, rows in takers:
             chunk: Chunk
-            if len(taken) == len(rows):
-                chunk = range(first, first + len(rows))
+            if rows[-1] - rows[0] == len(rows) - 1:
+                chunk = range(first + rows[0], first + rows[-1] + 1)
             else:
-                chunk = as_chunk(array("q", [first + row for row in taken]))
-            arriving.append((queue, chunk, taken))
-        self._arrivals.arrive(now, stored, arriving, barriers)
-        stored.judged = None
+                chunk = array("q", [first + row for row in rows])
+            arriving.append((queue, chunk, rows))
+        self._arrivals.arrive(now, batch, arriving, barriers)
         if grouped:
             self._outbox.end()
-        return Published(first, first + len(rows) - 1, *outcome, stored=len(rows), dropped=replied)
+        return first
 
     def _hidden(self, batch: Publishes, rows: Sequence[int], traits: list[Traits]) -> list[Topic]:
         """Topics of the rows, which hold what BCC says; the header that is stored says it no longer."""
