@@ -40,7 +40,7 @@ from penstock.server.engine import Engine
 from penstock.server.filters.scanning import warm_up
 from penstock.server.gates import scattered
 from penstock.server.guard.listening import Entry
-from penstock.server.guard.opening import entry_of
+from penstock.server.guard.opening import connections_most, entry_of
 from penstock.server.logins import Logins
 from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, open_core
 from penstock.server.opening.making_room import make_room
@@ -49,6 +49,7 @@ from penstock.server.opening.starting import Starting
 from penstock.server.paging.scratch import Pager, Scratch
 from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse
+from penstock.server.shares import Shares
 from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.stopping import Stopping
 from penstock.server.upkeep.keeper import Keeper
@@ -145,6 +146,7 @@ class Server:
             settings.topic_permission,
             settings.server.loopback_users,
         )
+        self.shares = Shares()
         self.serving = False  # the doors are open
         self.failure: BaseException | None = None  # why the process must stop
         self.recovered_records = 0
@@ -180,6 +182,7 @@ class Server:
         settings, loop = self.settings, asyncio.get_running_loop()
         self.loop = loop
         self.entry = entry_of(settings, loop)
+        self.shares.of("connections").bound(connections_most())
         complain, guesses = self.entry.guards.complaints.tell, settings.before_login.wrong_logins
         self.logins = Logins(self.users, complain, loop=loop, guesses=guesses)
         data = make_folder(settings.server.data)
@@ -196,6 +199,7 @@ class Server:
                 self.clock,
                 call_soon=loop.call_soon,
                 read_cold=self._read_cold,
+                shares=self.shares,
             )
             pools = self.pools
             self.engine.scans.off = pools.off(pools.scanning)

@@ -57,6 +57,7 @@ from penstock.server.pipelines import PipelineReports
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
 from penstock.server.rooms import Rooms
+from penstock.server.shares import Shares
 from penstock.server.sow.present import Present
 from penstock.server.streams.walked import Walked
 from penstock.server.tending import Tending
@@ -84,7 +85,10 @@ class Engine:
         *,
         call_soon: Callable[[Callable[[], None]], object],
         read_cold: ReadCold,
+        shares: Shares | None = None,
     ) -> None:
+        """shares: what one user may take; those of `THINGS` without."""
+        self.shares = shares or Shares()
         self.core = core
         self.log = log
         self.bodies = bodies

@@ -42,6 +42,7 @@ class Pools:
         self.judging = make(2, "penstock-judge")
         self.acting = make(1, "penstock-action")
         self.replaying = make(2, "penstock-replay")
+        self.querying = make(64, "penstock-query")  # SQL over HTTP, which may wait for a place: see `server.shares`
         self.closed = False
 
     def off(self, pool: Executor) -> Off:
@@ -84,5 +85,5 @@ class Pools:
     def abandon(self) -> None:
         """The start failed: nobody waits for anything."""
         self.close()
-        for pool in (self.reading, self.scanning, self.judging, self.acting, self.replaying):
+        for pool in (self.reading, self.scanning, self.judging, self.acting, self.replaying, self.querying):
             pool.shutdown(wait=False, cancel_futures=True)

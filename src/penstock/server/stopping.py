@@ -69,7 +69,7 @@ class Stopping:
         """Threads and upkeep, then the last checkpoint; nothing reads the log when this returns."""
         server, pools = self._server, self._server.pools
         pools.close()
-        await pools.end(pools.scanning, pools.judging, pools.replaying, pools.acting)
+        await pools.end(pools.scanning, pools.judging, pools.replaying, pools.acting, pools.querying)
         if server.engine.archive is not None:
             await server.engine.archive.rest()
         if server.failure is None:

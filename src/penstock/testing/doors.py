@@ -21,6 +21,7 @@ from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
 from penstock.server.guard.opening import patient
 from penstock.server.logins import Logins
+from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse
 from penstock.server.upkeep.pacing import Pace
 from penstock.server.users import Users
@@ -67,6 +68,8 @@ class Doors:
         # what HTTP and Flight show, under the names it has on a server
         self.settings = settings
         self.engine = instance.engine
+        self.shares = instance.engine.shares
+        self.pools = Pools()
         self.log = instance.log
         self.scratch = instance.scratch
         self.bulk = Bulk(".")  # never asked for anything: a log in memory is read here
@@ -224,6 +227,7 @@ class Doors:
             self._await(self._on_loop(self._flight.shut))
         if self._http is not None:
             self._await(self._http.close())
+        self.pools.abandon()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(WAIT_S)
         self.loop.close()

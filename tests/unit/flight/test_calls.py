@@ -50,7 +50,7 @@ def test_no_user_takes_all_streams_and_an_administrator_always_gets_in() -> None
     for slot in (*anns, cats.pop()):
         slot.close()
     assert calls.stream(BOB).user == "bob"
-    assert calls.refused_streams == 3
+    assert calls._moving.refused == 3
 
 
 def test_streams_that_stand_still_are_their_users_own() -> None:
@@ -58,7 +58,7 @@ def test_streams_that_stand_still_are_their_users_own() -> None:
     calls = Calls(Logins(People()), Intake(1 << 20), 4)
     for _ in range(8):
         calls.stream(BOB).abandon()
-    with pytest.raises(Unavailable, match="user 'bob' are open and 8 stand still, and 2 are allowed"):
+    with pytest.raises(Unavailable, match="8 Flight streams of user 'bob' stand still, and 8 are allowed"):
         calls.stream(BOB)
     assert calls.stream(CAT)
     assert calls.stream(ANN)

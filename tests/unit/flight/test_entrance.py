@@ -17,6 +17,7 @@ from penstock.server.flight.door import FlightDoor
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.logins import Credentials
+from penstock.server.shares import Shares
 
 BASIC = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q=")]
 
@@ -88,9 +89,10 @@ def test_patience_ends_with_an_answer_that_says_how_far_it_is(early: Entrance, m
     assert told.value.retry
 
 
-def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrance, "WAITING", 1)
-    early = Entrance(Everyone())
+def test_only_so_many_wait() -> None:
+    shares = Shares()
+    shares.of("early_calls").bound(1)
+    early = Entrance(Everyone(), shares=shares)
     asked = threading.Event()
 
     class Asked(Context):

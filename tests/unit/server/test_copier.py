@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -12,11 +13,12 @@ from penstock.core.streams.sinks import Committed
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged
 from penstock.log import SimDisk
 from penstock.records.settings import QueueSettings
+from penstock.server.access import Who
 from penstock.server.engine import Engine
 from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.handover import Answer, Handover
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.sinks import copier, stages
+from penstock.server.flight.sinks import copier
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import Chunk, GroupLimits, chunks_of
 from penstock.server.flight.sinks.stage_files import StageInfo
@@ -211,7 +213,7 @@ def test_what_is_being_written_counts_against_the_quota() -> None:
     house = House()
     rows = pa.record_batch({"body": [b"x" * 1000]})
     stage = StageInfo("q", 0, 0, 0, "out", "", "/")
-    house.stages.quota = house.stages.used + 2500
+    house.stages._bytes.bound(house.stages.used + 2500)
     before = house.stages.used
 
     def beside() -> Iterator[pa.RecordBatch]:
@@ -225,13 +227,18 @@ def test_what_is_being_written_counts_against_the_quota() -> None:
     assert house.stages.used == sum(sizes) > before
 
 
-def test_there_may_not_be_any_number_of_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_may_not_be_any_number_of_stages() -> None:
     house = House()
-    monkeypatch.setattr(stages, "STAGES_MAX", 2)
+    house.stages._places.bound(2)
     stage, schema = StageInfo("q", 0, 0, 0, "out", "", "/"), pa.schema([PUBLISH.field("body")])
-    house.stages.keep(stage, schema, [])
-    with pytest.raises(DiskFull, match="there are 2 stages, and 2 are allowed"):
-        house.stages.keep(stage, schema, [])
+    house.stages.drop([str(one["stage"]) for one in house.stages.listing()])
+    stage, ann = replace(stage, user="ann"), Who("ann")
+    house.stages.keep(stage, schema, [], ann)
+    with pytest.raises(DiskFull, match="1 stages of user 'ann' wait for their commit, and 1 are allowed"):
+        house.stages.keep(stage, schema, [], ann)
+    house.stages.keep(stage, schema, [], Who("bob"))
+    with pytest.raises(DiskFull, match="2 stages wait for their commit, and 2 are allowed"):
+        house.stages.keep(stage, schema, [], Who("cat"))
 
 
 def test_a_batch_that_cannot_be_copied_is_told_to_the_log_of_the_server(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,39 +5,44 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.server.upkeep import holds as module
+from penstock.server.access import Who
+from penstock.server.shares import Share, Shares, Terms
 from penstock.server.upkeep.holds import HOLD_US, Holds
 from sim.serverkit import clock
+
+ANN, BOB = Who("ann"), Who("bob")
 
 
 def test_the_lowest_hold_counts_until_ten_minutes_after_it_was_asked_for_last() -> None:
     time = clock()
-    holds = Holds(time)
+    holds = Holds(time, Shares().of("holds"))
     assert holds.floor() is None
-    holds.put("a", 50)
-    holds.put("b", 70)
+    holds.put(ANN, "a", 50)
+    holds.put(ANN, "b", 70)
     time.advance(HOLD_US - 1)
-    holds.put("b", 90)
+    holds.put(ANN, "b", 90)
     assert holds.floor() == 50
     time.advance(1)
     assert holds.floor() == 70
     time.advance(HOLD_US)
     assert holds.floor() is None
-    holds.put("b", 90)
+    holds.put(ANN, "b", 90)
     assert holds.floor() == 90
-    holds.drop("b")
-    holds.drop("never there")
+    holds.drop("ann", "b")
+    holds.drop("ann", "never there")
     assert holds.floor() is None
 
 
-def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HOLDS_MAX", 2)
-    time = clock()
-    holds = Holds(time)
-    holds.put("a", 1)
-    holds.put("b", 1)
-    holds.put("a", 2)
-    with pytest.raises(Unavailable, match="2 reads hold"):
-        holds.put("c", 1)
+def test_there_is_a_limit_for_each_user_and_for_all() -> None:
+    time, share = clock(), Share(Terms("reads", "hold the log", 4, kept=1))
+    holds = Holds(time, share)
+    for name in ("a", "b", "a"):
+        holds.put(ANN, name, 1)
+    with pytest.raises(Unavailable, match="2 reads of user 'ann' hold the log, and 2 are allowed"):
+        holds.put(ANN, "c", 1)
+    holds.put(BOB, "a", 1)
+    holds.drop("ann", "a")
+    holds.put(ANN, "c", 1)
     time.advance(HOLD_US)
-    holds.put("c", 1)
+    assert holds.floor() is None
+    assert share.taken == 0

@@ -36,6 +36,9 @@ class Doors(Querying):
     def __init__(self) -> None:
         self.result = Result()
 
+    async def _aside(self, work: Any) -> Any:
+        return work()
+
     def _begun(self, user: str, vhost: str, sql: str, gone: object) -> Any:
         return BATCH.schema, self.result
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.server.access import Who
+from penstock.server.flight.calls import Caller
 from penstock.server.http.queries import encoded_rows
 from penstock.server.sql import process, result
 from penstock.server.sql.engine import Bounds, Engine
@@ -146,7 +148,7 @@ def test_a_statement_that_gets_no_process_leaves_no_folder(tmp_path: Path, monke
     queries = Queries(nothing, nothing, tmp_path, SqlLimits(at_once=1))
     for _ in range(2):  # and gives its place back
         with pytest.raises(PreconditionFailed):
-            queries.run(nothing, "/", "SELECT 1")
+            queries.run(Caller(Who("ann"), "", lambda: False), "/", "SELECT 1")
     assert list((tmp_path / "sql.tmp").iterdir()) == []
     assert queries.running == 0
 

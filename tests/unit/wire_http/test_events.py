@@ -15,6 +15,7 @@ import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
 from penstock.server.events.feed import TEXT_MOST, Feed
+from penstock.server.shares import Terms
 from penstock.testing.doors import Doors
 
 
@@ -235,12 +236,15 @@ def test_what_cannot_be_asked_is_refused(http: Http, query: str, reason: str) ->
     assert reason in http.refused("GET", f"events?{query}")
 
 
-def test_clients_are_bounded(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "OF_USER_MOST", 2)
+def test_clients_are_bounded(http: Http) -> None:
+    """guest is an administrator, and finds 8 more than there are."""
     with reader(http) as one, reader(http) as two:
         one.until("hello")
         two.until("hello")
-        assert "'guest' looks on 2 times already" in http.refused("GET", "events?interval=off", status=503)
+        share = doors_of(http).shares.of("event_streams")
+        share._terms = Terms("clients", "look on", 0, kept=2)
+        share.bound(0)
+        assert "2 clients look on, and 2 are allowed" in http.refused("GET", "events?interval=off", status=503)
     wait_until(lambda: not places_of(http))
     with reader(http) as again:
         again.until("hello")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -119,6 +120,9 @@ class Facts:
 
     def tags(self, user: str) -> Sequence[str]:
         return [self.standing]
+
+    def working(self, user: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
         try:

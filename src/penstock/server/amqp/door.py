@@ -70,6 +70,7 @@ class AmqpDoor:
         self._listeners: list[Listener] = []
         self.rights = rights
         self.engine = engine
+        self.connections, self.replays = engine.shares.of("connections"), engine.shares.of("amqp_replays")
         self.logins = logins
         self.vhosts = vhosts
         self.limits = limits or Limits()
@@ -130,6 +131,7 @@ class AmqpDoor:
         """A connection is gone."""
         if session in self.sessions:
             self.sessions.discard(session)
+            session.give_back()
             self.alarm.forget(session)
             self.holding.forget(session)
             self.counters.connections_closed += 1
@@ -167,8 +169,7 @@ class AmqpDoor:
         """A refusal comes as late whatever was wrong, and however long that took to find out."""
         if verdict.good:
             if not session.closed:
-                session.logged_in()
-                session.user = user
+                session.logged_in(self.logins.who(user))
                 session.rights = self.rights(user)
                 session.machine.accept_login()
                 session.outgoing.mark_dirty()
@@ -185,7 +186,9 @@ class AmqpDoor:
 
     def open_vhost(self, session: Session, vhost: str) -> None:
         """connection.open."""
-        if self.admission is not None and (why := self.admission.to_vhost(session, vhost)) is not None:
+        if session.refused is not None:
+            session.machine.fail_connection(530, str(session.refused), methods.ConnectionOpen)
+        elif self.admission is not None and (why := self.admission.to_vhost(session, vhost)) is not None:
             session.machine.fail_connection(530, why, methods.ConnectionOpen)
         elif vhost not in self.vhosts:
             session.machine.fail_connection(530, f"vhost {vhost} not found", methods.ConnectionOpen)

@@ -66,6 +66,7 @@ class Following:
         self._cutting = False  # a page is on its way to be cut to the fields that are sent
         self._after: Callable[[], None] | None = None  # what came to be told meanwhile
         self._over = False
+        self._counted = False  # among those of its user
         self._encoder = channel.encoder(tag)
 
     def room(self) -> int:
@@ -138,8 +139,20 @@ class Following:
         elif self._channel.open:
             self._session.fail_channel(self._channel.number, error, m.BasicConsume)
 
+    def count(self) -> None:
+        """It is its user's until it ends.  Raises Unavailable."""
+        door, user = self._session.door, self._session.user
+        door.replays.take(door.logins.who(user))
+        self._counted = True
+
+    def _uncount(self) -> None:
+        if self._counted:
+            self._counted = False
+            self._session.door.replays.give(self._session.user)
+
     def _cancel(self) -> None:
         if self.announced:
+            self._uncount()
             self._channel.followings.pop(self.tag, None)
             self._session.notify_cancel(self._channel, self.tag)
         else:
@@ -155,6 +168,7 @@ class Following:
 
     def close(self) -> None:
         """Deliver nothing more."""
+        self._uncount()
         if self.follower is not None:
             self.follower.close()
 
@@ -201,27 +215,32 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     selection = selection_of(session.core, session.vhost, "", name)
     select = narrowed_select(select, fields_of(selection, session.rights))
     following = Following(session, channel, tag, info=info, timed=timed, select=select)
-    following.follower = session.engine.replays.subscribe(
-        Asked(
-            selection,
-            text(BOOKMARK) or "",
-            asked_by(
-                text("x-filter"),
+    following.count()
+    try:
+        following.follower = session.engine.replays.subscribe(
+            Asked(
+                selection,
+                text(BOOKMARK) or "",
+                asked_by(
+                    text("x-filter"),
+                    client=f"{session.peer}/{channel.number}",
+                    user=session.user,
+                    instance=session.core.instance,
+                ),
+                text("x-rate"),
+                micros,
+                text("x-bookmark-not-found") or "now",
+                rights=session.rights,
+                name=name,
                 client=f"{session.peer}/{channel.number}",
                 user=session.user,
-                instance=session.core.instance,
+                tag=tag,
             ),
-            text("x-rate"),
-            micros,
-            text("x-bookmark-not-found") or "now",
-            rights=session.rights,
-            name=name,
-            client=f"{session.peer}/{channel.number}",
-            user=session.user,
-            tag=tag,
-        ),
-        following,
-    )
+            following,
+        )
+    except BaseException:
+        following.close()
+        raise
     channel.followings[tag] = following
     if method.nowait:
         following.announce()

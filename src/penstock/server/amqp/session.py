@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.errors import DiskFull, LogBroken, PenstockError, PreconditionFailed, Refused
+from penstock.errors import DiskFull, LogBroken, PenstockError, PreconditionFailed, Refused, Unavailable
 from penstock.server.amqp import commands
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.holding import HELD_MOST
@@ -25,6 +25,7 @@ from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
+    from penstock.server.access import Who
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.amqp.link import Link
     from penstock.server.entitlements import Rights
@@ -62,6 +63,8 @@ class Session:
         self.rights: Rights | None = None  # None: nothing is limited
         self.vhost = "/"
         self.opened = False
+        self.refused: Unavailable | None = None  # why its user may have no more connections
+        self._counted = False  # among those of its user
         self.closing = False
         self.closed = False
         self.outgoing = Outgoing(self.engine, machine, link, self._go_on_delivering, self._linger)
@@ -281,10 +284,23 @@ class Session:
 
     # -- life
 
-    def logged_in(self) -> None:
-        """It has said who it is."""
+    def logged_in(self, who: Who) -> None:
+        """It has said who it is.  Beyond the user's share it stays a stranger, and is told so when it opens a vhost."""
+        self.user = who.user
+        try:
+            self.door.connections.take(who)
+        except Unavailable as error:
+            self.refused = error
+            return
+        self._counted = True
         if self.stranger is not None:
             self.stranger.known()
+
+    def give_back(self) -> None:
+        """It is gone, and counts as nobody's."""
+        if self._counted:
+            self._counted = False
+            self.door.connections.give(self.user)
 
     def waits(self, *, for_us: bool) -> None:
         """Whether its login is with us: then its time is not counted."""

@@ -1,6 +1,6 @@
-"""What is the same for every Flight call: who calls, how many streams run, and what an error looks like outside.
+"""What is the same for every Flight call: who calls, how many run, and what an error looks like outside.
 
-Owns the limit on streams, and the translation of errors into Flight statuses.  Knows no command.
+Owns the places of streams, and the translation of errors into Flight statuses.  Knows no command.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sized
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -21,24 +21,18 @@ from pyarrow import flight
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.records.rights import ADMINISTRATOR
 from penstock.server.access import Who
 from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.intake import Intake
 from penstock.server.flight.logins import Logins
+from penstock.server.shares import Shares
 from penstock.wire.flight.failures import encode_error
 
 logger = logging.getLogger("penstock.flight")
 
 ABANDONED_SHARE = 4
 """Abandoned streams there may be for each one allowed; their threads wait for clients that do not move."""
-
-USERS_SHARE = 2
-"""A user has the places of all streams divided by so many."""
-
-ADMINISTRATORS_MORE = 8
-"""Places beyond those of all streams, for administrators: who has to see what is going on must get in."""
 
 T = TypeVar("T")
 
@@ -106,12 +100,23 @@ class Slot:
 class Calls:
     """All running calls.  Threads of abandoned streams end when their client moves or its connection breaks."""
 
-    def __init__(self, logins: Logins, intake: Intake, streams_max: int, stalled_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        logins: Logins,
+        intake: Intake,
+        streams_max: int,
+        stalled_s: float = 60.0,
+        shares: Shares | None = None,
+    ) -> None:
         self.intake = intake
         self.streams_max = streams_max
         self.stalled_s = stalled_s  # a stream on which nothing moves for so long is abandoned
-        self.refused_streams = 0
         self.total = 0
+        shares = shares or Shares()
+        self.working = shares.of("flight_calls").held  # one of this user's that is no stream, for as long as it lasts
+        self._moving, self._still = shares.of("flight_streams"), shares.of("flight_streams_still")
+        self._moving.bound(streams_max)
+        self._still.bound(ABANDONED_SHARE * streams_max)
         self._logins = logins
         self._open = set[Slot]()
         self._abandoned = set[Slot]()
@@ -140,28 +145,15 @@ class Calls:
     def stream(self, caller: Caller) -> Slot:
         """Room for one stream of this user's; Unavailable when there is none.
 
-        A user has half of the places at most, so that nobody keeps all others out; an administrator may have all of
-        them, and finds places that nobody else is given when they are taken.
+        Nobody takes all of those that move, and nobody so many that stand still that others find none to begin.
         """
-        everybody, user, most = f"{len(self._open)} Flight streams", caller.user, self.streams_max
         with self._lock:
-            if ADMINISTRATOR.holds(caller.who.tags):
-                self._refuse(everybody, self._open, self._abandoned, most + ADMINISTRATORS_MORE)
-            else:
-                own = [one for one in self._open if one.user == user], [s for s in self._abandoned if s.user == user]
-                self._refuse(f"{len(own[0])} Flight streams of user {user!r}", *own, max(1, most // USERS_SHARE))
-                self._refuse(everybody, self._open, self._abandoned, most)
-            slot = Slot(self, user)
+            with self._still.held(caller.who):  # it may come to stand still
+                self._moving.take(caller.who)
+            slot = Slot(self, caller.user)
             self._open.add(slot)
             self.total += 1
             return slot
-
-    def _refuse(self, whose: str, moving: Sized, standing: Sized, most: int) -> None:
-        """Unavailable when so many are open, or many times as many stand still."""
-        if len(moving) >= most or len(standing) >= ABANDONED_SHARE * most:
-            self.refused_streams += 1
-            still = f" and {len(standing)} stand still" if standing else ""
-            raise Unavailable(f"{whose} are open{still}, and {most} are allowed: close some, or try again later")
 
     def change(self, slot: Slot, state: str) -> None:
         """A stream is abandoned or closed."""
@@ -169,10 +161,13 @@ class Calls:
             if slot.state == "closed":
                 return
             slot.state = state
-            self._open.discard(slot)
-            self._abandoned.discard(slot)
+            for places, share in ((self._open, self._moving), (self._abandoned, self._still)):
+                if slot in places:
+                    places.remove(slot)
+                    share.give(slot.user)
             if state == "abandoned":
                 self._abandoned.add(slot)
+                self._still.put(slot.user)
 
     def beat(self) -> None:
         """Once a second: find streams on which nothing moves."""

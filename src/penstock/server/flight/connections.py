@@ -5,7 +5,7 @@ descriptors of this process: those at one of our ports are found by their addres
 (`TCP_INFO`), and `shutdown` ends what gRPC would wait for.  So before its first call is let in a connection has a time
 and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  All
 together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
-connection again.
+connection again, but that its user has it: of all that are open nobody has more than his share.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 from penstock.log.descriptors import exhausted, lent
 from penstock.records.dataclass import dataclass
+from penstock.server.access import Who
+from penstock.server.shares import Share
 
 LOOK_S, IDLE_S = 0.025, 0.1
 """Between two looks, while somebody has not logged in and otherwise: at 1 GB/s so many GB come in between."""
@@ -61,11 +63,15 @@ class _Seen(NamedTuple):
 class Connections:
     """Those of some ports.  `known` belongs to any thread, and so do `watch`, `cut_all` and `end`."""
 
-    def __init__(self, strangers: Strangers | None = None) -> None:
+    def __init__(self, strangers: Strangers | None = None, share: Share | None = None) -> None:
+        """share: how many with a login a user may have; nobody counts them without."""
         self.strangers = strangers or Strangers()
+        self._share = share
         self.closed = Counter[tuple[str, str]]()  # by door and what they went beyond: time, bytes, per_address, sockets
         self._doors = dict[int, str]()  # by port
         self._known = set[Peer]()  # those with a call that was let in since the last look
+        self._users = dict[Peer, str]()  # of those that are counted: who has them
+        self._members = dict[int, Peer]()  # these, by socket, once a look has found it
         self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
         self._sizes = dict[int, int]()  # what came on each of these, at the last look
         self._others = set[int]()  # sockets that are nobody's business here, or not any more
@@ -89,9 +95,12 @@ class Connections:
             counts[seen.door] += 1
         return counts
 
-    def known(self, peer: Peer) -> None:
-        """A call of this peer was let in."""
+    def known(self, peer: Peer, who: Who) -> None:
+        """A call of this peer, who is somebody, comes in.  Unavailable: he has too many connections for one more."""
         with self._adding:
+            if self._share is not None and self._thread is not None and peer not in self._users:
+                self._share.take(who)
+                self._users[peer] = who.user
             self._known.add(peer)
 
     def end(self) -> None:
@@ -117,11 +126,22 @@ class Connections:
                 if number not in self._others:
                     self._look_at(number, descriptor, now, known)
             self._others &= present
+            self._leave(known, present)
             for number in self._waiting.keys() - present:
                 del self._waiting[number]
             for number in self._sizes.keys() - self._waiting.keys():
                 del self._sizes[number]
             self._thin_out()
+
+    def _leave(self, known: set[Peer], present: set[int]) -> None:
+        """Give back the places of those that are closed; some of the known were before a look found them."""
+        gone = [self._members.pop(number) for number in self._members.keys() - present]
+        gone += known - set(self._members.values()) if known else ()
+        with self._adding:
+            for peer in gone:
+                user = None if peer in self._known else self._users.pop(peer, None)
+                if user is not None and self._share is not None:
+                    self._share.give(user)
 
     def _look_at(self, number: int, descriptor: int, now: float, known: set[Peer]) -> None:
         one = _opened(number, descriptor)
@@ -140,6 +160,7 @@ class Connections:
             if seen.peer in known:
                 del self._waiting[number]
                 self._others.add(number)
+                self._members[number] = seen.peer
             elif size > may.bytes:
                 self._cut(number, one, "bytes")
             elif now - seen.since > may.seconds:

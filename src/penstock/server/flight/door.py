@@ -13,7 +13,8 @@ from __future__ import annotations
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Generator
+from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -107,11 +108,12 @@ class FlightDoor:
         self.engine = engine
         self.limits = limits or FlightLimits()
         self.handover = Handover(engine, wake)
-        self.entrance = entrance or Entrance(people)
+        shares = engine.shares
+        self.entrance = entrance or Entrance(people, shares=shares)
         intake = Intake(engine.bodies.budget.limit)
-        self.calls = Calls(self.entrance.logins, intake, self.limits.streams, self.limits.stalled_s)
+        self.calls = Calls(self.entrance.logins, intake, self.limits.streams, self.limits.stalled_s, shares)
         engine.bodies.budget.watch("uploads", lambda: intake.counted)
-        self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota, intake)
+        self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota, intake, shares)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
         self.gate = Gatekeeper(self.handover, vhosts, people.who)
         self.actions = Actions(self.handover, self.stages, self.copier, self.calls, self.gate)
@@ -130,7 +132,8 @@ class FlightDoor:
         self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
         self.reads = Reads(self.handover, self.gate, relay)
         self.following, self.watching, self.viewing = self.reads.following, self.reads.watching, self.reads.viewing
-        self.queries = Queries(self.handover, self.reads.table, scratch or tempfile.gettempdir(), self.limits.sql)
+        folder = scratch or tempfile.gettempdir()
+        self.queries = Queries(self.handover, self.reads.table, folder, self.limits.sql, shares)
         self.reads.queries = self.queries
         self.actions.table |= ReplayActions(self.handover, self.following).table
         engine.bodies.budget.watch("flight", self._queued)
@@ -138,7 +141,7 @@ class FlightDoor:
         self._beats = 0
         engine.on_broken.append(self._broken)
         engine.readers.append(self.calls.floor)
-        self.holds = Holds(engine.clock)
+        self.holds = Holds(engine.clock, shares.of("holds"))
         self.actions.table |= HoldAction(self.handover, self.holds).table
         self.actions.table |= LocateAction(self.handover, disk).table
         self.actions.table |= DetailsAction(self.handover).table
@@ -264,25 +267,23 @@ class FlightDoor:
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> bytes:
         """DoAction."""
-        self._refuse_when_closing()
-        caller = self.calls.caller(context)
         body: Any = action.body
-        return orjson.dumps(self.actions.run(caller, action.type, body.to_pybytes() if body is not None else b""))
+        with self._call(context) as caller:
+            return orjson.dumps(self.actions.run(caller, action.type, body.to_pybytes() if body is not None else b""))
 
     def known(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
         """ListActions: all of them, whatever the user may do."""
-        self.calls.caller(context)
-        return [flight.ActionType(name, action.text) for name, action in self.actions.table.items()]
+        with self._call(context):
+            return [flight.ActionType(name, action.text) for name, action in self.actions.table.items()]
 
     def listing(self, context: flight.ServerCallContext, criteria: bytes) -> list[flight.FlightInfo]:
         """ListFlights: every queue of the vhost that the criteria name, the default one without."""
-        self._refuse_when_closing()
-        caller = self.calls.caller(context)
         vhost = criteria.decode(errors="replace") or DEFAULT_VHOST
-        self.gate.act(caller, "ListFlights", self.actions.table["list"], {"vhost": vhost})
-        queues = self.handover.call(lambda: self.actions.queues(vhost), caller.gone, durable=False)
-        views = self.handover.call(lambda: self.viewing.flights(caller, vhost), caller.gone, durable=False)
-        return [*(queue_info(queue) for queue in shown(caller, queues)), *views]
+        with self._call(context) as caller:
+            self.gate.act(caller, "ListFlights", self.actions.table["list"], {"vhost": vhost})
+            queues = self.handover.call(lambda: self.actions.queues(vhost), caller.gone, durable=False)
+            views = self.handover.call(lambda: self.viewing.flights(caller, vhost), caller.gone, durable=False)
+            return [*(queue_info(queue) for queue in shown(caller, queues)), *views]
 
     def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """GetFlightInfo: of a queue by path ["queue", name] or [vhost, "queue", name], or of any DoGet command.
@@ -290,8 +291,10 @@ class FlightDoor:
         A declared topic by ["topic", name] or [vhost, "topic", name], name as `E/K` or `K`: its messages; what is
         declared of their bodies is the schema's metadata `penstock.schema`.
         """
-        self._refuse_when_closing()
-        caller = self.calls.caller(context)
+        with self._call(context) as caller:
+            return self._info(caller, descriptor)
+
+    def _info(self, caller: Caller, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         if descriptor.command:
             schema = self.reads.schema(caller, parse_get(descriptor.command))
             ticket = flight.Ticket(descriptor.command)
@@ -317,6 +320,14 @@ class FlightDoor:
         self._refuse_when_closing()
         caller = self.calls.caller(context)
         return caller, self.calls.stream(caller)
+
+    @contextmanager
+    def _call(self, context: flight.ServerCallContext) -> Generator[Caller]:
+        """Who makes a call that is no stream, which counts as his for as long as this lasts."""
+        self._refuse_when_closing()
+        caller = self.calls.caller(context)
+        with self.calls.working(caller.who):
+            yield caller
 
     def _refuse_when_closing(self) -> None:
         if self.closing:

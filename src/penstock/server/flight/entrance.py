@@ -1,8 +1,8 @@
 """The Flight port from the first moment of a start: calls that come while the log is recovered wait for the door.
 
 gRPC takes no socket that somebody else bound, and a client whose connection is refused fails at once.  So pyarrow's
-server stands here early and holds each call in the thread it has anyway: at most `WAITING` calls, at most `PATIENCE_S`
-each; beyond that the answer is Unavailable, which says that a retry helps and how far the start has come.
+server stands here early and holds a few calls in the threads they have anyway, each for at most `PATIENCE_S`; beyond
+that the answer is Unavailable, which says that a retry helps and how far the start has come.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
@@ -23,12 +23,12 @@ from penstock.server.flight.calls import reported
 from penstock.server.flight.connections import Connections, Strangers
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.logins import AnyHandshake, Logins, People
+from penstock.server.shares import Shares
 
 if TYPE_CHECKING:
     from penstock.server.flight.door import FlightDoor
     from penstock.server.tls.files import Identity
 
-WAITING = 64
 PATIENCE_S = 60.0
 LOOK_S = 0.2
 
@@ -50,18 +50,23 @@ class Entrance:
     """Listens; lets calls through once `open` has named the door."""
 
     def __init__(
-        self, people: People, how_far: Callable[[], str] = _starting, strangers: Strangers | None = None
+        self,
+        people: People,
+        how_far: Callable[[], str] = _starting,
+        strangers: Strangers | None = None,
+        shares: Shares | None = None,
     ) -> None:
         """`how_far`: what the server is doing until then, for who is sent away.  Any thread calls it.
 
-        strangers: what connections may do before a login.
+        strangers: what connections may do before a login.  shares: what each user may take.
         """
-        self.connections = Connections(strangers)
+        shares = shares or Shares()
+        self.connections = Connections(strangers, shares.of("connections"))
         self.logins = Logins(people, self.connections.known)
         self._how_far = how_far
         self._door: FlightDoor | None = None
         self._changed = threading.Event()
-        self._room = threading.Semaphore(WAITING)
+        self._early = shares.of("early_calls")
         self._server: _Server | None = None
         self._tls: _Server | None = None
         self._tls_at = ("", 0)
@@ -153,18 +158,17 @@ class Entrance:
         return self._door or self._wait(context)
 
     def _wait(self, context: flight.ServerCallContext) -> FlightDoor:
-        self.logins.enter(context)  # places to wait are for those who may come in
-        if not self._room.acquire(blocking=False):
+        who, _ = self.logins.enter(context)  # places to wait are for those who may come in
+        if self._early.refusal(who) is not None:
+            self._early.refused += 1
             raise self._not_yet()
-        try:
+        with self._early.held(who):
             until = time.monotonic() + PATIENCE_S
             while not self._changed.wait(LOOK_S):
                 if context.is_cancelled():
                     raise Abandoned
                 if time.monotonic() > until:
                     raise self._not_yet()
-        finally:
-            self._room.release()
         if self._door is None:
             raise Unavailable("the server stops")
         return self._door

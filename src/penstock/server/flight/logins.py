@@ -41,7 +41,7 @@ def host_and_port(peer: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port) if port.isdigit() else 0
 
 
-def _nobody_asks(peer: tuple[str, int]) -> None:
+def _nobody_asks(peer: tuple[str, int], who: Who) -> None:
     """Nobody counts who has logged in."""
 
 
@@ -77,8 +77,8 @@ class Credentials(flight.ServerMiddleware):
 class Logins(flight.ServerMiddlewareFactory):
     """Reads the authorization header of each call."""
 
-    def __init__(self, people: People, entered: Callable[[tuple[str, int]], object] = _nobody_asks) -> None:
-        """entered: told of each call that is let in, by host and port."""
+    def __init__(self, people: People, entered: Callable[[tuple[str, int], Who], object] = _nobody_asks) -> None:
+        """entered: told of each call that would be let in, by host and port; it may raise Unavailable."""
         self.entered = entered
         self._people = people
         self._proven = _Tokens(TOKENS_MAX)
@@ -129,13 +129,13 @@ class Logins(flight.ServerMiddlewareFactory):
             return token
 
     def enter(self, context: flight.ServerCallContext) -> tuple[Who, str]:
-        """Who makes a call, and from where as gRPC writes it.  Raises Unauthenticated."""
+        """Who makes a call, and from where as gRPC writes it.  Raises Unauthenticated, and what `entered` raises."""
         credentials = cast("Credentials", context.get_middleware("login"))
         told: Any = context.peer()
         peer = told.decode() if isinstance(told, bytes) else str(told)
         host, port = host_and_port(peer)
         who = self.verify(credentials, host)
-        self.entered((host, port))
+        self.entered((host, port), who)
         return who, peer
 
     def verify(self, credentials: Credentials, host: str) -> Who:

@@ -35,6 +35,11 @@ def entry_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> Entry:
     return _entry(terms, loop)
 
 
+def connections_most() -> int:
+    """Connections with a login that there are descriptors for, where no stranger has any."""
+    return max(LEAST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN)
+
+
 def patient(loop: asyncio.AbstractEventLoop) -> Entry:
     """The same for a broker in a test's own process: nobody is sent away for being slow."""
     return _entry(replace(Terms(), time_s=inf), loop)

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from penstock.server.events.feed import Feed, Happened
     from penstock.server.http.facts import Facts
 
-STREAMS_MOST = 128
-"""Clients that look on at once; each costs a connection, and its `stats`."""
-
-OF_USER_MOST = 32
-
 LOOK_S = 1.0
 """How often the server is looked at for what no record tells of, while it serves."""
 
@@ -85,19 +80,23 @@ class Events:
         watch = self.watch_of()
         if self.closed:
             raise Unavailable(self.closed)
-        if len(self.places) >= STREAMS_MOST:
-            raise Unavailable(f"{STREAMS_MOST} clients look on already, and more may not")
-        if sum(place.user == user for place in self.places) >= OF_USER_MOST:
-            raise Unavailable(f"user '{user}' looks on {OF_USER_MOST} times already, and may not more often")
+        share = self._server.shares.of("event_streams")
+        share.take(self._server.users.who(user))
         if not self.places:
             watch.census.open()
-        place = Place(self, self._server, watch, user, wanted)
+        try:
+            place = Place(self, self._server, watch, user, wanted)
+        except BaseException:
+            share.give(user)
+            raise
         self.places.add(place)
         return place
 
     def forget(self, place: Place) -> None:
         """Somebody left."""
-        self.places.discard(place)
+        if place in self.places:
+            self.places.discard(place)
+            self._server.shares.of("event_streams").give(place.user)
         if not self.places and self._watch is not None:
             self._watch.census.close()
 

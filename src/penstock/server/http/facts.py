@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +35,7 @@ from penstock.server.http.rates import Rates
 from penstock.server.pulse import BOUNDS
 from penstock.server.settings_shown import settings_in_force
 from penstock.server.streams.standing import facts as standing_facts
-from penstock.wire.http.facts import Metrics, QueueMetrics
+from penstock.wire.http.facts import Metrics, QueueMetrics, ShareMetrics
 from penstock.wire.http.vhosts import CLUSTER_NAME
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.connections import Connections
     from penstock.server.guard.listening import Entry
     from penstock.server.opening.progress import Progress
+    from penstock.server.shares import Shares
 
 
 PROTOCOLS = {"amqps": "amqp/ssl"}
@@ -121,6 +123,7 @@ class Facts:
             **({} if tls is None else {"tls": tls.facts()}),
             "memory": self._server.engine.bodies.budget.by_name(),
             **({} if (keeper := self._server.engine.keeper) is None else {"retention": keeper.told()}),
+            "shares": {name: share.told() for name, share in self._server.shares.by_name.items()},
             "settings": {name: {"value": value, "from": origin} for name, value, origin in in_force(settings)},
         }
 
@@ -182,6 +185,10 @@ class Facts:
         verdict = await self._server.logins.ask_patiently("http", user, password, host)
         return None if verdict.good else verdict.wait_s
 
+    def working(self, user: str) -> AbstractContextManager[None]:
+        """One of the user's requests for as long as this lasts."""
+        return self._server.shares.of("http_requests").held(self._server.users.who(user))
+
     def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
         """Raise unless the user may; what is not there RabbitMQ does not name."""
         try:
@@ -222,6 +229,7 @@ class Facts:
             version=self._version,
             connections=len(sessions),
             **_strangers(server.entry, server.flight.entrance.connections),
+            shares=_shares(server.shares),
             channels=sum(len(session.channels) for session in sessions),
             queues_declared=engine.core.queues_declared,
             queues_created=engine.core.queues_created,
@@ -416,6 +424,15 @@ def _strangers(entry: Entry, flight: Connections) -> dict[str, Any]:
         "strangers_closed": closed | dict(flight.closed),
         "descriptors_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "descriptors_short": entry.exhausted,
+    }
+
+
+def _shares(shares: Shares) -> dict[str, ShareMetrics]:
+    return {
+        name: ShareMetrics(
+            share.taken, share.whole, share.of_user, (share.largest() or ("", 0))[1], share.refused
+        )
+        for name, share in shares.by_name.items()
     }
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import InvalidArgument
 from penstock.server.http.commands import Commands
 
 if TYPE_CHECKING:
     from penstock.server.sql.queries import Rows
+
+T = TypeVar("T")
 
 STEP_ROWS = 1000
 """Rows that are encoded at once: others have the interpreter in between."""
@@ -29,9 +31,7 @@ class Querying(Commands):
         """The result as JSON, made beside the loop."""
         gone = threading.Event()
         try:
-            return await asyncio.to_thread(
-                lambda: encoded_rows(self._begun(user, vhost, sql, gone), most, bytes_most)
-            )
+            return await self._aside(lambda: encoded_rows(self._begun(user, vhost, sql, gone), most, bytes_most))
         finally:
             gone.set()
 
@@ -39,10 +39,15 @@ class Querying(Commands):
         """The result as the bytes of an Arrow stream."""
         gone = threading.Event()
         try:
-            return encoded(await asyncio.to_thread(lambda: self._begun(user, vhost, sql, gone)))
+            return encoded(await self._aside(lambda: self._begun(user, vhost, sql, gone)))
         except BaseException:
             gone.set()
             raise
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """In threads of their own: those that wait for a place would take the common ones from everybody."""
+        loop, threads = asyncio.get_running_loop(), self.server.pools.querying
+        return await loop.run_in_executor(threads, work)
 
     def _begun(self, user: str, vhost: str, sql: str, gone: threading.Event) -> Rows:
         from penstock.server.flight.calls import Caller

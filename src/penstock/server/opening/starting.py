@@ -109,7 +109,7 @@ class Starting:
         terms = self._server.entry.guards.terms
         size = self._server.settings.before_login.flight_bytes
         strangers = Strangers(terms.time_s, size, terms.sockets, terms.per_address)
-        self.entrance = Entrance(self._server.logins, self._server.progress.line, strangers)
+        self.entrance = Entrance(self._server.logins, self._server.progress.line, strangers, self._server.shares)
         if listen.flight is not None:
             self.addresses["flight"] = _text(_bound(listen.flight, "flight", self.entrance.listen))
         if listen.flight_tls is not None and self.tls is not None:

@@ -27,6 +27,7 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Resou
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk import frames
 from penstock.server.flight.handover import Abandoned
+from penstock.server.shares import THINGS, Shares
 from penstock.server.sql import FOLDER
 from penstock.server.sql.process import Child, Children
 from penstock.server.sql.result import PIECE_BYTES, ROW_BYTES_MOST
@@ -69,7 +70,14 @@ ANSWER_MOST = ROW_BYTES_MOST + PIECE_BYTES
 class Queries:
     """All statements of a server.  Thread-safe."""
 
-    def __init__(self, handover: Handover, read: Read, folder: str | os.PathLike[str], limits: SqlLimits) -> None:
+    def __init__(
+        self,
+        handover: Handover,
+        read: Read,
+        folder: str | os.PathLike[str],
+        limits: SqlLimits,
+        shares: Shares | None = None,
+    ) -> None:
         self.limits = limits
         self.children = Children()
         self.running = 0
@@ -77,19 +85,21 @@ class Queries:
         self._handover = handover
         self._read = read
         self._folder = Path(folder).absolute() / FOLDER
-        self._room = threading.Semaphore(limits.at_once)
+        shares = shares or Shares()
+        self._room, self._waiting = shares.of("sql_statements"), shares.of("sql_waiting")
+        self._room.bound(limits.at_once)
 
     def run(self, caller: Caller, vhost: str, sql: str) -> Rows:
         """Schema and rows of the result.
 
-        Errors: InvalidArgument, NotFound, AccessRefused; Unavailable when it takes too long.
+        Errors: InvalidArgument, NotFound, AccessRefused; Unavailable when it takes too long, or too many wait.
         """
         until = time.monotonic() + self.limits.timeout_s
-        while not self._room.acquire(timeout=0.1):
-            if caller.gone():
-                raise Abandoned
-            if time.monotonic() > until:
-                raise Unavailable(f"{self.limits.at_once} statements run, which is sql.at_once: try again later")
+        with self._waiting.held(caller.who):
+            if not self._room.wait(caller.who, until, lambda: not caller.gone()):
+                if caller.gone():
+                    raise Abandoned
+                raise self._room.refusal(caller.who) or Unavailable("SQL statements run: try again later")
         query: Query | None = None
         try:
             query = Query(self, caller, vhost, sql, until)
@@ -97,7 +107,7 @@ class Queries:
             return schema, query
         except BaseException:
             if query is None:
-                self._room.release()
+                self.left(caller)
             else:
                 query.close()
             raise
@@ -146,7 +156,7 @@ class Queries:
         together never take more.
         """
         log = self._handover.engine.log
-        room = (log.disk.free() - log.kept_free) // self.limits.at_once
+        room = (log.disk.free() - log.kept_free) // (self.limits.at_once + THINGS["sql_statements"].kept)
         room = room if room >= ROOM_LEAST else 0
         return (room, True) if room < self.limits.spill else (self.limits.spill, False)
 
@@ -155,9 +165,9 @@ class Queries:
         log = self._handover.engine.log
         return bool(log.kept_free) and log.disk.free() < log.kept_free
 
-    def left(self) -> None:
-        """A statement has ended."""
-        self._room.release()
+    def left(self, caller: Caller) -> None:
+        """A statement of this caller's has ended."""
+        self._room.give(caller.user)
 
     def close(self) -> None:
         """No more statements."""
@@ -342,7 +352,7 @@ class Query(Iterator[pa.RecordBatch]):
             child.end()
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._queries.running -= 1
-        self._queries.left()
+        self._queries.left(self._caller)
 
     def close(self) -> None:
         """End it, whether it has come to its end or not; twice does no harm."""

@@ -8,43 +8,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import Unavailable
-
 if TYPE_CHECKING:
     from penstock.ports import Clock
+    from penstock.server.access import Who
+    from penstock.server.shares import Share
 
 HOLD_US = 600_000_000
-HOLDS_MAX = 10_000
+
+_Name = tuple[str, str]
+"""The user, and what he calls the read."""
 
 
 class Holds:
     """All holds of one server.  Belongs to the loop's thread."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, share: Share) -> None:
+        """share: how many a user may have."""
         self._clock = clock
-        self._by_name = dict[str, tuple[int, int]]()  # name -> (LSN, mono microseconds when it ends)
+        self._share = share
+        self._by_name = dict[_Name, tuple[int, int]]()  # (LSN, mono microseconds when it ends)
 
-    def put(self, name: str, lsn: int) -> bool:
-        """Hold everything from `lsn` on; of several LSNs under one name the lowest counts.
+    def put(self, who: Who, read: str, lsn: int) -> bool:
+        """Hold everything from `lsn` on; of several LSNs under one user's name for it the lowest counts.
 
         Whether there was a hold of this name, that is, nothing has gone since.  Unavailable: there are too many.
         """
+        name = who.user, read
         before = self._living().get(name)
-        if before is None and len(self._by_name) >= HOLDS_MAX:
-            raise Unavailable(f"{HOLDS_MAX} reads hold the log already; try again later")
+        if before is None:
+            self._share.take(who)
         self._by_name[name] = (lsn if before is None else min(lsn, before[0]), self._clock.mono() + HOLD_US)
         return before is not None and before[0] <= lsn
 
-    def drop(self, name: str) -> None:
+    def drop(self, user: str, read: str) -> None:
         """The read is over."""
-        self._by_name.pop(name, None)
+        if self._by_name.pop((user, read), None) is not None:
+            self._share.give(user)
 
     def floor(self) -> int | None:
         """The lowest LSN held; None: no hold."""
         return min((lsn for lsn, _ in self._living().values()), default=None)
 
-    def _living(self) -> dict[str, tuple[int, int]]:
+    def _living(self) -> dict[_Name, tuple[int, int]]:
         now = self._clock.mono()
-        if any(until <= now for _, until in self._by_name.values()):
-            self._by_name = {name: one for name, one in self._by_name.items() if one[1] > now}
+        for name in [name for name, (_, until) in self._by_name.items() if until <= now]:
+            self.drop(*name)
         return self._by_name

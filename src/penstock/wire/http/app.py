@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
 from typing import Protocol
 
 from starlette.applications import Starlette
@@ -25,7 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Unavailable
 from penstock.records.rights import MONITORS
 from penstock.wire.http import consumers, openapi, overview, queues
 from penstock.wire.http.answers import json_response, not_found, of_error, refusal
@@ -128,9 +129,15 @@ class _Login:
             return
         scope["penstock_user"] = login[0]
         visitor: Visitor | None = scope.get("state", {}).get("visitor")
-        if visitor is not None:
-            visitor.known()
-        await self._app(scope, receive, send)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._facts.working(login[0]))
+            except Unavailable as error:  # its connection stays a stranger's
+                await of_error(error)(scope, receive, send)
+                return
+            if visitor is not None:
+                visitor.known()
+            await self._app(scope, receive, send)
 
 
 def _refused_login(*, tried: bool, wait_s: float) -> Response:

@@ -7,6 +7,7 @@ loop that serves messages.  While the server recovers, `overview`, `queues` and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Protocol
 
@@ -122,6 +123,17 @@ class PipelineMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareMetrics:
+    """One thing that logins may take some of."""
+
+    taken: int = 0
+    whole: int = 0
+    of_user: int = 0  # that one user may have
+    largest: int = 0  # that one user has
+    refused: int = 0  # times that a user or all had enough, from the start of the process
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """Numbers of the whole server at one moment; counters count from the start of the process."""
 
@@ -205,6 +217,7 @@ class Metrics:
     strangers_closed: Mapping[tuple[str, str], int] = field(
         default_factory=dict[tuple[str, str], int]
     )  # by door, and by what they went beyond
+    shares: Mapping[str, ShareMetrics] = field(default_factory=dict[str, "ShareMetrics"])  # by what is counted
     descriptors_limit: int = 0
     descriptors_short: int = 0  # times that none was left for a connection
     broken: bool = False  # a sync failed: nothing is confirmed any more
@@ -281,6 +294,10 @@ class ServerFacts(Protocol):
 
         Else, late, the seconds before which another try is refused unseen; 0.0 for none.
         """
+        ...
+
+    def working(self, user: str) -> AbstractContextManager[None]:
+        """A request of this user is in work for as long as this lasts.  Raises Unavailable: he has too many."""
         ...
 
     def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:

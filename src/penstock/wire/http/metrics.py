@@ -6,7 +6,7 @@ here: each scrape turns one `Metrics` into text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from penstock.wire.http.facts import Metrics
+from penstock.wire.http.facts import Metrics, ShareMetrics
 from penstock.wire.http.figures import queue_figures
 from penstock.wire.http.parts import (
     action_counters,
@@ -186,6 +186,7 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
     dead.add_metric(["rabbit_classic_queue", "at_least_once"], sum(metrics.dead_lettered.values()))
     yield dead
     yield from _stranger_families(metrics)
+    yield from _share_families(metrics)
     build = GaugeMetricFamily("rabbitmq_build_info", "What runs here", labels=["product_name", "product_version"])
     build.add_metric(["Penstock", metrics.version], 1)
     yield build
@@ -201,6 +202,24 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterable[Metric]:
     yield from view_figures(metrics.views, metrics.views_unnamed, per_object=per_object)
     yield from topic_figures(metrics.topics, per_object=per_object)
     yield from pipeline_figures(metrics.pipelines, per_object=per_object)
+
+
+def _share_families(metrics: Metrics) -> Iterable[Metric]:
+    figures: Mapping[str, tuple[str, Callable[[ShareMetrics], int]]] = {
+        "penstock_share_taken": ("What logins have taken", lambda one: one.taken),
+        "penstock_share_taken_of_user": ("The most that one user has of it", lambda one: one.largest),
+        "penstock_share_limit": ("What there is of it", lambda one: one.whole),
+        "penstock_share_limit_of_user": ("What one user may have of it", lambda one: one.of_user),
+    }
+    for name, (text, figure) in figures.items():
+        gauge = GaugeMetricFamily(name, text, labels=["of"])
+        for of, share in metrics.shares.items():
+            gauge.add_metric([of], figure(share))
+        yield gauge
+    refused = CounterMetricFamily("penstock_share_refused", "Times that there was no more for a user", labels=["of"])
+    for of, share in metrics.shares.items():
+        refused.add_metric([of], share.refused)
+    yield refused
 
 
 def _stranger_families(metrics: Metrics) -> Iterable[Metric]:

@@ -31,13 +31,11 @@ class HoldAction:
     def _hold(self, caller: Caller, f: Fields) -> Mapping[str, object]:
         name, start, release = f.name("read"), f.count("start"), f.flag("release")
         f.finish()
-        name = f"{caller.user}/{name}"
-
         def work() -> Mapping[str, object]:
             if release:
-                self._holds.drop(name)
+                self._holds.drop(caller.user, name)
                 return {"seconds": 0}
-            kept = self._holds.put(name, start)
+            kept = self._holds.put(caller.who, name, start)
             engine = self._handover.engine
             kept = kept or (engine.archive is not None and engine.archive.keeps(start))  # the rest is in the log
             first, floor = engine.log.first_lsn, engine.log.base_floor

@@ -24,9 +24,11 @@ import pyarrow as pa
 
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.state.decided import DecidedPart
-from penstock.errors import DiskFull, InvalidArgument, NotFound
+from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable
 from penstock.records.bodies import listed
 from penstock.records.entries import Publishes
+from penstock.records.rights import ADMINISTRATOR
+from penstock.server.access import Who
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.intake import Intake
@@ -43,6 +45,7 @@ from penstock.server.flight.sinks.stage_files import (
     pieces,
     rows_of,
 )
+from penstock.server.shares import Share, Shares
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import Stage
 from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, receive
@@ -58,9 +61,6 @@ logger = logging.getLogger("penstock.server")
 DAY_US = 86_400_000_000
 QUOTA = 4 * 2**30
 """Bytes that all stages may have together, those that are being written included."""
-
-STAGES_MAX = 100_000
-"""Stages there may be: each has a file and a place in memory, however few its rows."""
 
 PORTION = 64 * 1024
 """Bytes of bodies that are made objects in one step, which holds the interpreter."""
@@ -80,12 +80,19 @@ class Stages:
     """All stages of a data folder.  Thread-safe; it never touches the core."""
 
     def __init__(
-        self, disk: Disk, clock: Clock, bounds: Bounds, quota: int = QUOTA, intake: Intake | None = None
+        self,
+        disk: Disk,
+        clock: Clock,
+        bounds: Bounds,
+        quota: int = QUOTA,
+        intake: Intake | None = None,
+        shares: Shares | None = None,
     ) -> None:
         """intake: where it is counted what is read of stages; nowhere without."""
-        self.quota = quota
         self.intake = intake or Intake(0)
-        self.used = 0
+        shares = shares or Shares()
+        self._places, self._bytes = shares.of("stages"), shares.of("stage_bytes")
+        self._bytes.bound(quota)
         self._disk = disk
         self._clock = clock
         self._bounds = bounds
@@ -117,7 +124,7 @@ class Stages:
                     logger.warning("%s/%s is no whole stage; left alone", FOLDER, name)
                 else:
                     self._known[stem] = info
-                    self.used += info.bytes
+                    self._count(info)
             self._ready = True
 
     def write(self, caller: Caller, arriving: Arriving, command: Stage, gate: Gatekeeper) -> tuple[str, int]:
@@ -150,42 +157,62 @@ class Stages:
             if announced != rows or caller.gone():
                 raise InvalidArgument(f"stage: {rows} rows came and the end message says {announced}; nothing was kept")
 
-        return self.keep(StageInfo(**asdict(command), time=self._clock.wall(), user=caller.user), schema, whole()), rows
+        info = StageInfo(**asdict(command), time=self._clock.wall(), user=caller.user)
+        return self.keep(info, schema, whole(), caller.who), rows
 
-    def keep(self, info: StageInfo, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> str:
+    def keep(
+        self, info: StageInfo, schema: pa.Schema, batches: Iterable[pa.RecordBatch], who: Who | None = None
+    ) -> str:
         """A stage of these rows; its name, once it is synced.  Nothing is kept of rows that end in an error.
 
-        Errors: DiskFull for the quota, or when the file cannot be written.
+        who: writes it.  What the server makes of stages that it has may take all of the quota.
+        Errors: DiskFull for the quota or the user's share of it, or when the file cannot be written.
         """
         self._open()
-        if len(self._known) >= STAGES_MAX:
-            raise DiskFull(f"there are {len(self._known)} stages, and {STAGES_MAX} are allowed: commit or drop some")
+        who = who or Who(info.user, tuple(ADMINISTRATOR.tags))
         stem = secrets.token_hex(16)
         info = replace(info, uniform=info.topic is not None and "topic" not in schema.names)
         writer = StageWriter(self._disk, f"{FOLDER}/{stem}.part", schema, info)
-        taken = 0  # of the quota
+        placed, taken = False, 0  # of the quota, beside what is known
         try:
+            self._take(self._places, who)
+            placed = True
             for batch in batches:
-                self._take(batch.nbytes)
+                self._take(self._bytes, who, batch.nbytes)
                 taken += batch.nbytes
                 writer.add(batch)
             known = writer.finish(path_of(stem))
         except BaseException:
-            with self._lock:
-                self.used -= taken
             writer.abandon()
             raise
-        with self._lock:
-            self._known[stem] = known
-            self.used += known.bytes - taken
+        else:
+            with self._lock:
+                self._known[stem] = known
+                self._count(known)
+        finally:
+            self._places.give(who.user, placed)
+            self._bytes.give(who.user, taken)
         return stem
 
-    def _take(self, size: int) -> None:
-        """Bytes of the quota, before they are written.  DiskFull: there are not so many."""
-        with self._lock:
-            if self.used + size > self.quota:
-                raise DiskFull(f"stages have {self.used} bytes, {size} more come, and {self.quota} are allowed")
-            self.used += size
+    def _take(self, share: Share, who: Who, size: int = 1) -> None:
+        try:
+            share.take(who, size)
+        except Unavailable as error:
+            raise DiskFull(str(error)) from None
+
+    @property
+    def used(self) -> int:
+        """Bytes of the quota that are taken, by what is being written too."""
+        return self._bytes.taken
+
+    @property
+    def quota(self) -> int:
+        """Bytes that all stages may have."""
+        return self._bytes.whole
+
+    def _count(self, info: StageInfo) -> None:
+        self._places.put(info.user)
+        self._bytes.put(info.user, info.bytes)
 
     def find(
         self, query: str, batch: int, stages: Sequence[str], mine: Callable[[str], bool] = anybodys
@@ -312,7 +339,8 @@ class Stages:
                 info = None if self.frozen or stem in self._held else self._known.pop(stem, None)
                 if info is None:
                     continue
-                self.used -= info.bytes
+                self._places.give(info.user)
+                self._bytes.give(info.user, info.bytes)
             discard(self._disk, path_of(stem))
             gone += 1
         return gone
