@@ -267,6 +267,7 @@ class House:
             core.set_policy(now, policy)
         if "held-stream" not in core.streams.states:
             core.streams.open(now, "held-stream", core.queue("/", "held"))
+        core.sinks.load({}, {})  # a query belongs to who began it
         core.resume_queue(now, core.queue("/", "held"), by="")
         self.server.engine.pipelines.declared = ("held-pipeline",)
         self.server.engine.pipelines._gone.clear()
