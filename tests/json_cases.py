@@ -352,3 +352,62 @@ def _of_text(kind: Any, value: str) -> Any:
         return zoned if kind.tz is not None else zoned.replace(tzinfo=None)
     except (ValueError, OverflowError):
         return BAD
+
+
+def _deep(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+LONG = b',"b":12345678901234567'
+"""A number for which some readers ask Python's own JSON instead."""
+
+ODD: dict[str, tuple[bytes, object]] = {
+    "a string": (b'{"a":"s"}', "s"),
+    "nanoseconds": (b'{"a":1700000000123456789}', 1700000000123456789),
+    "an object": (b'{"a":{"b":1}}', {"b": 1}),
+    "twice": (b'{"a":1,"a":2}', 2),
+    "twice, the last null": (b'{"a":1,"a":null}', None),
+    "twice, of two kinds": (b'{"a":1,"a":{"b":3}}', {"b": 3}),
+    "twice, spaced": (b'{"a" : 1, "a": 2}', 2),
+    "twice, escaped": (b'{"a":1,"\\u0061":2}', 2),
+    "twice inside": (b'{"a":{"b":1,"b":2}}', {"b": 2}),
+    "twice in a list": (b'{"a":[{"b":1,"b":2.50}]}', [{"b": 2.5}]),
+    "twice, long": (b'{"b":1,"a":12345678901234567' + LONG + b"}", 12345678901234567),
+    "a colon in a text": (b'{"a":"x\\":y"}', 'x":y'),
+    "nothing": (b'{"a":"\\u0000"}', "\0"),
+    "tiny": (b'{"a":-1e-400}', 0.0),
+    **{
+        f"{name}{more}": (b'{"a":' + text + tail + b"}", None)
+        for more, tail in (("", b""), (", long", LONG))
+        for name, text in {
+            "1e400": b"1e400",
+            "NaN": b"NaN",
+            "Infinity": b"-Infinity",
+            "5,000 digits": b"9" * 5000,
+            "400 digits": b"9" * 400,
+            "half a pair": b'"\\ud800"',
+            "no UTF-8": b'"\xff"',
+            "a surrogate in UTF-8": b'"\xed\xa0\x80"',
+            "1,200 deep": _deep(1200),
+            "a comma": b"1,",
+            "a zero": b"01",
+        }.items()
+    },
+    "half a pair as a name": (b'{"\\ud800":1,"a":1}', None),
+    "a byte order mark": (b'\xef\xbb\xbf{"a":1}', None),
+    "empty": (b"", None),
+    "a number": (b"1", None),
+}
+"""Bodies on which readers of JSON differ, and what each of ours finds at `a`: nothing where the body is no JSON."""
+
+DEEP: dict[str, bytes] = {
+    f"{name}{more}": b'{"a":' + text + tail + b"}"
+    for more, tail in (("", b""), (", long", LONG))
+    for name, text in {
+        "1,000 lists": _deep(1000),
+        "1,000 objects": b'{"a":' * 1000 + b"1" + b"}" * 1000,
+        "500 lists": _deep(500),
+        "twice in 900": b"[" * 900 + b'{"a":1,"a":2}' + b"]" * 900,
+    }.items()
+}
+"""Bodies that are JSON, and nested so deeply that not every reader goes to their end: none of them may fail for it."""

@@ -9,7 +9,6 @@ record then replaces the other.  It knows no topic and no message.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import cast
@@ -17,6 +16,7 @@ from typing import cast
 import orjson
 
 from penstock.records.dataclass import dataclass
+from penstock.records.exact import read_exact
 
 SEPARATOR = b"\x1f"
 
@@ -86,7 +86,10 @@ class KeyRule:
         for path in self.paths:
             found = _at(value, path)
             if isinstance(found, float) and abs(found) >= EXACT:
-                found = _at(json.loads(body), path)  # it keeps whole numbers of any length
+                try:
+                    found = _at(read_exact(body), path)
+                except ValueError as error:
+                    return f"the body has no key {self.spelled()} that could be read exactly: {error}"
             part = _text(found)
             if part is None:
                 why = "is null or missing" if found is None else "is no single value"

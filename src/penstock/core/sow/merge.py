@@ -7,24 +7,21 @@ taken away.  Bodies are JSON objects; anything else is refused in a sentence.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import cast
 
 import orjson
 
 from penstock.errors import InvalidArgument
+from penstock.records.exact import read_exact
 
 Fields = dict[str, object]
-
-_LONG = re.compile(rb"[0-9]{16}")
-"""A number with so many digits may not survive as a double: then Python's own reader is asked, which keeps it."""
 
 
 def read_object(body: bytes, what: str) -> Fields:
     """The fields of a body.  InvalidArgument, naming `what`, for one that is no JSON object."""
     try:
-        value: object = json.loads(body) if _LONG.search(body) else orjson.loads(body)
+        value = read_exact(body)
     except ValueError as error:
         raise InvalidArgument(f"{what} is no JSON: {str(error)[:100]}") from None
     if not isinstance(value, dict):
@@ -37,7 +34,7 @@ def write_object(fields: Fields) -> bytes:
     try:
         return orjson.dumps(fields)
     except TypeError:  # an integer beyond 64 bits
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def merged(record: Fields, delta: Fields) -> Fields:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.server.sql.allowed import Allowed
+from penstock.server.sql.bodies import AS_READ, with_readings
 from penstock.server.sql.fields import LARGE, SIGNED, UNSIGNED, Fields, Shape
 from penstock.server.sql.kept import Aside, Kept
 from penstock.server.sql.result import PIECE_BYTES, pieces, quoted, selection
@@ -34,7 +35,10 @@ THREAD_MEMORY = 128 << 20
 
 ALLOWED = Allowed()
 
-WHOLE = f"CASE WHEN json_valid({TEXT}) AND json_type({TEXT}) = 'OBJECT' THEN {TEXT}::JSON END"
+READ = quoted("penstock read")
+"""The text of a body as it is read as JSON: see `bodies`."""
+
+WHOLE = f"CASE WHEN json_valid({READ}) AND json_type({READ}) = 'OBJECT' THEN {READ}::JSON END"
 """A body that is a JSON object."""
 
 
@@ -98,9 +102,11 @@ class Engine:
     def table(self, use: Use, statement: Statement, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Let the statement find a table."""
         name = f"kept_{len(self._kept)}"
+        taken = {*schema.names, *MADE}
+        if "body" in schema.names and (statement.whole or JSON in statement.columns or statement.columns - taken):
+            schema, batches = with_readings(schema, batches)
         kept = Kept(schema, self._aside, name)
         self._kept.append(kept)
-        taken = {*schema.names, *MADE}
         fields: Fields | None = None
         if "body" in schema.names and (statement.whole or statement.columns - taken):
             fields = Fields(self._db, None if statement.whole else statement.columns)
@@ -118,17 +124,19 @@ class Engine:
         self, use: Use, statement: Statement, kept: Kept, name: str, found: Mapping[str, Shape]
     ) -> tuple[str, list[str]]:
         """What a table's view selects from, and its columns."""
-        names, asked = kept.schema.names, statement.columns
+        names, asked = [one for one in kept.schema.names if one != AS_READ], statement.columns
         if "body" not in names:
             return name, [quoted(one) for one in names]
         taken = {*names, *MADE}
-        source = f"(SELECT *, try(decode(body)) AS {TEXT} FROM {name})"
+        read = quoted(AS_READ) if AS_READ in kept.schema.names else "NULL"
+        text = "try(decode(body))"
+        source = f"(SELECT *, {text} AS {TEXT}, coalesce({read}, {text}) AS {READ} FROM {name})"
         fields = {one: kind for one, kind in found.items() if one.lower() not in taken}
         fields |= self._signed(source, fields)
         hidden = {"body"} if fields and "body" not in asked else set[str]()
         columns = [quoted(one) for one in names if one not in hidden]
         columns += [one for one in (TEXT,) if one in asked]
-        columns += [f"CASE WHEN json_valid({TEXT}) THEN {TEXT}::JSON END AS {one}" for one in (JSON,) if one in asked]
+        columns += [f"CASE WHEN json_valid({READ}) THEN {READ}::JSON END AS {one}" for one in (JSON,) if one in asked]
         if fields:
             source = f"(SELECT *, {_transformed(fields)} AS fields FROM {source})"
             columns += [f"fields.{quoted(one)} AS {quoted(one)}" for one in fields]

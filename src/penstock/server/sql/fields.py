@@ -21,6 +21,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.server.sql.bodies import AS_READ
 
 Shape: TypeAlias = "str | list[Shape] | dict[str, Shape]"
 
@@ -47,10 +48,10 @@ class Fields:
 
     def look(self, page: pa.RecordBatch) -> None:
         """Learn from the bodies of a page."""
-        self._db.register("page", pa.Table.from_batches([page.select(["body"])]))
+        self._db.register("page", pa.Table.from_batches([page.select(["body", AS_READ])]))
         try:
             # What nests deeper than DuckDB follows has no structure, and `try` makes that NULL.
-            sql = "SELECT try(json_structure(try(decode(body)))) AS shape FROM page"
+            sql = f'SELECT try(json_structure(coalesce("{AS_READ}", try(decode(body))))) AS shape FROM page'
             found = self._db.sql(sql).to_arrow_table().column("shape")
         finally:
             self._db.unregister("page")

@@ -72,7 +72,10 @@ def read_once(body: bytes) -> Mapping[str, object]:
     """The same, where a key that is there twice is no mistake to pass over: the second would silently win."""
     values = read_object(body)
     if values:
-        json.loads(body.removeprefix(b"\xef\xbb\xbf"), object_pairs_hook=_once)
+        try:
+            json.loads(body.removeprefix(b"\xef\xbb\xbf"), object_pairs_hook=_once)
+        except (RecursionError, ValueError) as error:  # it goes less deep, and takes fewer digits
+            raise InvalidArgument(f"the request's body is not JSON that can be read: {error}") from None
     return values
 
 

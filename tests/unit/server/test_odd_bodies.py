@@ -1,0 +1,116 @@
+"""One valid but odd body: every reader finds the same in it, or nothing, and none of them stops.
+
+Spark's reader has the same bodies in `tests/unit/spark`; here are filters, keys, deltas, field lists, requests and SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from json_cases import DEEP, ODD
+from penstock.core.sow.keys import KeyRule
+from penstock.core.sow.merge import changed, merge, read_object, write_object
+from penstock.core.sow.select import parse_select
+from penstock.errors import InvalidArgument
+from penstock.expr import compile_filter
+from penstock.expr.fields import parsed
+from penstock.server.sql.engine import Bounds, Engine
+from penstock.wire.http.fields import read_once
+
+ALL = {name: body for name, (body, _) in ODD.items()} | DEEP
+
+FILTERS = [
+    "/a = 1", "/a > 1.5", "/a LIKE '.*x'", "/a/b = 1", "/a IS NULL", "/a IN (1, 2)", "/a = /b", "/a + 1 > 2",
+    "/a % 7 = 1", "/a[0] = 1", "-/a < 0", "/a * /a > 1", "/b * 1000000000000 > 1", "ABS(/a) > 1", "/a BETWEEN 1 AND 2",
+    "/a / 0 = 1", "/a/a/a/a = 1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine(Bounds(64 << 20, 64 << 20, tmp_path, 1))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_filter_finds_what_is_there(name: str) -> None:
+    body, there = ODD[name]
+    assert parsed(body).get("a") == there
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_body_stops_a_filter(name: str) -> None:
+    for text in FILTERS:
+        [hit] = compile_filter(text).matches([ALL[name]])
+        assert isinstance(hit, bool), text
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_body_stops_a_delta_a_key_or_a_list_of_fields(name: str) -> None:
+    """A record is merged on the server's loop: what is raised there and is no refusal ends the server."""
+    body = ALL[name]
+    try:
+        found = read_object(body, "a body")
+    except InvalidArgument:
+        assert name in DEEP or ODD[name][1] is None, "others take it"
+        with pytest.raises(InvalidArgument):
+            merge(b'{"a":1}', body)
+        with pytest.raises(InvalidArgument):
+            merge(body, b'{"a":1}')
+    else:
+        assert name in ODD
+        assert found.get("a") == ODD[name][1]
+        assert orjson.loads(merge(body, body)) == orjson.loads(write_object(found))
+        assert changed(found, found) == {}
+    parse_select(["-/b"]).body(body)
+    for path in (("a",), ("b",), ("a", "a")):
+        assert isinstance(KeyRule(b"x", (path,)).of_body(body), int | str)
+        KeyRule(b"x", (path,)).of_bodies([body])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_body_of_a_request_is_more_than_refused(name: str) -> None:
+    try:
+        read_once(ALL[name])
+    except InvalidArgument:
+        pass
+
+
+def rows(engine: Engine, sql: str, bodies: list[bytes]) -> list[dict[str, object]]:
+    """The result over a table `t` with these bodies."""
+    statement = engine.examine(sql)
+    batch = pa.record_batch({"lsn": range(len(bodies)), "body": pa.array(bodies, pa.binary())})
+    for use in statement.uses:
+        engine.table(use, statement, batch.schema, iter([batch]))
+    _, found = engine.run(sql)
+    return [row for one in found for row in one.to_pylist()]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_sql_finds_what_everybody_finds(engine: Engine, name: str) -> None:
+    """In one table with a usual body, which it must not take with it."""
+    body, there = ODD[name]
+    [odd, usual] = rows(engine, "SELECT json->'a' AS a, lsn FROM t ORDER BY lsn", [body, b'{"a":7}'])
+    found = None if odd["a"] is None else orjson.loads(str(odd["a"]))
+    assert found == there
+    assert usual["a"] == "7"
+
+
+def test_sql_reads_all_of_them_as_columns(engine: Engine) -> None:
+    found = rows(engine, "SELECT * FROM t ORDER BY lsn", [*ALL.values(), b'{"a":7}'])
+    assert len(found) == len(ALL) + 1
+    assert found[-1]["a"] == "7"
+    by_name = dict(zip(ALL, found, strict=False))
+    for name in ("twice", "twice, spaced", "twice, escaped"):
+        assert by_name[name]["a"] == "2"
+
+
+def test_sql_sums_what_equal_names_say_last(engine: Engine) -> None:
+    bodies = [b'{"a":1,"a":2}', b'{"a":40,"s":"12:00:00"}', b'{"a":NaN}', b'{"a":1e400}', b'{"a":9,"a":null}']
+    assert rows(engine, "SELECT sum(a) AS total, count(a) AS there FROM t", bodies) == [{"total": 42, "there": 2}]
