@@ -29,7 +29,7 @@ def read_exact(body: bytes) -> object:
 
 def deeper(value: object, levels: int) -> bool:
     """Whether objects and arrays are nested deeper than that."""
-    level = [value]
+    level: list[object] = [value]
     for _ in range(levels + 1):
         inner = list[object]()
         for one in level:
