@@ -177,6 +177,40 @@ def test_what_is_dispatched_makes_room_for_the_next_of_a_batch() -> None:
     assert published.stored == 5
 
 
+@pytest.mark.parametrize(
+    ("settings", "halted"),
+    [
+        ({}, False),
+        ({}, True),
+        ({"rate_limit": (1, 10_000_000, 0, 1)}, False),
+        ({"consumers_before_dispatch": 2}, False),
+        ({"max_leased": (1, 0)}, False),
+        ({"max_backlog": 1}, False),
+        ({"max_priority": 5}, True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("overflow", ["reject-publish", "drop-newest", "drop-head"])
+def test_a_batch_is_within_a_limit_as_its_messages_one_by_one(
+    settings: dict[str, object], halted: bool, overflow: str
+) -> None:
+    """Whatever keeps the consumer, which has room for all, from being given some of them."""
+    outcomes = list[tuple[list[bytes], int]]()
+    for together in (True, False):
+        world = World()
+        queue = world.declare("q", max_length=2, overflow=overflow, **settings)
+        consumer = world.subscribe(queue, max_backlog=100)
+        if halted:
+            world.core.pause_queue(world.now, queue)
+            world.turn()
+        bodies = [b"%d" % number for number in range(8)]
+        for some in [bodies] if together else [[body] for body in bodies]:
+            world.publish("q", *some)
+        assert queue.ready <= 2
+        outcomes.append((world.contents(queue), len(world.inbox[consumer])))
+    assert outcomes[0] == outcomes[1]
+
+
 def test_one_of_two_queues_refuses_and_the_other_keeps_its_copy() -> None:
     world = World()
     full = world.declare("full", underlying_topic="t", max_length=1, overflow="reject-publish")

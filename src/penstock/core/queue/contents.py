@@ -89,6 +89,15 @@ class Contents(Parts):
         return self.main.count + self.returned.count if shares.tenants is None else shares.tenants.count
 
     @property
+    def busy(self) -> bool:
+        """Whether something of its own has to be over before anybody is given anything."""
+        shares = self.shares
+        return (
+            self.overfull or self.expiry.busy or self.ranking is not None or self.older is not None
+            or (shares is not None and shares.unordered)
+        )  # fmt: skip
+
+    @property
     def held(self) -> int:
         """Messages that nobody may be given yet: barriers that wait, what they hold back, what a pass has found."""
         return self.barriers.held + (self.older.count if self.older is not None else 0)

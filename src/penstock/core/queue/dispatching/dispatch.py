@@ -39,11 +39,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most, to tenants `TENANTS_MOST`."""
     queue.hungry = False
     roster = queue.roster
-    if not queue.offered or not roster.all or queue.expiry.busy or queue.overfull or queue.paused_until:
-        return
-    if queue.ranking is not None or queue.older is not None:
-        return
-    if queue.shares is not None and queue.shares.unordered:
+    if not queue.offered or not roster.all or queue.paused_until or queue.busy:
         return
     budget = queue.dispatch_most
     if queue.settings.non_destructive:
@@ -142,9 +138,7 @@ def _serial_of(consumer: Consumer) -> int:
 
 def room_now(queue: Queue, now: Now) -> int:
     """How many messages would be dispatched at once, if there were as many; where credit is shared perhaps fewer."""
-    if not queue.roster.all or queue.expiry.busy or queue.overfull or queue.paused_until or queue.older is not None:
-        return 0
-    if queue.ranking is not None or (queue.shares is not None and queue.shares.unordered):
+    if not queue.roster.all or queue.paused_until or queue.busy:
         return 0
     rooms = [max(one.room, 0) for level in queue.roster.levels for one in level if not one.paused]
     room = min(queue.room, sum(rooms))

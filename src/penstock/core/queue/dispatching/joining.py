@@ -144,12 +144,7 @@ def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> 
     if queue.is_due(now):
         queue.tick(now, sink)
     note_use(queue, now)
-    if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.expiry.busy or queue.overfull:
-        return 0
-    shares = queue.shares
-    if queue.ranking is not None or queue.older is not None or (shares is not None and shares.unordered):
-        return 0
-    if queue.paused_until:
+    if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.paused_until or queue.busy:
         return 0
     count = min(count, queue.offered, consumer.room)
     if queue.pace is not None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import QueueBlocked, QueueFull
@@ -44,7 +45,7 @@ def judged(
     """
     limits = queue.limits
     assert limits is not None
-    through = _through(queue, batch)
+    through = _through(queue, now, batch)
     free = limits.length - queue.ready
     later = batch.not_before
     if limits.size == NEVER and (later is None or not any(later)):
@@ -91,9 +92,9 @@ def held_up(queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> tu
     return next((row for row in refused if int(each[row]) <= limits.size), None), unknown
 
 
-def _through(queue: Queue, batch: Publishes) -> int | None:
+def _through(queue: Queue, now: Now, batch: Publishes) -> int | None:
     """How many newcomers would be dispatched at once; None: that takes a dispatch to know."""
-    if queue.expiry.busy or queue.overfull or queue.ranking is not None or queue.older is not None:
+    if queue.busy or queue.paused_until:
         return 0
     settings, roster = queue.settings, queue.roster
     if queue.shares is not None:
@@ -106,8 +107,7 @@ def _through(queue: Queue, batch: Publishes) -> int | None:
         return None
     if settings.max_backlog and any(consumer.no_ack for consumer in roster.all):
         return None
-    room = sum([max(consumer.room, 0) for consumer in roster.all if not consumer.paused])
-    return max(0, min(queue.room, room, NEVER))
+    return max(0, room_now(queue, now))
 
 
 def refusal(queue: Queue, count: int) -> QueueFull:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
-from penstock.core.queue.dispatching.dispatch import dispatch
+from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.priority.ranks import DEAD_MOST, LOWEST
@@ -51,7 +51,7 @@ class _ByPriority(Stage):
         chunk, rows = new.left()
         start = 0
         while start < len(chunk):
-            end = _ahead(queue, chunk, new, rows, start)
+            end = _ahead(queue, now, chunk, new, rows, start)
             if end > start:
                 _put(queue, chunk[start:end], new, new.rows_of(rows, start, end))
             elif queue.targets.lists:
@@ -59,7 +59,7 @@ class _ByPriority(Stage):
                 _put(queue, chunk[start:end], new, new.rows_of(rows, start, end))
                 dispatch(queue, now, sink)
             else:
-                end = min(len(chunk), start + _room(queue))
+                end = min(len(chunk), start + _room(queue, now))
                 _through(queue, now, chunk[start:end], sink)
             start = end
         new.placed = True
@@ -68,9 +68,9 @@ class _ByPriority(Stage):
 RANKED, BY_PRIORITY = _Ranked(), _ByPriority()
 
 
-def _ahead(queue: Queue, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None, start: int) -> int:
+def _ahead(queue: Queue, now: Now, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None, start: int) -> int:
     """Up to where nobody takes any of them at once."""
-    if not _room(queue):
+    if not _room(queue, now):
         return len(chunk)
     lists = queue.targets.lists
     if not lists or any(not c.paused and c.room > 0 for c in queue.roster.plain):
@@ -88,15 +88,9 @@ def _ahead(queue: Queue, chunk: Chunk, new: Newcomers, rows: Sequence[int] | Non
     return start + first
 
 
-def _room(queue: Queue) -> int:
+def _room(queue: Queue, now: Now) -> int:
     """How many messages those with room would take."""
-    if queue.hungry or queue.ranking is not None or queue.older is not None:
-        return 0
-    if queue.shares is not None and queue.shares.unordered:
-        return 0
-    if queue.expiry.busy or queue.overfull or not queue.roster.all or queue.paused_until:
-        return 0
-    return max(0, min(queue.room, sum(max(c.room, 0) for c in queue.roster.all if not c.paused)))
+    return 0 if queue.hungry else max(0, room_now(queue, now))
 
 
 def _put(queue: Queue, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None) -> None:
