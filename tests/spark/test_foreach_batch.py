@@ -123,11 +123,11 @@ def test_another_writer_is_first(lab: Lab, first: int, monkeypatch: pytest.Monke
     found: Callable[..., Any] = actions.stages.find
     raced = list[int]()
 
-    def find(query: str, batch: int, stages: Sequence[str]) -> Any:
+    def find(query: str, batch: int, *given: Any) -> Any:
         if not raced:
             raced.append(batch)
             save(lab, [100], "race", first, queue=name)
-        return found(query, batch, stages)
+        return found(query, batch, *given)
 
     monkeypatch.setattr(actions.stages, "find", find)
     save(lab, range(5), "race", 4, queue=name)
