@@ -21,6 +21,7 @@ help:
 	@echo "make bench-spark  the same of the Spark side"
 	@echo "make bench-peers  the same AMQP work on Penstock and on the AMQP servers that run on this machine"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
+	@echo "make house        how big and how tangled the code is, beside what it should be"
 	@echo "make conformance  unmodified clients of others against a real server"
 	@echo "make audit        known faults of what the locks name, where the index of the packages tells them"
 	@echo "make sbom         what the wheel brings with it, as CycloneDX, in dist/"
@@ -118,6 +119,9 @@ $(OLDER): tools/older-spark tools/older-spark.lock | $(STAMP)
 
 conformance: $(STAMP) $(OLDER)
 	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
+
+house: $(STAMP)
+	@$(PYTHON_IN) tools/house.py $(HOUSE_ARGS)
 
 clean:
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
