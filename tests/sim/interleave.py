@@ -50,7 +50,8 @@ def simulated_threads() -> Iterator[None]:
             touched.append((module, module.threading))
             module.threading = THREADING  # type: ignore[attr-defined]
     beats, keepers.RETENTION_BEATS = keepers.RETENTION_BEATS, 2
-    least, retention.ROLL_LEAST = retention.ROLL_LEAST, 500
+    early = retention.ROLL_LEAST, retention.ROLL_PART
+    retention.ROLL_LEAST, retention.ROLL_PART = 500, 100
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that a power cut found before their start
@@ -62,7 +63,7 @@ def simulated_threads() -> Iterator[None]:
         gc.unfreeze()
         gc.enable()
         keepers.RETENTION_BEATS = beats
-        retention.ROLL_LEAST = least
+        retention.ROLL_LEAST, retention.ROLL_PART = early
         for module, threading in touched:
             module.threading = threading  # type: ignore[attr-defined]
 

@@ -122,7 +122,7 @@ class House:
         section = LogSection(
             segment="64KiB",
             retention=self.chance.choice(
-                [*(Retention(bytes=size) for size in ("0B", "0B", "12000B")), Retention(share=12_000 / HUGE)]
+                [*(Retention(bytes=size) for size in ("0B", "0B", "12000B")), Retention(share=3_000 / HUGE)]
             ),
             checkpoint_bytes=self.chance.choice(("1500B", "4000B", "1GiB")),
         )
