@@ -92,7 +92,8 @@ def test_what_wants_too_much_is_told_so(lab: Lab, sql: str) -> None:
     assert lab.ask("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
-ROWS = 400_000
+ROWS = 200_000
+"""As many for `MEMORY` as once ended a statement of twice the memory and twice the rows."""
 PAGE = 10_000
 SCHEMA = pa.schema([("lsn", pa.int64()), ("body", pa.binary())])
 
@@ -134,7 +135,7 @@ MORE_OF_MANY = [
 
 @pytest.mark.parametrize(("rows", "pad", "sql", "wanted"), [*MANY, *(MORE_OF_MANY if EFFORT > 1 else ())])
 def test_what_can_be_put_aside_is_answered(tmp_path: Path, rows: int, pad: int, sql: str, wanted: int) -> None:
-    lab = Lab(tmp_path)
+    lab = Lab(tmp_path, memory=MEMORY if rows == ROWS else 2 * MEMORY)
     try:
         found = lab.ask(sql, {"orders": (SCHEMA, orders(rows, pad))})
     finally:
@@ -145,12 +146,12 @@ def test_what_can_be_put_aside_is_answered(tmp_path: Path, rows: int, pad: int, 
 
 
 def test_what_is_put_aside_has_its_bound(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, spill=20 * MIB)
+    lab = Lab(tmp_path, memory=MEMORY, spill=10 * MIB)
     try:
         for sql in ("SELECT count(body) FROM orders", "SELECT * FROM orders ORDER BY pad"):
             with pytest.raises(ResourceExhausted, match=r"sql\.spill") as told:
-                lab.ask(sql, {"orders": (SCHEMA, orders(600, 100_000))})
-            assert lab.put_aside <= 20 * MIB + 64 * 1024  # and what says where pages begin
+                lab.ask(sql, {"orders": (SCHEMA, orders(400, 100_000))})
+            assert lab.put_aside <= 10 * MIB + 64 * 1024  # and what says where pages begin
             assert str(tmp_path) not in str(told.value)
     finally:
         lab.close()
