@@ -117,7 +117,15 @@ OLDER := .venv-spark-4.2/.installed
 $(OLDER): tools/older-spark tools/older-spark.lock | $(STAMP)
 	@tools/older-spark
 
-conformance: $(STAMP) $(OLDER)
+FASTSTREAM := .venv-faststream/.installed
+$(FASTSTREAM): tools/faststream tools/faststream.lock | $(STAMP)
+	@tools/faststream
+
+AMQPLIB := .venv-node/.installed
+$(AMQPLIB): tools/amqplib tools/node/package.json tools/node/package-lock.json
+	@tools/amqplib
+
+conformance: $(STAMP) $(OLDER) $(FASTSTREAM) $(AMQPLIB)
 	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
 
 house: $(STAMP)
