@@ -83,4 +83,6 @@ def _typed(text: str, types: frozenset[object]) -> object:
         return text.lower() == "true"
     if int in types and str not in types and re.fullmatch(r"[+-]?\d{1,18}", text):
         return int(text)
+    if float in types and str not in types and re.fullmatch(r"[+-]?\d{1,18}(\.\d{1,18})?", text):
+        return float(text)
     return text

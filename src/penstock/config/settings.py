@@ -7,7 +7,7 @@ with a unit in the file.
 
 from __future__ import annotations
 
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self
 
 from pydantic import (
     Field,
@@ -37,8 +37,6 @@ from penstock.records.actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.settings import QueueSettings
 from penstock.records.sow import wrong
-
-Number: TypeAlias = StrictInt | StrictFloat
 
 FOREVER = "forever"
 """A retention that keeps everything."""
@@ -96,7 +94,7 @@ class Retention(ArchiveRetention):
     With nothing set a data folder goes by the default of the version that made it: see `server.upkeep.retention`.
     """
 
-    share: Number | None = Field(
+    share: StrictFloat | None = Field(
         default=None,
         gt=0,
         le=1,

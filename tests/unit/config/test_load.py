@@ -142,6 +142,9 @@ def test_settings_are_frozen() -> None:
         ),
         ('[listen]\namqp = "a:1"\nhttp = "a:1"', "amqp and http cannot both listen on a:1"),
         ('[log]\nretention = { age = "7 days" }', "settings:2: [log] retention.age: duration '7 days'"),
+        ('[log]\nretention = "never"', "[log] retention: 'never' is no retention: give \"forever\", or a table"),
+        ("[log]\nretention = { share = 2 }", "[log] retention.share: must be less than or equal to 1, not 2"),
+        ("[log]\narchive = { retention = { share = 0.5 } }", "settings:2: [log] archive.retention.share: unknown key"),
         ("[log]\n[log.retention]\nbytes = 1", "settings:3: [log] retention.bytes: 1 needs a unit"),
         ('[[topic]]\nname = "t"\nschema = "x"', "[[topic]] \"t\": schema: column 'x' has no type"),
         ("[[queue]]\nlease_period = '1s'", "settings:1: [[queue]] number 1 name: is missing"),
@@ -202,6 +205,7 @@ def test_the_environment_wins_over_the_file_and_options_over_both() -> None:
         "PENSTOCK_SERVER__NAME": "123",
         "PENSTOCK_LOG__RETENTION__AGE": "2d",
         "PENSTOCK_AMQP__CHANNEL_MAX": "12",
+        "PENSTOCK_LOG__RETENTION__SHARE": "0.25",
         "PENSTOCK_URL": "not a setting",
         "PATH": "/bin",
     }
@@ -214,6 +218,7 @@ def test_the_environment_wins_over_the_file_and_options_over_both() -> None:
     assert settings.origin("server.name") == "environment variable PENSTOCK_SERVER__NAME"
     assert settings.origin("server.sync") == "option --sync"
     assert settings.origin("log.retention.age") == "environment variable PENSTOCK_LOG__RETENTION__AGE"
+    assert settings.log.retention.share == 0.25
     assert settings.origin("server.memory") == "default"
 
 
@@ -291,3 +296,17 @@ def test_every_setting_in_force_is_told_with_its_origin_and_no_secret() -> None:
     assert told['user "ann" password'] == ("**********", "p.toml:9")
     assert not any("not to be seen" in value for value, _ in told.values())
     assert [name for name, _, _ in chosen(settings)] == [name for name in told if told[name][1] != "default"]
+
+
+@pytest.mark.parametrize(
+    ("text", "age", "size", "share"),
+    [
+        ("", None, None, None),
+        ('[log]\nretention = "forever"', None, None, 1),
+        ("[log]\nretention = { share = 1 }", None, None, 1),
+        ('[log]\nretention = { share = 0.3, bytes = "1MiB" }', None, 1 << 20, 0.3),
+    ],
+)
+def test_retention_says_all_of_it_or_nothing(text: str, age: int | None, size: int | None, share: float | None) -> None:
+    found = load_text(text).log.retention
+    assert (found.age, found.bytes, found.share) == (age, size, share)
