@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from json_cases import BAD, NO_JSON, TYPES, Cases, expected
+from json_cases import BAD, DEEP, NO_JSON, ODD, TYPES, Cases, expected
 from penstock.spark.reading import parsing
 from penstock.spark.reading.inferring import infer
 from penstock.spark.reading.parsing import BodyParser
@@ -238,3 +238,17 @@ def test_found_columns_take_the_bodies_that_they_were_found_from(effort: int) ->
             kind = {**TYPES, "array<array<string>>": pa.list_(pa.list_(pa.string()))}.get(name)
             [error] = [None] if kind is None else parsed(kind, [body])[1]
             assert error is None or "nested too deeply for a text" in error, (body, ddl)
+
+
+@pytest.mark.parametrize("name", [*ODD, *DEEP])
+def test_odd_bodies_say_what_they_say_to_every_reader(name: str) -> None:
+    """As text, and without an exception in a column of any type; the others are in `tests/unit/server`."""
+    body = ODD[name][0] if name in ODD else DEEP[name]
+    for kind in TYPES.values():
+        parsed(kind, [body, b'{"a":null}'])
+    [text], [error] = parsed(pa.string(), [body])
+    if name in ODD:
+        there = ODD[name][1]
+        found = text if text is None or isinstance(there, str) else json.loads(text)
+        assert found == there
+        assert error is None or there is None

@@ -1,6 +1,7 @@
 """One valid but odd body: every reader finds the same in it, or nothing, and none of them stops.
 
-Spark's reader has the same bodies in `tests/unit/spark`; here are filters, keys, deltas, field lists, requests and SQL.
+Spark's reader has the same bodies in `tests/spark/test_parsing.py`; here are filters, keys, deltas, field lists,
+requests and SQL.
 """
 
 from __future__ import annotations
