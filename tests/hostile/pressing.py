@@ -31,6 +31,9 @@ BOUNDS = Bounds(memory=160 * MIB, descriptors=24, lines=0)
 SETTINGS = """
 [server]
 memory = "64MiB"
+
+[before_login]
+per_address = 32
 """
 
 DUE = frozenset({"settle dictionary", "settle dictionary of dictionaries"})
