@@ -6,11 +6,11 @@ them.  The first row that holds is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from penstock.config.queue_values import BadValue
+from penstock.records.dataclass import dataclass
 from penstock.records.recovery import parse_recovery_point
 from penstock.records.settings import QueueSettings
 
@@ -29,7 +29,8 @@ WHOLE = {
 _UNSET = QueueSettings()
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rule:
     """Two settings that cannot both hold."""
 
     key: str  # the setting to blame; behind a dot a field of it
@@ -104,79 +105,83 @@ def _keys() -> Iterator[Rule]:
     yield from (_tenants("max_leased", 1), _tenants("rate_limit", 2))
 
 
-RULES: Sequence[Rule] = (
-    Rule(
+def _rules() -> Iterator[Rule]:
+    yield Rule(
         "dead_letter_routing_key",
         lambda one: one.dead_letter_routing_key is not None and one.dead_letter_exchange is None,
         "routing_key_but_no_dlx_defined: it needs {dead_letter_exchange} beside it",
-    ),
-    Rule(
+    )
+    yield Rule(
         "fairness_model",
         lambda one: _once(one) and one.fairness_model != "round-robin",
         "{value} needs at-least-once; with at-most-once use 'round-robin'",
-    ),
-    Rule(
+    )
+    yield Rule(
         "deliver",
         lambda one: _once(one) and one.deliver != "durable",
         "'early' needs at-least-once; at-most-once removes durably before it sends",
-    ),
-    Rule(
+    )
+    yield Rule(
         "retry",
         lambda one: _once(one) and one.retry is not None,
         "an at-most-once message is delivered once, so there is nothing to retry",
-    ),
-    needs("priority_ageing", "max_priority"),
-    needs("delay_before_dispatch", "consumers_before_dispatch"),
-    apart("single_active_consumer", "consumers_before_dispatch", ": one consumer gets all, whoever else comes"),
-    Rule(
+    )
+    yield needs("priority_ageing", "max_priority")
+    yield needs("delay_before_dispatch", "consumers_before_dispatch")
+    yield apart("single_active_consumer", "consumers_before_dispatch", ": one consumer gets all, whoever else comes")
+    yield Rule(
         "consumers_before_dispatch",
         lambda one: -1 < one.max_consumers < one.consumers_before_dispatch,
         "so many never come with {max_consumers} below it",
-    ),
-    *_keys(),
-    Rule(
+    )
+    yield from _keys()
+    yield Rule(
         "non_destructive",
         lambda one: one.non_destructive and _once(one),
         "an at-most-once message is gone once it is sent",
-    ),
-    *(
+    )
+    yield from (
         apart("non_destructive", key, ": nobody holds a message, and each reads in order of arrival")
         for key in (*ONE_ORDER, "group_key", "fairness_key", "lease_period", "consumer_timeout", "retry")
-    ),
-    *(apart("non_destructive", key, ": nobody takes a message from it") for key in ("max_leased", "rate_limit")),
-    *(apart("last_value_key", key, ", which counts on what came staying") for key in WHOLE),
-    apart("last_value_key", "recovery_point", ": older messages have no key"),
-    needs("dedup_key", "dedup_window", "unique", why=", which say for how long a key counts"),
-    Rule(
+    )
+    yield from (
+        apart("non_destructive", key, ": nobody takes a message from it") for key in ("max_leased", "rate_limit")
+    )
+    yield from (apart("last_value_key", key, ", which counts on what came staying") for key in WHOLE)
+    yield apart("last_value_key", "recovery_point", ": older messages have no key")
+    yield needs("dedup_key", "dedup_window", "unique", why=", which say for how long a key counts")
+    yield Rule(
         "unique",
         lambda one: one.unique and one.dedup_key is None and not one.dedup_window,
         "it needs {dedup_key} beside it, which says what a message's key is",
-    ),
-    apart("dedup_window", "recovery_point", ": older messages have no key"),
-    apart("unique", "recovery_point", ": older messages have no key"),
-    Rule(
+    )
+    yield apart("dedup_window", "recovery_point", ": older messages have no key")
+    yield apart("unique", "recovery_point", ": older messages have no key")
+    yield Rule(
         "kind",
         lambda one: one.kind == "group-local" and one.initial_owner is None,
         "a group-local queue needs {initial_owner} beside it",
-    ),
-    _of_groups("initial_owner"),
-    _of_groups("group_local_queue_domain"),
-    *(
+    )
+    yield _of_groups("initial_owner")
+    yield _of_groups("group_local_queue_domain")
+    yield from (
         apart(key, other, ": a queue has one of them at most")
         for place, key in enumerate(ONE_ORDER)
         for other in ONE_ORDER[place + 1 :]
-    ),
-    *(
+    )
+    yield from (
         apart(limit, held, ", which keeps messages that are neither ready nor delivered: no limit would count them")
         for limit in LIMITS
         for held in WHOLE
-    ),
-    Rule(
+    )
+    yield Rule(
         "retry.max",
         lambda one: one.retry is not None and one.retry.max < one.retry.initial,
         "it is shorter than the initial delay",
-    ),
-)
+    )
+
+
+RULES = tuple(_rules())
 
 
 @lru_cache(1024)

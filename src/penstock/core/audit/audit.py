@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -332,7 +332,7 @@ class Audit:
         self._streams.queue_gone(queue.id)
         self._policies.gone(queue.id)
 
-    LOOKS: ClassVar[Mapping[Kind, Callable[[Audit, Row], None]]] = {
+    LOOKS: ClassVar[Mapping[Kind, Callable[[Any, Row], None]]] = {
         Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.TOOK: _took_rows, Kind.RECOVERED: _found,
         Kind.QUEUE_DECLARE: _declared, Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _deleted,
         Kind.POLICY: _policy, Kind.POLICY_DELETE: _policy,

@@ -7,7 +7,7 @@ tells them what happened; it sees no message.  It asks no clock and runs no filt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -317,7 +317,7 @@ class Objects:
 
     # -- what each kind is to it
 
-    NOTES: ClassVar[Mapping[Kind, Callable[[Objects, Row], None]]] = {
+    NOTES: ClassVar[Mapping[Kind, Callable[[Any, Row], None]]] = {
         Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.VIA: _via, Kind.TOOK: _took, Kind.EXPIRE: _expired,
         Kind.RECOVERED: _found, Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         Kind.SINK_COMMIT: _committed, Kind.SINK_FORGET: _sinks_gone, Kind.DECIDED: _decide, Kind.CHUNK: _chunk,

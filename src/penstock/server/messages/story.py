@@ -265,7 +265,7 @@ class Teller:
         name = "" if queue is None else self._names.get(queue, str(queue))
         self.events.append(Event(event, name, record.time / 1e6, format_bookmark(self.origin, record.lsn), details))
 
-    TELLS: ClassVar[Mapping[Kind, Callable[[Teller, Record], None]]] = {
+    TELLS: ClassVar[Mapping[Kind, Callable[[Any, Record], None]]] = {
         **dict.fromkeys(WORDS, _happened), Kind.EXPIRE: _died,
         **dict.fromkeys((Kind.PLAN, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE, Kind.STREAM_NARROW), _stream),
         **dict.fromkeys(PUBLISHES, _published),
