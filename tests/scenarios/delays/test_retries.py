@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.core.queue.settling.retry import back_off
+from penstock.core.queue.settling.attempts import back_off
 from penstock.records.settings import Retry
 from penstock.testing import Broker
 from scenario import bodies, broker_of

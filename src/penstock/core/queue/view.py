@@ -48,9 +48,8 @@ from penstock.core.queue.settling.several import Acked, acknowledge, acknowledge
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.surface import Surface
 from penstock.core.queue.taking import arrive
-from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_overspent
+from penstock.core.queue.timed.due import depart, end_delays, end_leases, expire_due, expire_overspent
 from penstock.core.queue.timed.moving import pause
-from penstock.core.queue.timed.onward import depart
 from penstock.core.queue.weighing import go_on as weigh_on
 from penstock.records.causes import FORCED, REPLACED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now

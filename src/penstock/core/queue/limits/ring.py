@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.limits.trimming import drop
-from penstock.core.queue.limits.yielding import take_yielding
+from penstock.core.queue.limits.trimming import drop, take_yielding
 from penstock.core.queue.order.runs import Run, pairs_body, view
-from penstock.core.queue.timed.fallen_due import fallen_due
+from penstock.core.queue.timed.delays import fallen_due
 from penstock.records.causes import REPLACED, TIME_LIMIT
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.kinds import HEAD, Kind

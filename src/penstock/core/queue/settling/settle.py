@@ -13,9 +13,8 @@ from penstock.core.effects import Sink, Verb
 from penstock.core.queue.heeding import exact_body, gone
 from penstock.core.queue.limits.ring import returning
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body, sift, sorted_chunk
-from penstock.core.queue.settling.attempts import Tally, spent
+from penstock.core.queue.settling.attempts import Tally, back_off, spent
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.settling.retry import back_off
 from penstock.records.causes import FORCED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind

@@ -5,6 +5,8 @@ back-off.  The others wait in a line behind it, ready and offered to nobody, so 
 for.  When the one in front leaves for good, the next of the line is offered; when it comes back, it is in front still.
 
 A line is one array: the place of its first message in the array, then LSNs in the order of the queue.
+
+Into a ring what is due enters at the head: it may come before the one that stands for its group.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +22,11 @@ from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, packed, 
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.keys import NO_KEY, Keys
 from penstock.records.chunks import Chunk
+
+if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
+    from penstock.core.queue.shares.shares import Shares
+
 
 CUT = 64
 """Numbers of a line that are behind its first message before they are cut off."""
@@ -313,3 +321,27 @@ class Groups:
             places = [self._place(lsn) for lsn in line[line[0] :]]
             assert places == sorted(places), f"{line} is in disorder"
             assert len(places), "a line is empty"
+
+
+def overtakes(shares: Shares, queue: Contents, run: Run, lsn: int) -> bool:
+    """Whether this message of the run, which is in the line of its group, changes places with the one before the line.
+
+    Nowhere but in a ring; and only with one that is ready, not with one that is leased or in back-off.
+    """
+    if queue.limits is None or queue.limits.ring == NEVER:
+        return False
+    groups, tenants = shares.groups, shares.tenants
+    assert groups is not None
+    key = groups.keys.of(lsn)
+    first = groups.front(key)
+    one = range(first, first + 1)
+    found = queue.main.extract(one) or queue.returned.extract(one)
+    if not found and tenants is not None:
+        found = tenants.extract(one)
+    if not found:
+        return False
+    queue.targets.left(one)
+    if groups.change_places(run, lsn, found[0]):
+        return True
+    queue.offer(found[0])
+    return False

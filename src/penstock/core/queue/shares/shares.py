@@ -17,9 +17,8 @@ from penstock.core.effects import Sink
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.shares.groups import Groups
+from penstock.core.queue.shares.groups import Groups, overtakes
 from penstock.core.queue.shares.keys import ascending_chunk
-from penstock.core.queue.shares.overtaking import overtakes
 from penstock.core.queue.shares.staging import Staging, Told
 from penstock.core.queue.shares.telling import ask, keyed
 from penstock.core.queue.shares.tenants import Tenants

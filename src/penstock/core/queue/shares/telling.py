@@ -12,8 +12,8 @@ from penstock.core.effects import Key as KeyEffect
 from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.shares.groups import overtakes
 from penstock.core.queue.shares.keys import ascending_chunk
-from penstock.core.queue.shares.overtaking import overtakes
 from penstock.core.queue.shares.staging import Told
 from penstock.expr import compile_value
 from penstock.records.chunks import Chunk

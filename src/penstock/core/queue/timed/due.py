@@ -1,18 +1,23 @@
-"""What happens to a queue by time alone: leases end, delays end, messages expire."""
+"""What happens to a queue by time alone: leases end, delays end, messages expire.
+
+What is due in the queue of an exchange at which messages wait goes on to the exchange and to nobody else.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.ring import returning
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
+from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import give_back
-from penstock.core.queue.timed.fallen_due import apart, fallen_due, without_due
-from penstock.records.causes import TIME_LIMIT
+from penstock.core.queue.timed.delays import apart, fallen_due, without_due
+from penstock.records.causes import DUE, TIME_LIMIT
 from penstock.records.chunks import Now
 from penstock.records.kinds import Kind
 
@@ -93,3 +98,17 @@ def expire_overspent(queue: Queue, sink: Sink) -> None:
         reasons = spent(run.tally, queue.settings)
         if reasons:
             queue.expire(queue.extract(run.chunk), ",".join(reasons), sink)
+
+
+STEP = 4096
+"""Messages that set out in one step."""
+
+
+def depart(queue: Queue, sink: Sink) -> None:
+    """What is ready leaves: its body is asked for, and it counts as dying until it is published."""
+    runs = queue.take_ready(STEP)
+    if queue.figures is None:
+        queue.figures = Figures()
+    queue.figures.expired(DUE, sum(len(run.chunk) for run in runs))
+    queue.mourned().add(Letter(runs, DUE), sink)
+    queue.hungry = queue.hungry or queue.ready > 0
