@@ -12,7 +12,7 @@ from penstock.core.effects import Purpose, Scan, Swept, Verb
 from penstock.core.queue.dispatching.consumers import Credit
 from penstock.core.queue.dispatching.terms import replace
 from penstock.core.queue.settling import sweep
-from penstock.core.queue.settling.extend import extend
+from penstock.core.queue.settling.settle import extend
 from penstock.core.queue.settling.sweep import Sweep
 from penstock.records.chunks import as_chunk
 from penstock.records.settings import QueueSettings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.core.queue.settling.extend import extend
+from penstock.core.queue.settling.settle import extend
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter
 from penstock.expr.binding import bound

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.core.commands.parts import Parts
-from penstock.core.sow.bodies import Bodies
-from penstock.core.sow.holding import Sow, Sows
+from penstock.core.sow.holding import Bodies, Sow, Sows
 from penstock.core.sow.worked import Answer, Job
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.chunks import Now

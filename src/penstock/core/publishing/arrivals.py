@@ -14,10 +14,8 @@ from itertools import chain
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.deduplicating import dedup_keys
-from penstock.core.publishing.keying import keys_of
-from penstock.core.publishing.last_keys import last_keys_of
+from penstock.core.publishing.evaluating import keys_of, last_keys_of, ranks_of
 from penstock.core.publishing.marks import Marks
-from penstock.core.publishing.rating import ranks_of
 from penstock.core.publishing.shared_credit import Share, share_out
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.queue.view import Queue

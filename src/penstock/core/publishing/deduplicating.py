@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.last_keys import last_keys_of
+from penstock.core.publishing.evaluating import last_keys_of
 from penstock.core.publishing.published import Published, joined
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.queue.view import Queue

@@ -1,14 +1,28 @@
-"""What an expression gives for rows of a batch of publishes, as they enter a queue: ranks, keys, last values."""
+"""What a queue's expressions give for rows of a batch of publishes, as they enter: priorities, keys, last values.
+
+64-bit keys (`last_value_key`, `dedup_key`) are worked out once a message and expression, however many queues and steps
+ask, and stay on the batch until it is stored.  A door that must not hold the loop has them worked out elsewhere before
+(`unkeyed`, `unrated`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from penstock.expr import Value
+from penstock.core.publishing.judging import LOOP_US, Question, costly
+from penstock.core.queue.keys import key_of
+from penstock.core.queue.priority.levels import Levels, compile_ranking
+from penstock.core.queue.priority.ranks import rank_of
+from penstock.core.queue.shares.keys import key_text
+from penstock.core.queue.shares.shares import expressions
+from penstock.core.queue.shares.staging import Told
+from penstock.expr import Value, compile_value
+from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.expr.tree import Scalar
 from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes
+from penstock.records.settings import QueueSettings
 
 
 def evaluated(
@@ -32,3 +46,100 @@ def evaluated(
         lsns=chunk,
         times=time,
     )
+
+
+EVALUATION_US = 2
+"""About what reading a body and evaluating an expression takes."""
+
+
+def answer_name(expression: str) -> str:
+    """Under what the ranks that an expression gave stand among the answers on a batch; no filter is spelled so."""
+    return f"\0{expression}"
+
+
+def unrated(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) -> list[Question]:
+    """What has to be evaluated off the loop: all rows of an expression where the batch would hold the loop up.
+
+    expressions    each with the rows that its queue may take
+    """
+    out: list[Question] = []
+    for text, rows in expressions:
+        value = compile_ranking(text)
+        if isinstance(value, Levels) or not value.needs.isdisjoint(("lsn", "time")):
+            continue  # nothing to read, or something that nobody knows before the rows are written
+        if left := costly(batch, answer_name(text), value, rows, EVALUATION_US):
+            out.append(Question(value, left, "rank", answer_name(text)))
+    return out
+
+
+def ranks_of(expression: str, batch: Publishes, rows: Sequence[int], chunk: Chunk, time: int) -> list[int]:
+    """The rank of each of these rows, which have the LSNs of the chunk."""
+    known = None if batch.judged is None else batch.judged.get(answer_name(expression))
+    if known is not None and all(row in known for row in rows):
+        return [known[row] for row in rows]
+    value = compile_ranking(expression)
+    if isinstance(value, Levels):
+        properties, whole = batch.properties, len(rows) == len(batch.bodies)
+        some = properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows]
+        return value.ranks(some, len(rows), time)
+    found = evaluated(value, batch, rows, chunk, time)
+    return list(map(rank_of, found))
+
+
+def keys_of(
+    settings: QueueSettings, batch: Publishes, rows: Sequence[int], chunk: Chunk, time: int
+) -> Sequence[Told] | None:
+    """For each of these rows, which have the LSNs of the chunk, the key by each expression.
+
+    None where that would hold the loop up: the queue has them worked out elsewhere, before it offers them to anybody.
+    """
+    values = [compile_value(text) for text in expressions(settings)]
+    if any(value.needs_body for value in values):
+        sizes = [len(batch.bodies[row]) for row in rows]
+        if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(rows) * EVALUATION_US * len(values) > LOOP_US:
+            return None
+    columns = [_texts(value, batch, rows, chunk, time) for value in values]
+    return list(zip(*columns, strict=True))
+
+
+def _texts(value: Value, batch: Publishes, rows: Sequence[int], chunk: Chunk, time: int) -> list[str | None]:
+    found = evaluated(value, batch, rows, chunk, time)
+    return [one if type(one) is str and len(one) <= 200 else key_text(one) for one in found]
+
+
+KEY_US = 4
+"""About what reading a body, evaluating an expression and using the key takes."""
+
+
+def key_name(expression: str) -> str:
+    """Under what the keys that an expression gave stand among the answers on a batch; no filter is spelled so."""
+    return f"\1{expression}"
+
+
+def unkeyed(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) -> list[Question]:
+    """What has to be evaluated off the loop: all rows of an expression where the batch would hold the loop up.
+
+    expressions    each with the rows that its queue may take
+    """
+    out: list[Question] = []
+    for text, rows in expressions:
+        value = compile_value(text)
+        if left := costly(batch, key_name(text), value, rows, KEY_US):
+            out.append(Question(value, left, "key", key_name(text)))
+    return out
+
+
+def last_keys_of(expression: str, batch: Publishes, rows: Sequence[int]) -> list[int]:
+    """The key of each of these rows; 0: it has none."""
+    judged = batch.judged = {} if batch.judged is None else batch.judged
+    known = judged.setdefault(key_name(expression), {})
+    left = [row for row in rows if row not in known] if known else rows
+    if left:
+        keys = list(map(key_of, evaluated(compile_value(expression), batch, left)))
+        known.update(zip(left, keys, strict=True))
+        if len(left) == len(rows):
+            return keys
+    return [known[row] for row in rows]
+
+
+__all__ = ["keys_of"]

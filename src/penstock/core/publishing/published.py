@@ -1,12 +1,16 @@
-"""What became of a batch that was published."""
+"""On which terms a batch is published, and what became of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.publishing.traits import Refusal
 from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.core.publishing.routed import Banned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +67,14 @@ def joined(parts: Sequence[Published], skip: int, last: int) -> Published:
         [row for published in parts for row in published.dropped],
         lsns,
     )
+
+
+class Terms(NamedTuple):
+    """One for a call of `Publisher.publish`, handed on from step to step; parameters as there."""
+
+    persistent: bool | None
+    trusted: bool
+    carbon: bool
+    banned: Banned | None
+    numbered: bool
+    admitted: bool

@@ -17,11 +17,10 @@ from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.deduplicating import Deduplication
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
-from penstock.core.publishing.published import Published
+from penstock.core.publishing.published import Published, Terms
 from penstock.core.publishing.publishers import Publishers
 from penstock.core.publishing.routed import Banned, RowRouter
 from penstock.core.publishing.storing import Storing
-from penstock.core.publishing.terms import Terms
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
 from penstock.core.publishing.waiting import PREFIX, by_exchange, joined, later, waiting_rows
 from penstock.core.queue.limits import refusing

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+from penstock.core.publishing.evaluating import unkeyed, unrated
 from penstock.core.publishing.judging import Asking, Question, takers
-from penstock.core.publishing.last_keys import unkeyed
-from penstock.core.publishing.rating import unrated
 from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning

@@ -14,9 +14,8 @@ from typing import TypeAlias, TypeVar
 from penstock.core.effects import Effect, Reply
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import NO_BARRIERS, Arrivals
-from penstock.core.publishing.published import Published, joined
+from penstock.core.publishing.published import Published, Terms, joined
 from penstock.core.publishing.routed import RowRouter
-from penstock.core.publishing.terms import Terms
 from penstock.core.publishing.traits import PERSISTENT, TRANSIENT, Traits, TraitsMemo, fill_times
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning

@@ -1,6 +1,7 @@
 """All SOW topics with their indexes: what the living core and the fold share, one method a kind of record.
 
 A topic's id is the LSN of the declare that gave it its key; another key is another id, and begins with no record.
+Bodies of present records are asked of the shell (`Bodies`).
 """
 
 from __future__ import annotations
@@ -163,3 +164,34 @@ class Sows:
             sow = self.declared(number, name, topics[name])
             if sow is not None:
                 sow.index = Index.load(state.numbers[:], state.lsns[:], state.deadlines[:])
+
+
+class Bodies(Protocol):
+    """Bodies of messages by LSN, as far as they are at hand."""
+
+    def has(self, lsn: int) -> bool:
+        """Whether `get` knows the message, be it that it cannot be read."""
+        ...
+
+    def get(self, lsn: int) -> bytes | None:
+        """The body of a message; None when it is not at hand."""
+        ...
+
+    def keep(self, lsn: int, body: bytes | None) -> None:
+        """A body that may be asked for again."""
+        ...
+
+
+class Nothing:
+    """No bodies at all."""
+
+    def has(self, lsn: int) -> bool:
+        """No."""
+        return False
+
+    def get(self, lsn: int) -> bytes | None:
+        """None."""
+        return None
+
+    def keep(self, lsn: int, body: bytes | None) -> None:
+        """Forgets it."""

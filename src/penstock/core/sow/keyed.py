@@ -17,9 +17,8 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal, Traits, TraitsMemo
-from penstock.core.sow.bodies import Bodies, Nothing
 from penstock.core.sow.cutting import Cut
-from penstock.core.sow.holding import Sow, Sows
+from penstock.core.sow.holding import Bodies, Nothing, Sow, Sows
 from penstock.core.sow.index import Ints, Numbers
 from penstock.core.sow.merge import merge
 from penstock.core.sow.records import Put, pack_drop, pack_one, pack_put

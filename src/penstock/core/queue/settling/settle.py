@@ -1,7 +1,7 @@
-"""How deliveries end: acknowledged, given back, refused for good, or taken from whoever holds them.
+"""How deliveries end: acknowledged, given back, refused for good, or taken from whoever holds them; or last longer.
 
 A return is the one moment at which limits are judged: a message past its deadline or its limits does not go back but
-expires, with all the reasons that hold.
+expires, with all the reasons that hold.  A longer lease is session state alone: nothing of it is logged.
 """
 
 from __future__ import annotations
@@ -236,3 +236,14 @@ def _due(queue: Queue, due: int) -> int:
 
 def _first(run: Run) -> int:
     return run.chunk[0]
+
+
+def extend(queue: Queue, consumer: Consumer, chunk: Chunk, deadline: int) -> int:
+    """Let what the consumer holds of the chunk end at `deadline` (monotonic microseconds) at the earliest.
+
+    Returns how many messages it holds of them; a lease that does not end by time stays so.
+    """
+    count = consumer.leases.extend(chunk, deadline)
+    if count:
+        queue.leases_in_order = False
+    return count

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.core.commands.subscription import STAYS, Subscription
-from penstock.core.queue.settling.extend import extend
+from penstock.core.queue.settling.settle import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import Filter, compile_filter
 from penstock.memory import Piece
