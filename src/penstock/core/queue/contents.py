@@ -85,7 +85,7 @@ class Contents(Parts):
         """Ready messages that consumers may have; the others wait for something of their own queue."""
         shares = self.shares
         if shares is None:
-            return self.ready
+            return self.main.count + self.returned.count  # what is `ready`
         return self.main.count + self.returned.count if shares.tenants is None else shares.tenants.count
 
     @property

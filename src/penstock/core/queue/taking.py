@@ -67,7 +67,8 @@ def arrive(
             queue.targets.arrive(chunk, batch, rows, queue.main)
         queue.filled().append(chunk)
         queue.offer_all(now, sink)
-        queue.look_on(now, sink)
+        if queue.targets.lists or queue.attendance.looking:
+            queue.look_on(now, sink)
         return
     new = Newcomers(chunk, batch, rows, expires_at, not_before, ranks, keys, last_keys, barriers)
     while True:

@@ -117,7 +117,8 @@ class Queue(Surface):
             self.tick(now, sink)
         affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying, cause)
         replaced = self.last_values is not None and self.last_values.waiting  # what goes into back-off, too
-        if self.ready or self.free_credit or self.targets.lists or self.barriers.held or self.tail.count or replaced:
+        ready = self.main.count or self.returned.count or self.shares is not None
+        if ready or self.free_credit or self.targets.lists or self.barriers.held or self.tail.count or replaced:
             self.carry_on(now, sink)
         return affected
 
@@ -255,7 +256,7 @@ class Queue(Surface):
     def offer_all(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and what becomes ready by that."""
         if self.roster.all:
-            if self.ready:
+            if self.main.count or self.returned.count or self.shares is not None:
                 dispatch(self, now, sink)
         elif self.onward is not None:
             if self.ready and not self.paused_until:

@@ -39,7 +39,8 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most, to tenants `TENANTS_MOST`."""
     queue.hungry = False
     roster = queue.roster
-    if not queue.offered or not roster.all or queue.paused_until or queue.busy:
+    offered = queue.offered
+    if not offered or not roster.all or queue.paused_until or queue.busy:
         return
     budget = queue.dispatch_most
     if queue.settings.non_destructive:
@@ -62,19 +63,20 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         return
     by_turn = roster.in_order and queue.shares is None and queue.settings.fairness_model == "round-robin"
     for level in roster.levels:
-        if by_turn and len(level) >= MANY and 0 < (count := min(queue.offered, queue.room)) <= len(level) // 2:
+        if by_turn and len(level) >= MANY and 0 < (count := min(offered, queue.room)) <= len(level) // 2:
             several = _in_turn(level, roster.turn, count) if count <= budget else []
             if len(several) == count:
                 budget -= count
                 _one_each(queue, now, sink, several)
-                if not queue.offered:
+                offered -= count
+                if not offered:
                     return
                 continue
         # the first test alone answers for most of many: `room` is a call
         free = [one for one in level if one.leases.count < one.limit and not one.paused and one.room > 0]
         if not free:
             continue
-        limit = min(queue.offered, queue.room)
+        limit = min(offered, queue.room)
         if len(free) == 1:
             want = min(limit, free[0].room)
         else:
@@ -96,7 +98,8 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
             queue.roster.turn = free[0].serial
         else:
             _deal(queue, now, sink, free, runs, count)
-        if not queue.offered:
+        offered -= count
+        if not offered:
             return
 
 
