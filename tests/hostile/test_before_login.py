@@ -26,6 +26,7 @@ from hostile.strangers import HELLO, JUNK, PROTOCOLS, STATES, UNDER_TLS, Crowd, 
 from hostile.watching import MIB, Bounds, Watched
 from penstock.config.tls import DOORS
 from tls_lab import Files, TlsServer
+from waiting import eventually
 
 FILES = 256
 MEMORY = 3072
@@ -210,7 +211,7 @@ def connections_in_all(server: LimitedServer) -> None:
     with Crowd() as crowd:
         for number, door in enumerate(PROTOCOLS):
             crowd.add(SILENT, server.ports[door], addresses(10 + number))
-        wait_for(lambda: crowd.open() == 0, "strangers were not sent away", 60)
+        eventually(lambda: crowd.open() == 0, "strangers were not sent away", 60)
 
 
 def connections_of_one_address(server: LimitedServer) -> None:
@@ -218,7 +219,7 @@ def connections_of_one_address(server: LimitedServer) -> None:
     for door in PROTOCOLS:
         with Crowd() as crowd:
             crowd.add(30, server.ports[door], repeat("127.9.9.9"))
-            wait_for(lambda crowd=crowd: crowd.open() <= 5, f"{door}: many of one address stayed", 30)
+            eventually(lambda crowd=crowd: crowd.open() <= 5, f"{door}: many of one address stayed", 30)
 
 
 def work_of_strangers(server: LimitedServer) -> None:
@@ -229,7 +230,7 @@ def work_of_strangers(server: LimitedServer) -> None:
         for junk in said:
             with contextlib.closing(Stranger(server.ports[door])) as one:
                 one.send(junk)
-                wait_for(lambda one=one: not one.look(), f"{door}: {junk[:20]!r} was not turned away", TIME_S / 2)
+                eventually(lambda one=one: not one.look(), f"{door}: {junk[:20]!r} was not turned away", TIME_S / 2)
         spent = (server.cpu() - before) / len(said)
         assert spent < WORK_S, f"{door}: {spent * 1000:.1f} ms of CPU for each word of a stranger"
 
@@ -244,7 +245,7 @@ def test_every_door_keeps_the_table(server: LimitedServer, row: Callable[[Limite
         with Served(server, () if row is work_of_strangers else WAYS) as served:
             row(server)
         served.judge()
-        wait_for(seen.settled(12), "descriptors were not given back", 20)
+        eventually(seen.settled(12), "descriptors were not given back", 20)
         seen.judge(QUIET)
 
 
@@ -279,11 +280,3 @@ def context(server: LimitedServer, door: str) -> ssl.SSLContext | None:
     if PROTOCOLS[door] == "http2":
         made.set_alpn_protocols(["h2"])
     return made
-
-
-def wait_for(what: Callable[[], bool], why: str, seconds: float) -> None:
-    """Until it holds."""
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, why
-        time.sleep(0.05)

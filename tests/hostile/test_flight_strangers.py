@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -19,6 +19,7 @@ from hostile.arrow_streams import CONSUMED, Message, Stream, command
 from hostile.flight_wire import FlightWire
 from hostile.pressing import Pressed
 from hostile.watching import MIB, Bounds
+from waiting import eventually
 
 BOUNDS = Bounds(memory=200 * MIB, descriptors=160, lines=0)
 
@@ -36,13 +37,6 @@ GREEDY = """
 def pressed(tmp_path: Path) -> Iterator[Pressed]:
     with Pressed(tmp_path, BOUNDS) as pressed:
         yield pressed
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_an_action_of_150_mb_with_a_wrong_password_does_not_take_the_memory(pressed: Pressed) -> None:

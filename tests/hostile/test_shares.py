@@ -26,6 +26,7 @@ from penstock.server.flight.calls import Caller
 from penstock.server.shares import THINGS
 from penstock.wire.amqp import methods as m
 from rights_house import HELD, PASSWORD, House, Link
+from waiting import eventually
 
 GREEDY, SECOND, ADMINISTRATOR = "untagged-all", "management-all", "administrator-all"
 TAGGED = "policymaker-all"
@@ -91,10 +92,8 @@ def http_request(house: House, user: str) -> LetGo:
     """A body that does not come to its end keeps it in work."""
     share = house.server.shares.of("http_requests")
     had, refused = share.of(user), share.refused
-    link, until = asked(house, user, "PUT /api/queues/%2F/held", b"{", 2), time.monotonic() + 20
-    while share.of(user) == had and share.refused == refused:
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    link = asked(house, user, "PUT /api/queues/%2F/held", b"{", 2)
+    eventually(lambda: share.of(user) != had or share.refused != refused, seconds=20)
     if share.refused > refused:
         said = answer(link)
         link.close()
@@ -192,10 +191,8 @@ def statement(thing: str, begun: Callable[[House, str], LetGo]) -> Callable[[Hou
         share = house.server.shares.of(thing)
         if (why := share.refusal(house.server.users.who(user))) is not None:
             raise Refused(str(why))
-        had, let_go, until = share.of(user), begun(house, user), time.monotonic() + 20
-        while share.of(user) == had:
-            assert time.monotonic() < until, f"{thing} did not begin"
-            time.sleep(0.01)
+        had, let_go = share.of(user), begun(house, user)
+        eventually(lambda: share.of(user) != had, f"{thing} did not begin", 20)
         return let_go
 
     return take
@@ -299,10 +296,7 @@ def test_who_takes_what_it_can_leaves_some_for_others(house: House, way: Way) ->
         share.bound(whole)
         for let_go in taken:
             let_go()
-    until = time.monotonic() + 20
-    while share.taken > before:
-        assert time.monotonic() < until, f"{share.taken} of {way.thing} are taken still"
-        time.sleep(0.02)
+    eventually(lambda: share.taken <= before, lambda: f"{share.taken} of {way.thing} are taken still", 20)
     assert share.of_user == of_user
 
 

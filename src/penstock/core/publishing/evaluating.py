@@ -7,9 +7,9 @@ ask, and stay on the batch until it is stored.  A door that must not hold the lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.core.publishing.judging import LOOP_US, Question, costly
+from penstock.core.publishing.judging import LOOP_US, Made, Question, costly
 from penstock.core.queue.keys import key_of
 from penstock.core.queue.priority.levels import Levels, compile_ranking
 from penstock.core.queue.priority.ranks import rank_of
@@ -32,7 +32,7 @@ def evaluated(
 
     chunk, time    the rows' LSNs and the log's time; None where nothing asks for them, or nobody knows them yet
     """
-    properties, topics = batch.properties, batch.topics
+    topics = batch.topics
     whole = len(rows) == len(batch.bodies)
     if value.needs_body:
         batch.bodies = bodies = listed(batch.bodies)  # for good: the next queue asks again
@@ -41,11 +41,19 @@ def evaluated(
         bodies = [b""] * len(rows)
     return value.values(
         bodies,
-        properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows],
+        _headers(batch, rows),
         topics if whole or not isinstance(topics, list) else [topics[row] for row in rows],
         lsns=chunk,
         times=time,
     )
+
+
+def _headers(batch: Publishes, rows: Sequence[int]) -> bytes | list[bytes]:
+    """Of these rows: one that all have, or each its own."""
+    properties = batch.properties
+    if isinstance(properties, bytes) or len(rows) == len(batch.bodies):
+        return properties
+    return [properties[row] for row in rows]
 
 
 EVALUATION_US = 2
@@ -67,9 +75,16 @@ def unrated(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) 
         value = compile_ranking(text)
         if isinstance(value, Levels) or not value.needs.isdisjoint(("lsn", "time")):
             continue  # nothing to read, or something that nobody knows before the rows are written
-        if left := costly(batch, answer_name(text), value, rows, EVALUATION_US):
-            out.append(Question(value, left, "rank", answer_name(text)))
+        out += _asked(batch, value, rows, "rank", answer_name(text), EVALUATION_US)
     return out
+
+
+def _asked(
+    batch: Publishes, value: Value, rows: Sequence[int], what: Made, name: str, cost_us: int
+) -> Iterator[Question]:
+    """The question about an expression, if it would hold the loop up at so many microseconds a row."""
+    if left := costly(batch, name, value, rows, cost_us):
+        yield Question(value, left, what, name)
 
 
 def ranks_of(expression: str, batch: Publishes, rows: Sequence[int], chunk: Chunk, time: int) -> list[int]:
@@ -79,9 +94,7 @@ def ranks_of(expression: str, batch: Publishes, rows: Sequence[int], chunk: Chun
         return [known[row] for row in rows]
     value = compile_ranking(expression)
     if isinstance(value, Levels):
-        properties, whole = batch.properties, len(rows) == len(batch.bodies)
-        some = properties if whole or isinstance(properties, bytes) else [properties[row] for row in rows]
-        return value.ranks(some, len(rows), time)
+        return value.ranks(_headers(batch, rows), len(rows), time)
     found = evaluated(value, batch, rows, chunk, time)
     return list(map(rank_of, found))
 
@@ -121,12 +134,8 @@ def unkeyed(batch: Publishes, expressions: Iterable[tuple[str, Sequence[int]]]) 
 
     expressions    each with the rows that its queue may take
     """
-    out: list[Question] = []
-    for text, rows in expressions:
-        value = compile_value(text)
-        if left := costly(batch, key_name(text), value, rows, KEY_US):
-            out.append(Question(value, left, "key", key_name(text)))
-    return out
+    asked = (_asked(batch, compile_value(text), rows, "key", key_name(text), KEY_US) for text, rows in expressions)
+    return [question for questions in asked for question in questions]
 
 
 def last_keys_of(expression: str, batch: Publishes, rows: Sequence[int]) -> list[int]:
@@ -140,6 +149,3 @@ def last_keys_of(expression: str, batch: Publishes, rows: Sequence[int]) -> list
         if len(left) == len(rows):
             return keys
     return [known[row] for row in rows]
-
-
-__all__ = ["keys_of"]

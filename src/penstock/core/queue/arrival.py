@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 class _Scheduled(Stage):
     """What is not due yet waits among what is delayed."""
 
-    def present(self, queue: Queue) -> bool:
-        return False  # messages bring it with them
-
     def wanted(self, new: Newcomers) -> bool:
         return new.not_before is not None
 

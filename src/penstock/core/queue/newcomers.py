@@ -117,8 +117,11 @@ class Stage:
     """One of those that newcomers pass.  What is not told here a stage need not do."""
 
     def present(self, queue: Queue) -> bool:
-        """Whether the queue has it: once something is set or stands there.  It may still let everything through."""
-        raise NotImplementedError
+        """Whether the queue has it: once something is set or stands there.  It may still let everything through.
+
+        One that is of no setting comes with those who want it alone.
+        """
+        return False
 
     def wanted(self, new: Newcomers) -> bool:
         """Whether these newcomers bring it with them."""
