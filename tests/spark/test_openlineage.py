@@ -20,7 +20,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.spark.pipelines.definition import Definition
-from penstock.spark.pipelines.openlineage import Target, Teller
+from penstock.spark.pipelines.openlineage import Target, Teller, transport_to
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.place import Place
 from penstock.spark.pipelines.running import Running
@@ -146,7 +146,7 @@ def test_a_receiver_that_talks_nonsense_does_not_end_the_telling(caplog: pytest.
     target.tell({"n": 1})
     target.tell({"n": 2})
     lab_until(lambda: target.dropped == 1)
-    target._url = f"http://127.0.0.1:{receiver.server_address[1]}/x"
+    target.transport = transport_to(f"http://127.0.0.1:{receiver.server_address[1]}/x")
     target.close()
     assert [event["n"] for _, event in receiver.events] == [2]
     assert "OpenLineage events do not reach" in caplog.text

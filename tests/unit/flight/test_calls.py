@@ -108,5 +108,3 @@ def test_a_stream_gives_its_place_back_however_it_ends() -> None:
     read = Guarded(iter([1, 2]), calls.stream(BOB))
     assert list(read) == [1, 2]
     assert (calls.streams, calls.abandoned, calls.total) == (0, 0, 4)
-
-

@@ -114,9 +114,7 @@ def test_every_door_and_both_stories_tell_why(capsys: pytest.CaptureFixture[str]
             assert (way.said or way.cause) in gone.text
 
 
-def doors(
-    broker: Broker, client: penstock.Client, queue: str, capsys: pytest.CaptureFixture[str]
-) -> dict[str, object]:
+def doors(broker: Broker, client: penstock.Client, queue: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     """What each door says of the one message in a queue."""
     http, url = Http(broker), broker.flight_url
     [peeked], [got] = http.get(f"queues/%2F/{queue}/peek"), http.take(queue, mode="reject_requeue_true")

@@ -15,9 +15,7 @@ from penstock.wire.flight.failures import decode_error
 Call = Callable[[flight.FlightClient, flight.FlightDescriptor, flight.FlightCallOptions], object]
 
 
-def put(
-    client: flight.FlightClient, descriptor: flight.FlightDescriptor, options: flight.FlightCallOptions
-) -> object:
+def put(client: flight.FlightClient, descriptor: flight.FlightDescriptor, options: flight.FlightCallOptions) -> object:
     schema = client.get_schema(descriptor, login("guest")).schema
     writer, reader = client.do_put(descriptor, schema, options)
     writer.done_writing()
@@ -30,9 +28,7 @@ CALLS: dict[str, Call] = {
     "GetFlightInfo": lambda client, descriptor, options: client.get_flight_info(descriptor, options),
     "ListFlights": lambda client, descriptor, options: list(client.list_flights(b"", options)),
     "ListActions": lambda client, descriptor, options: list(client.list_actions(options)),
-    "DoGet": lambda client, descriptor, options: client.do_get(
-        flight.Ticket(descriptor.command), options
-    ).read_all(),
+    "DoGet": lambda client, descriptor, options: client.do_get(flight.Ticket(descriptor.command), options).read_all(),
     "DoAction": lambda client, descriptor, options: list(client.do_action(flight.Action("health", b"{}"), options)),
     "DoPut": put,
 }

@@ -49,8 +49,10 @@ WAYS: list[Callable[[penstock.Client], Publish]] = [
     lambda client: lambda topic, **more: client.publish(topic, b'{"id": 1}', **more),
     lambda client: lambda topic, **more: client.delta_publish(topic, b'{"id": 1}', **more),
     lambda client: lambda topic, **more: client.publish_table(topic, table(b'{"id": 1}'), **more),
-    lambda client: lambda topic, **more: client.publish(
-        topic, b'{"id": 1}', publisher="p", sequence=(client.last_sequence("p") or 0) + 1, **more
+    lambda client: (
+        lambda topic, **more: client.publish(
+            topic, b'{"id": 1}', publisher="p", sequence=(client.last_sequence("p") or 0) + 1, **more
+        )
     ),
     lambda client: lambda topic, **more: committed(client, topic, **more),
 ]

@@ -24,16 +24,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from penstock.errors import DataFolderInUse, PenstockError
+from penstock.errors import DataFolderInUse, PenstockError, SettingsError
 from penstock.spark.local import session
 from penstock.spark.pipelines.backfilling import BackfillPipeline
 from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.inbox import FOLLOWED, Inbox
 from penstock.spark.pipelines.locks import locked
-from penstock.spark.pipelines.openlineage import Target, Teller
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.place import Place
 from penstock.spark.pipelines.reporting import Reporter
@@ -43,6 +42,9 @@ from penstock.spark.pipelines.telling import quieten
 from penstock.spark.pipelines.telling import short as short
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.spark.views.running import ViewPipeline
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines.openlineage import Teller
 
 logger = logging.getLogger("penstock.pipelines")
 
@@ -123,10 +125,10 @@ class Driver:
         self.reporter = Reporter(self)
         self.reporter.tell("starting")
         self.reporter.start()  # Spark takes seconds to start, and whoever asks should hear so
+        if told := self.job.get("openlineage"):
+            self.teller = _teller(str(told), str(self.job["url"]))
         conf = {**CONF, **cast("dict[str, str]", self.job.get("conf") or {})}
         spark = session(self.job["master"], memory=self.job["memory"], folder=scratch, conf=conf)
-        if told := self.job.get("openlineage"):
-            self.teller = Teller(Target(told), f"penstock://{urlsplit(str(self.job['url'])).netloc.rpartition('@')[2]}")
         try:
             told = 0.0
             while not self.stopping.is_set():
@@ -214,6 +216,16 @@ class Driver:
         """0, or that of the first failure where each pipeline runs once."""
         failed = [one for one in self.all if one.state == "failed"] if self.once else []
         return next((one.failure.exit_status if one.failure else 1 for one in failed), 0)
+
+
+def _teller(where: str, url: str) -> Teller:
+    try:
+        from penstock.spark.pipelines.openlineage import Target, Teller  # takes half a second
+    except ImportError:
+        raise SettingsError(
+            "openlineage needs openlineage-python, which is not installed: pip install 'penstock[spark]'"
+        ) from None
+    return Teller(Target(where), f"penstock://{urlsplit(url).netloc.rpartition('@')[2]}")
 
 
 def main(driver_class: type[Driver] = Driver) -> int:

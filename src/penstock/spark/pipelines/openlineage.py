@@ -10,17 +10,32 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import urllib.request
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
-import orjson
+import pyspark
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState, set_producer
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    JobFacet,
+    OutputDatasetFacet,
+    RunFacet,
+    error_message_run,
+    job_type_job,
+    output_statistics_output_dataset,
+    processing_engine_run,
+    schema_dataset,
+    sql_job,
+)
+from openlineage.client.transport.file import FileConfig, FileTransport
+from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from penstock.records.dataclass import dataclass
 from penstock.spark.pipelines.definition import Input, Output
@@ -32,8 +47,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.pipelines")
 
 PRODUCER = f"urn:penstock:{version('penstock')}"
-_SPEC = "https://openlineage.io/spec"
-RUN_EVENT = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
 NAMESPACE = "penstock"
 """Of jobs."""
 
@@ -45,19 +58,22 @@ PAUSES_S = (0.2, 0.4)
 
 TIMEOUT_S = 5.0
 
-Fields = Sequence[tuple[str, str]]
+Fields: TypeAlias = Sequence[tuple[str, str]]
 """Names and types of columns."""
 
-
-def facet(kind: str, spec: str, **values: object) -> dict[str, object]:
-    """A facet of the specification."""
-    schema = f"{_SPEC}/facets/{spec}/{kind}.json#/$defs/{kind}"
-    return {"_producer": PRODUCER, "_schemaURL": schema, **values}
+set_producer(PRODUCER)
 
 
-def schema_facet(fields: Fields) -> dict[str, object]:
-    """Columns of a data set."""
-    return facet("SchemaDatasetFacet", "1-1-1", fields=[{"name": name, "type": kind} for name, kind in fields])
+def transport_to(where: str) -> FileTransport | HttpTransport:
+    """What takes events to `file:PATH` or to an address.  Raises OSError, and ValueError for what is no address."""
+    if where.startswith("file:"):
+        file = Path(where.removeprefix("file:")).absolute()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return FileTransport(FileConfig(log_file_path=str(file), append=True))
+    once = {"total": 0}  # `Target` tries again
+    if urlsplit(where).path.strip("/"):
+        return HttpTransport(HttpConfig(where, endpoint="", timeout=TIMEOUT_S, retry=once))
+    return HttpTransport(HttpConfig(where, timeout=TIMEOUT_S, retry=once))
 
 
 class Target:
@@ -66,24 +82,21 @@ class Target:
     def __init__(self, where: str) -> None:
         self.where = where
         self.dropped = 0
-        self._queue: queue.Queue[bytes | None] = queue.Queue(HELD_MOST)
+        self._queue: queue.Queue[RunEvent | None] = queue.Queue(HELD_MOST)
         self._thread = threading.Thread(target=self._run, name="penstock-openlineage", daemon=True)
         self._complained = False
         self._closing = threading.Event()  # nobody waits for a receiver any more
-        self._send: Callable[[bytes], None]
-        if where.startswith("file:"):
-            self._file = Path(where.removeprefix("file:")).absolute()
-            self._send = self._append
-        else:
-            parts = urlsplit(where)
-            self._url = where if parts.path.strip("/") else f"{where.rstrip('/')}/api/v1/lineage"
-            self._send = self._post
         self._thread.start()
 
-    def tell(self, event: Mapping[str, object]) -> None:
+    @cached_property
+    def transport(self) -> FileTransport | HttpTransport:
+        """Made with the first event, so that an address that is none is told with what it does not take."""
+        return transport_to(self.where)
+
+    def tell(self, event: RunEvent) -> None:
         """Send an event, by and by."""
         try:
-            self._queue.put_nowait(orjson.dumps(event))
+            self._queue.put_nowait(event)
         except queue.Full:
             self._drop("too many wait")
 
@@ -100,8 +113,8 @@ class Target:
         while (event := self._queue.get()) is not None:
             for pause in (*PAUSES_S, None):
                 try:
-                    self._send(event)
-                except (OSError, HTTPException, ValueError) as error:  # ValueError: what is no address
+                    self.transport.emit(event)
+                except (OSError, HTTPException, RuntimeError, ValueError) as error:
                     if pause is None:
                         self._drop(str(error) or type(error).__name__)
                     else:
@@ -109,16 +122,6 @@ class Target:
                 else:
                     self._complained = False
                     break
-
-    def _append(self, event: bytes) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._file, "ab") as file:
-            file.write(event + b"\n")
-
-    def _post(self, event: bytes) -> None:
-        request = urllib.request.Request(self._url, event, {"Content-Type": "application/json"}, method="POST")
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            answer.read()
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
@@ -184,74 +187,65 @@ class Teller:
 
     def _event(self, kind: str, one: Running, told: _Told, done: Committed | None) -> None:
         definition, pipeline = one.pipeline.definition, one.pipeline
-        run: dict[str, object] = {
-            "processing_engine": facet(
-                "ProcessingEngineRunFacet", "1-1-1", version=_spark_version(), name="spark",
-                openlineageAdapterVersion=version("penstock"),
-            )
-        }  # fmt: skip
-        if kind == "FAIL":
-            run["errorMessage"] = facet(
-                "ErrorMessageRunFacet", "1-0-1", message=str(one.error), programmingLanguage="PYTHON"
-            )
-        job: dict[str, object] = {
-            "jobType": facet(
-                "JobTypeJobFacet", "2-0-3", processingType="STREAMING", integration="PENSTOCK", jobType="QUERY"
+        run: dict[str, RunFacet] = {
+            "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+                str(pyspark.__version__), "spark", version("penstock")
             )
         }
+        if kind == "FAIL":
+            run["errorMessage"] = error_message_run.ErrorMessageRunFacet(str(one.error), "PYTHON")
+        job: dict[str, JobFacet] = {"jobType": job_type_job.JobTypeJobFacet("STREAMING", "PENSTOCK", "QUERY")}
         if definition.sql is not None:
-            job["sql"] = facet("SQLJobFacet", "1-0-1", query=definition.sql)
+            job["sql"] = sql_job.SQLJobFacet(definition.sql)
         self._target.tell(
-            {
-                "eventType": kind,
-                "eventTime": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-                "producer": PRODUCER,
-                "schemaURL": RUN_EVENT,
-                "run": {"runId": told.run, "facets": run},
-                "job": {"namespace": NAMESPACE, "name": definition.name, "facets": job},
-                "inputs": [
-                    self._input(given, pipeline.input_fields.get(given.name, ()), place, done)
-                    for place, given in enumerate(definition.inputs)
+            RunEvent(
+                eventType=RunState(kind),
+                eventTime=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                run=Run(str(told.run), run),
+                job=Job(NAMESPACE, definition.name, job),
+                inputs=[
+                    self._input(given, pipeline.input_fields.get(given.name, ()), done) for given in definition.inputs
                 ],
-                "outputs": [self._output(to, pipeline.output_fields, done) for to in definition.to],
-            }
+                outputs=[self._output(to, pipeline.output_fields, done) for to in definition.to],
+            )
         )
 
-    def _input(self, given: Input, fields: Fields, place: int, done: Committed | None) -> dict[str, object]:
-        facets: dict[str, object] = {"schema": schema_facet(fields)} if fields else {}
+    def _input(self, given: Input, fields: Fields, done: Committed | None) -> InputDataset:
+        facets = _schema(fields)
         read = cast("Sequence[Mapping[str, object]]", done.lineage.get("inputs") or ()) if done is not None else ()
         name = str(given.queue or given.topic)
         mine = [one for one in read if name in (one.get("queue"), one.get("topic"))]
         if mine and given.is_stream:
-            facets["penstock_read"] = {"_producer": PRODUCER, "_schemaURL": f"{PRODUCER}:read", **mine[0]}
-        if given.table is not None:
-            return {"namespace": "file", "name": str(Path(given.table).absolute()), "facets": facets}
-        return {"namespace": self._server, "name": named(given.vhost, given.text), "facets": facets}
+            facets["penstock_read"] = _own("read", **mine[0])
+        return InputDataset(*self._named(given.table, given.vhost, given.text), facets=facets)
 
-    def _output(self, to: Output, fields: Fields, done: Committed | None) -> dict[str, object]:
-        facets: dict[str, object] = {"schema": schema_facet(fields)} if fields else {}
-        out: dict[str, object] = {"facets": facets}
-        if to.table is not None:
-            return {"namespace": "file", "name": str(Path(to.table).absolute()), **out}
-        if done is not None:
-            wrote = [one for one in done.answer.get("outputs") or () if one[2] == to.topic and one[0] == to.vhost]
-            if wrote:
-                rows = facet("OutputStatisticsOutputDatasetFacet", "1-0-2", rowCount=sum(one[5] for one in wrote))
-                out["outputFacets"] = {"outputStatistics": rows}
-                facets["penstock_wrote"] = {
-                    "_producer": PRODUCER, "_schemaURL": f"{PRODUCER}:wrote",
-                    "ranges": [[one[3], one[4]] for one in wrote],
-                }  # fmt: skip
-        return {"namespace": self._server, "name": named(to.vhost, to.text), **out}
+    def _output(self, to: Output, fields: Fields, done: Committed | None) -> OutputDataset:
+        facets, counted = _schema(fields), dict[str, OutputDatasetFacet]()
+        answered = done.answer.get("outputs") or () if done is not None and to.table is None else ()
+        wrote = [one for one in answered if one[2] == to.topic and one[0] == to.vhost]
+        if wrote:
+            rows = sum(one[5] for one in wrote)
+            counted["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rows)
+            facets["penstock_wrote"] = _own("wrote", ranges=[[one[3], one[4]] for one in wrote])
+        return OutputDataset(*self._named(to.table, to.vhost, to.text), facets=facets, outputFacets=counted)
+
+    def _named(self, table: str | None, vhost: str, text: str) -> tuple[str, str]:
+        """Namespace and name of a data set."""
+        return ("file", str(Path(table).absolute())) if table is not None else (self._server, named(vhost, text))
+
+
+def _schema(fields: Fields) -> dict[str, DatasetFacet]:
+    """Columns of a data set as a facet, where they are known."""
+    columns = [schema_dataset.SchemaDatasetFacetFields(name, kind, fields=None) for name, kind in fields]
+    return {"schema": schema_dataset.SchemaDatasetFacet(columns)} if columns else {}
+
+
+def _own(kind: str, **values: object) -> DatasetFacet:
+    """A facet that the specification does not know: a client sends plain tables as they are."""
+    return cast("DatasetFacet", {"_producer": PRODUCER, "_schemaURL": f"{PRODUCER}:{kind}", **values})
 
 
 def named(vhost: str, text: str) -> str:
     """A queue or topic as the name of a data set: `queue/to-ship`."""
     name = text.replace(" ", "/", 1)
     return name if vhost == "/" else f"{vhost}/{name}"
-
-
-def _spark_version() -> str:
-    import pyspark
-
-    return str(pyspark.__version__)
