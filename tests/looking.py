@@ -1,7 +1,7 @@
 """Every way to look at a queue, through real doors: what each shows, beside what the counts say.
 
-    shown(broker, queue)    one `Shown` for each reader: its name, what it showed, what it should have
-    the truth               the positions in the durable state, and the counts of the queue itself
+shown(broker, queue)    one `Shown` for each reader: its name, what it showed, what it should have
+the truth               the positions in the durable state, and the counts of the queue itself
 """
 
 from __future__ import annotations

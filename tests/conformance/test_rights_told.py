@@ -69,7 +69,7 @@ def test_who_has_no_login_is_told_counts_over_http(house: House) -> None:
     open_paths = {path for path in paths if house.http("", "GET", path).kind == "ok"}
     assert {path for path in open_paths if not path.startswith("/dashboard/")} == PROBES
     assert "/metrics/per-object" in paths - open_paths
-    assert 'held-' not in house.http("", "GET", "/metrics").text
+    assert "held-" not in house.http("", "GET", "/metrics").text
     for user, may in (("management-all", False), ("monitoring-none", True)):
         answer = house.http(user, "GET", "/metrics/per-object")
         assert (answer.kind == "ok") is may

@@ -116,9 +116,7 @@ class Entitlements:
             tags = self._tags(user)
             asks = Context(user=user, instance_name=self._instance)
             mine = [
-                entry.bound(asks)
-                for entry in self._entries
-                if entry.of(user, tags) and self._enters(user, entry.vhost)
+                entry.bound(asks) for entry in self._entries if entry.of(user, tags) and self._enters(user, entry.vhost)
             ]
             found = rights[user] = Rights(user, mine, tags)
         return found
@@ -205,9 +203,7 @@ class Rights:
     def sees_queue(self, vhost: str, name: str) -> bool:
         """Whether the user is shown a queue's name and figures."""
         return (
-            self.monitors
-            or self.reads_queue(vhost, name) is not False
-            or self.writes_queue(vhost, name) is not False
+            self.monitors or self.reads_queue(vhost, name) is not False or self.writes_queue(vhost, name) is not False
         )
 
     def sees_topic(self, vhost: str, exchange: str, name: str) -> bool:

@@ -101,7 +101,6 @@ class Newcomers:
         rows = self.rows if self.rows is not None else range(len(self.batch))
         return chunk, list(compress(rows, ~np.isin(view(self.chunk), view(out), assume_unique=True)))
 
-
     def rows_of(self, rows: Sequence[int] | None, start: int, stop: int) -> Sequence[int] | None:
         """Some of the rows that `left` told."""
         if self.batch is None:

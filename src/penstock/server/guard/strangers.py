@@ -112,9 +112,7 @@ class Stranger:
 class Guard:
     """The strangers of one door."""
 
-    def __init__(
-        self, door: str, terms: Terms, complaints: Complaints, now: Callable[[], float], later: Later
-    ) -> None:
+    def __init__(self, door: str, terms: Terms, complaints: Complaints, now: Callable[[], float], later: Later) -> None:
         """now: seconds that never go back.  later: runs something after so many of them."""
         self.door = door
         self.terms = terms

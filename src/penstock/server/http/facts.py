@@ -429,9 +429,7 @@ def _strangers(entry: Entry, flight: Connections) -> dict[str, Any]:
 
 def _shares(shares: Shares) -> dict[str, ShareMetrics]:
     return {
-        name: ShareMetrics(
-            share.taken, share.whole, share.of_user, (share.largest() or ("", 0))[1], share.refused
-        )
+        name: ShareMetrics(share.taken, share.whole, share.of_user, (share.largest() or ("", 0))[1], share.refused)
         for name, share in shares.by_name.items()
     }
 

@@ -30,11 +30,13 @@ COMPUTE = frozenset({
 })  # fmt: skip
 """Scalar functions whose value may be another one at the next call, and which tell nothing of the machine."""
 
-OTHERS = frozenset({
-    "json_serialize_plan",  # it computes what it can, and the text that it is given is not looked at
-    "pg_sleep",  # only waits, for as long as others would wait for its place
-    "getenv",  # DuckDB has it where it runs as a program
-})
+OTHERS = frozenset(
+    {
+        "json_serialize_plan",  # it computes what it can, and the text that it is given is not looked at
+        "pg_sleep",  # only waits, for as long as others would wait for its place
+        "getenv",  # DuckDB has it where it runs as a program
+    }
+)
 """Scalar functions that are refused although DuckDB does not say that their values change."""
 
 

@@ -48,6 +48,7 @@ _COUNTS: Mapping[str, tuple[Of, str]] = {
     ),
 }
 
+
 def queue_figures(queues: Sequence[QueueMetrics], *, per_object: bool) -> Iterable[Metric]:
     """Families of all queues."""
     labels = ["vhost", "queue"] if per_object else []

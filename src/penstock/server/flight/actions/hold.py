@@ -31,6 +31,7 @@ class HoldAction:
     def _hold(self, caller: Caller, f: Fields) -> Mapping[str, object]:
         name, start, release = f.name("read"), f.count("start"), f.flag("release")
         f.finish()
+
         def work() -> Mapping[str, object]:
             if release:
                 self._holds.drop(caller.user, name)
