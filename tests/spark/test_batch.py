@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -229,3 +230,19 @@ def test_pushed_filters_still_leak(lab: Lab) -> None:
     if again == 100:
         pytest.skip("this Spark no longer leaks pushed filters: penstock.spark.source may take them (pushFilters)")
     assert again == 10
+
+
+def test_dead_letters_say_why_they_died(lab: Lab) -> None:
+    lab.declare("dead")
+    lab.declare("refusing", dead_letter_exchange="", dead_letter_routing_key="dead")
+    lab.publish("refusing", [1, 2])
+    lab.publish("dead", [3])
+    with lab.client.consume("refusing", timeout=20) as consumer:
+        for message, why in zip(consumer, ("no stock", None), strict=False):
+            message.reject(reason=why)
+        consumer.flush()
+    columns = "death_reason string, body binary"
+    for frame in (lab.read(columns, queue="dead"), lab.read(columns, topic="dead")):
+        reasons = {json.loads(row.body)["id"]: row.death_reason for row in frame.collect()}
+        assert reasons == {1: "no stock", 2: "rejected", 3: None}
+    assert [row["death_reason"] for row in lab.client.peek("dead").to_pylist()] == [None, "no stock", "rejected"]

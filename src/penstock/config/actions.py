@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, NamedTuple, TypeAlias, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
@@ -28,13 +28,12 @@ from penstock.records.actions import (
     OnSchedule,
     PublishStep,
     QueryStep,
+    Reason,
     Step,
     Trigger,
 )
 from penstock.records.schedules import parse_schedule
 from penstock.records.templates import unfit
-
-Reason: TypeAlias = Literal["forced_expire", "time_limit", "max_deliveries", "max_cancels", "poison"]
 
 _ONLY: Mapping[str, tuple[str, ...]] = {
     "reason": ("expire",),

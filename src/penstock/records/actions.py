@@ -5,12 +5,17 @@ Plain values: texts are templates and expressions that nobody has compiled.  `co
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from penstock.records.dataclass import dataclass
 
-REASONS = ("forced_expire", "time_limit", "max_cancels", "max_deliveries", "poison")
+End: TypeAlias = Literal["forced_expire", "time_limit", "max_cancels", "max_deliveries", "poison"]
+ENDS: tuple[str, ...] = get_args(End)
 """Why a queue expires a message."""
+
+Reason: TypeAlias = Literal[End, "maxlen", "replaced"]
+REASONS: tuple[str, ...] = get_args(Reason)
+"""Why it lets one go without success: the same, and for others that need its place."""
 
 Event: TypeAlias = Literal["expire", "delete", "publish", "deliver", "oof", "schedule"]
 

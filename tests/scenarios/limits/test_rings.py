@@ -150,6 +150,19 @@ def test_what_is_replaced_is_nobodys_dead_letter() -> None:
         assert counts(broker)[3] == 1
 
 
+def test_an_action_that_asks_for_it_by_name_hears_what_gave_way() -> None:
+    for settings, reason in (({"ring_size": 1}, "replaced"), ({"max_length": 1}, "maxlen")):
+        publish = {"topic": "told", "data": "{{AMPS_REASON}} {{AMPS_DATA}}"}
+        config = {
+            "queue": [{"name": "told"}, {"name": "foo", **settings}],
+            "action": [{"on": {"queue": "foo", "reason": [reason]}, "do": {"publish": publish}}],
+        }
+        with Broker(config) as broker:
+            send(broker, b"A", b"B")
+            told = broker.subscribe("told", max_backlog=10).take()
+            assert [message.body for message in told] == [f"{reason} A".encode()]
+
+
 def test_a_ring_of_one_over_many_rounds() -> None:
     with ring(1) as broker:
         for number in range(250):

@@ -8,7 +8,7 @@ from dataclasses import field
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.elements import Row
 from penstock.errors import InvalidArgument
-from penstock.records.actions import REASONS
+from penstock.records.actions import ENDS
 from penstock.records.dataclass import dataclass
 from penstock.records.schedules import parse_schedule
 
@@ -28,7 +28,7 @@ class Module:
 def _reasons(value: str) -> list[str]:
     found = [part.strip() for part in value.split(",")]
     for part in found:
-        values.words(*REASONS)(part)
+        values.words(*ENDS)(part)
     return found
 
 

@@ -13,7 +13,7 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from penstock.records.actions import REASONS
+from penstock.records.actions import ENDS
 from penstock.records.dataclass import dataclass
 from penstock.wire.http.answers import gathered
 
@@ -29,9 +29,6 @@ WHOLE_S = 60.0
 
 LIMITS = ("dropped", "replaced", "refused")
 """What limits do, as `Figures` counts it."""
-
-ENDS = REASONS
-"""Why else messages leave without success, as its `expirations` are named; a move is none."""
 
 
 @dataclass(slots=True, eq=False)

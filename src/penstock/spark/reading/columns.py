@@ -29,7 +29,7 @@ MESSAGE = {
 }
 """Columns of a message, in order, with Spark's types."""
 
-MORE = {"exchange": "string", "priority": "smallint", "properties": "binary"}
+MORE = {"exchange": "string", "priority": "smallint", "properties": "binary", "death_reason": "string"}
 """Columns that come when `.schema(...)` asks for them."""
 
 CONTENT = {"state": "string"}
