@@ -19,6 +19,7 @@ from harness import emit, parse, parser
 
 from penstock.core.broker import Core
 from penstock.core.effects import Deliver, DeliverEach, Scan, Verb
+from penstock.core.queue.agenda import DISPATCH
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import Properties, encode
 from penstock.records.settings import QueueSettings
@@ -68,7 +69,7 @@ class Fenced(Bench):
                 done += queue.settle(NOW, [effect.chunk], Verb.ACK, sink, by=effect.consumer)
             elif isinstance(effect, Deliver) and effect.others:
                 done += 1
-        while queue.hungry:
+        while queue.agenda & DISPATCH:
             queue.tick(NOW, sink)
         return done
 
@@ -104,7 +105,7 @@ def chain(waiting: int) -> float:
     bench.worker("c")
     went = 0
     while bench.queue.held or bench.sink.effects:
-        if bench.queue.hungry:
+        if bench.queue.agenda & DISPATCH:
             bench.queue.tick(NOW, bench.sink)
         went += len(bench.deliveries())
     took = time.process_time() - start

@@ -16,6 +16,7 @@ from bench_queue import NOW, Bench
 from harness import emit, parse, parser
 
 from penstock.core.effects import Verb
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.records.settings import FairnessModel, QueueSettings
@@ -33,7 +34,7 @@ def acked(model: FairnessModel, waiting: int, acks: int, together: int) -> float
         bench.worker(f"c{at}", BACKLOG)
     for _ in range(0, waiting + SUBSCRIPTIONS * BACKLOG, 10_000):
         queue.arrive(NOW, bench.lsns(10_000), sink)
-        while queue.hungry:
+        while queue.agenda & DISPATCH:
             dispatch(queue, NOW, sink)
     held = [(lsn, deliver.consumer) for deliver in bench.deliveries() for lsn in deliver.chunk]
     assert len(held) == SUBSCRIPTIONS * BACKLOG

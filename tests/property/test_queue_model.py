@@ -589,7 +589,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue = Queue(1, "/", "q", self.queue.settings)
         queue.dispatch_most = self.steps
         queue.sieved().most = self.most
-        queue.paused_until = self.queue.paused_until
+        queue.stay_paused(self.queue.paused_until)
         queue.load(waiting, columns)
         self.queue = queue
         self.workers.clear()

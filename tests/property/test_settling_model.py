@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from penstock.core.effects import Purpose, Scan, Swept, Verb
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Credit
 from penstock.core.queue.dispatching.terms import replace
 from penstock.core.queue.settling import sweep
@@ -158,7 +159,7 @@ class SettlingMachine(QueueMachine):
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]
         self.seen.update(seen)
         found = [lsn for lsn in seen if matches(filter.text, self.bodies[lsn])]
-        while self.queue.hungry:  # the model has granted it all
+        while self.queue.agenda & DISPATCH:  # the model has granted it all
             self.queue.tick(self.now, self.sink)
         expected = self.model.settle(self.clock, found, verb.value, None, client, None) if found else 0
         before = one.affected

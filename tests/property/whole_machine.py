@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.core.effects import Purpose, Scan, Verb
 from penstock.core.queue import older, weighing
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
@@ -284,7 +285,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             self.passing = None
             older.put_in_order(queue, self.sink.last_lsn, self.sink)
             model.pass_ends(self.clock)
-        queue.hungry = True
+        queue.agenda |= DISPATCH
         queue.tick(self.now, self.sink)
         model.dispatch(self.clock)
         self.after()
@@ -325,7 +326,8 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         queue = RankedQueue(1, "/", "q", kept.settings)
         queue.load(waiting, columns)
         self.queue, self.fenced = queue, kept.fenced
-        queue.paused_until = self.model.paused_until = self.fold.paused = kept.paused
+        self.model.paused_until = self.fold.paused = kept.paused
+        queue.stay_paused(kept.paused)
         self.model.settings = kept.settings
         self.model.messages = deepcopy(kept.messages)
         self.model.redelivered_below = kept.redelivered_below

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.effects import Fetch, Purpose, Scan, Verb
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.timed import expiry
 from penstock.core.queue.upcoming import Upcoming
 from penstock.core.queue.view import Queue
@@ -292,8 +293,8 @@ def test_very_many_go_in_steps() -> None:
     bench = Fenced()
     lsns = bench.take(*[1] * 1_000)
     worker = bench.worker()
-    assert bench.queue.hungry
-    while bench.queue.hungry:
+    assert bench.queue.agenda & DISPATCH
+    while bench.queue.agenda & DISPATCH:
         bench.queue.tick(bench.now, bench.sink)
     assert bench.sent(worker) == lsns
 

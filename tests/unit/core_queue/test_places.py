@@ -32,9 +32,9 @@ HOLD: dict[str, set[Part]] = {
 """Slots of a queue in which messages stand, and what the places there are called."""
 
 HOLD_NOTHING = {
-    "arrived", "attendance", "declared", "dedup", "dispatch_most", "draining", "expiry", "figures",
-    "free_credit", "hungry", "id", "last_values", "lease_due", "leased", "leases_in_order", "leaving", "limits", "name",
-    "outstanding", "overfull", "overspent", "pace", "paused_until", "plan", "ranking", "ranks", "redelivered_below",
+    "agenda", "arrived", "attendance", "declared", "dedup", "dispatch_most", "draining", "expiry", "figures",
+    "free_credit", "id", "last_values", "lease_due", "leased", "leases_in_order", "limits", "name",
+    "outstanding", "pace", "paused_until", "plan", "ranking", "ranks", "redelivered_below",
     "roster", "ruling", "serial", "settings", "sharing", "targets", "used_at", "weighing", "weight",
 }  # fmt: skip
 """The others: counts, settings, consumers, and what is known of messages that stand elsewhere."""

@@ -787,3 +787,19 @@ def test_parts_that_queues_share_while_empty_stay_empty() -> None:
     assert (list(idle.queue.consumers), list(idle.queue.targets.lists), list(idle.queue.holders())) == ([], [], [])
     assert not idle.queue.main.segments
     assert not idle.queue.main.holes
+
+
+def test_a_limit_that_is_lifted_while_a_trim_is_at_it_holds_nobody_up() -> None:
+    """Found by reading: what was beyond the limit was still `being removed first`, and nobody was given anything."""
+    q = Bench()
+    q.publish(200_000)
+    q.queue.alter(q.now, QueueSettings(max_length=1), q.sink)
+    assert q.queue.ready > 65_536, "it goes in steps"
+    q.queue.alter(q.now, QueueSettings(), q.sink)
+    left = q.queue.ready
+    assert left > 1
+    worker = q.worker()
+    assert len(q.sent(to=worker)) > 0
+    assert q.queue.next_deadline()[1] == 0, "more can be granted"
+    q.advance(1)
+    assert len(q.sent(to=worker)) > 0

@@ -63,7 +63,7 @@ class Life(RecoveryCommands):
         for number, queue_state in sorted(state.queues.items()):
             queue = core._admin.make(queue_state, _GONE if queue_state.exclusive else None)
             queue.redelivered_below = state.unclean
-            queue.paused_until = queue_state.paused
+            queue.stay_paused(queue_state.paused)
             queue.load(queue_state.waiting, queue_state.columns)
             queue.remember(queue_state.taken)
             core._timers.touched.add(queue)

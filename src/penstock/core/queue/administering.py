@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock.core.effects import Cancelled, Sink
 from penstock.core.queue import weighing
+from penstock.core.queue.agenda import AT_ONCE, DISPATCH, PACE, TRIM
 from penstock.core.queue.barriers.barriers import dissolve
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
@@ -42,6 +43,7 @@ def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
     before, queue.settings = queue.settings, settings
     queue.plan = None
     queue.limits = limits_of(settings)
+    queue.agenda &= ~TRIM  # whether anything is too much is looked at anew
     weighing.begin(queue)
     if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
         dissolve(queue)
@@ -62,6 +64,7 @@ def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
     if settings.rate_limit[:2] != before.rate_limit[:2]:
         rate = settings.rate_limit
         queue.pace = Pace(rate[0], rate[1], now.mono) if rate[0] else None
+        queue.agenda |= PACE
     for consumer in queue.all_consumers:
         consumer.set_limit()
         if consumer.targets is not None:
@@ -121,7 +124,7 @@ def purge(queue: Queue, now: Now, sink: Sink) -> int:
     if queue.is_due(now):
         queue.tick(now, sink)
     count = drop_all(queue, sink)
-    queue.hungry = False
+    queue.agenda &= ~DISPATCH
     if queue.targets.lists:
         queue.targets.ask(queue.main, sink)
     return count
@@ -133,7 +136,7 @@ def drop_all(queue: Queue, sink: Sink) -> int:
         sink.record(Kind.PURGE, queue.name, None, pack_pairs(queue.id, ready_pairs(queue)))
         queue.drop_ready()
     queue.targets.forget()
-    queue.overfull = False
+    queue.agenda &= ~TRIM
     return count
 
 
@@ -149,7 +152,7 @@ def delete(queue: Queue, now: Now, sink: Sink) -> int:
     count = queue.available + queue.inactive
     queue.bury()
     queue.lease_due = NEVER
-    queue.hungry = queue.overspent = queue.overfull = queue.leaving = False
+    queue.agenda &= ~AT_ONCE
     queue.carry_on(now, sink)
     return count
 

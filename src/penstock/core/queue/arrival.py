@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.runs import Run, packed, sorted_chunk, view
 from penstock.core.queue.parts import NO_EXPIRY
@@ -80,7 +81,7 @@ class _Expiring(Stage):
     def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
         if queue.expiry.due > now.wall:
             return
-        while queue.hungry:
+        while queue.agenda & DISPATCH:
             queue.give_out(now, sink)
         expire_due(queue, now, sink)
         if queue.barriers.held or queue.tail.count:  # one may have waited for those alone

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.queue import lasting, weighing
 from penstock.core.queue import places as looking
+from penstock.core.queue.agenda import DISPATCH, LEASES, SHARES, TRIM
 from penstock.core.queue.barriers.barriers import hold_back, join_front
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import END, NEVER, Key, Run
@@ -56,6 +57,7 @@ class Contents(Parts):
         self.barriers, self.older = NO_BARRIERS, None
         if self.shares is not None:
             self.shares = Shares(self.settings, self.ranks)
+            self.agenda |= SHARES
         self.leased = 0
         self.weightless()
 
@@ -93,7 +95,7 @@ class Contents(Parts):
         """Whether something of its own has to be over before anybody is given anything."""
         shares = self.shares
         return (
-            self.overfull or self.expiry.busy or self.ranking is not None or self.older is not None
+            self.agenda & TRIM > 0 or self.expiry.busy or self.ranking is not None or self.older is not None
             or (shares is not None and shares.unordered)
         )  # fmt: skip
 
@@ -223,7 +225,7 @@ class Contents(Parts):
             out += held
             if freed:
                 join_front(self, freed)
-                self.hungry = True
+                self.agenda |= DISPATCH
         if self.older is not None:
             out += self.older.extract(wanted)
         if self.delayed:
@@ -295,6 +297,7 @@ class Contents(Parts):
         """A lease was given that ends then; 0: never."""
         if deadline and deadline < self.lease_due:
             self.lease_due = deadline
+            self.agenda |= LEASES
 
     def holders(self) -> Iterator[Consumer]:
         """Consumers that hold something."""

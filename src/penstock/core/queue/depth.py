@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.parts import NO_TAIL
@@ -60,12 +61,12 @@ def activate(queue: Queue, now: Now, sink: Sink) -> None:
     A dispatch that stopped at its bound comes first: what moves up may stand before what it had still to give.
     """
     most = queue.dispatch_most
-    while queue.tail.count and not queue.hungry and (moved := move_up(queue)):
+    while queue.tail.count and not queue.agenda & DISPATCH and (moved := move_up(queue)):
         if queue.roster.all:
             dispatch(queue, now, sink)
         most -= moved
         if most <= 0 and queue.tail.count:
-            queue.hungry = True
+            queue.agenda |= DISPATCH
             return
 
 

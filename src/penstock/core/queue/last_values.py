@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.keys import NO_KEY, key_of
 from penstock.core.queue.limits.trimming import drop
@@ -202,7 +203,7 @@ class _Replacing(Stage):
 
     def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
         if queue.last_values is not None:
-            while queue.hungry:  # who has room is given each before a later one of the batch replaces it
+            while queue.agenda & DISPATCH:  # who has room is given each before a later one of the batch replaces it
                 dispatch(queue, now, sink)
             queue.last_values.settle(queue, sink)
 

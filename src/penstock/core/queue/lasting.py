@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, TRIM
 from penstock.core.queue.barriers.barriers import split
 from penstock.core.queue.depth import draw_bound
 from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
@@ -68,19 +69,20 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
     if queue.last_values is not None:
         lsns = flat(waiting)
         queue.last_values.known.load(lsns, spread(lsns, columns.get("key", array("q"))))
-        queue.last_values.loaded = queue.hungry = True  # what was out for delivery may have been replaced
+        queue.last_values.loaded = True  # what was out for delivery may have been replaced
+        queue.agenda |= DISPATCH
     if queue.dedup is not None and "dedup" in columns:
         lsns = flat(waiting)
         queue.dedup.load(lsns, spread(lsns, columns["dedup"]))
     if queue.shares is not None:
         stage(queue)
     if len(queue.barriers):
-        queue.hungry = True  # one may be free: what it waited for may have been delivered at most once
+        queue.agenda |= DISPATCH  # one may be free: what it waited for may have been delivered at most once
     if queue.settings.target_queue_depth:
         draw_bound(queue)
     queue.weigh()
-    if (limits := queue.limits) is not None and limits.drops:
-        queue.overfull = limits.exceeded(queue)
+    if (limits := queue.limits) is not None and limits.drops and limits.exceeded(queue):
+        queue.agenda |= TRIM
 
 
 def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
@@ -118,7 +120,7 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     if not len(apart):
         split(queue, keys)
         return
-    queue.overspent = True
+    queue.agenda |= ATTEMPTS
     table = np.stack([column[aside] for column in told], axis=1)
     kinds, which = np.unique(table, axis=0, return_inverse=True)
     which = which.reshape(-1)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.queue import weighing
+from penstock.core.queue.agenda import ATTENDANCE, DISPATCH, PACE, SHARES, TIMES
 from penstock.core.queue.barriers.barriers import Barriers
 from penstock.core.queue.declared import Declared
 from penstock.core.queue.dispatching.attendance import Attendance
@@ -61,10 +62,10 @@ class Parts:
     """Where the messages of one queue are by state and place, its consumers and counts; made when first needed."""
 
     __slots__ = (
-        "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
-        "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "hungry", "id",
-        "last_values", "lease_due", "leased", "leases_in_order", "leaving",
-        "letters", "limits", "main", "name", "older", "outstanding", "overfull", "overspent", "pace",
+        "agenda", "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
+        "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "id",
+        "last_values", "lease_due", "leased", "leases_in_order",
+        "letters", "limits", "main", "name", "older", "outstanding", "pace",
         "paused_until", "plan", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
         "settings", "shares", "sharing", "tail", "targets", "used_at", "weighing", "weight",
     )  # fmt: skip
@@ -117,13 +118,10 @@ class Parts:
         self.sharing: int = 0  # consumers with shared credit
         self.free_credit = NO_CREDIT  # shared credit that came free in this command
         self.serial = 0
-        self.lease_due = NEVER  # no lease ends, and no letter is tried again, before this (mono)
+        self.agenda: int = 0  # what there is to come back to, in bits of `agenda`
+        self.lease_due = NEVER  # no lease ends before this (mono)
         self.leases_in_order = True
-        self.leaving = False  # a consumer that is gone still has something to give back
-        self.hungry = False  # a step stopped at its bound: more can be granted at once
         self.dispatch_most = DISPATCH_MOST
-        self.overspent = False  # restored messages may be over their limits
-        self.overfull = False  # more is ready than its limits allow, and goes in steps before anything is given out
         self.draining = False  # nothing is delivered until the server drains no more; the process's own affair
         self.paused_until = 0  # nothing is delivered before this moment (wall); 0: not paused
         # counts, changed beside what they count; `check` recounts them (what is ready or delayed is a sum over places)
@@ -145,6 +143,9 @@ class Parts:
             begin_ranks(self)
         if expressions(settings):
             self.shares = Shares(settings, self.ranks)
+            self.agenda |= SHARES
+        if self.pace is not None:
+            self.agenda |= PACE
 
     # -- what it was declared with
 
@@ -231,7 +232,7 @@ class Parts:
         """A turn that had to do with it is over; once for each, in their order."""
         if self.used_at < 0:
             self.attended().spare += wall + self.used_at
-        able = self.roster.all and (self.hungry or not self.ready)  # what is ready they have no room for
+        able = self.roster.all and (self.agenda & DISPATCH or not self.ready)  # what is ready they have no room for
         self.used_at = -wall if able else wall
 
     def weigh(self) -> None:
@@ -262,6 +263,7 @@ class Parts:
 
     def late(self) -> Delays:
         """Delayed messages."""
+        self.agenda |= TIMES
         if self.delays is NO_DELAYS:
             self.delays = Delays()
         return self.delays
@@ -293,6 +295,7 @@ class Parts:
 
     def timed(self) -> Expiry:
         """Deadlines."""
+        self.agenda |= TIMES
         if self.expiry is NO_EXPIRY:
             self.expiry = Expiry()
             self.plan = None
@@ -315,6 +318,7 @@ class Parts:
         """Who attends to it, and since when nobody does."""
         if self.attendance is _ATTENDANCE:
             self.attendance = Attendance()
+            self.agenda |= ATTENDANCE
         return self.attendance
 
     def sieved(self) -> Targets:

@@ -27,19 +27,19 @@ from penstock.core.queue.administering import (
     reschedule,
     withdraw,
 )
+from penstock.core.queue.agenda import DISPATCH, LETTERS
 from penstock.core.queue.aside import set_aside
 from penstock.core.queue.barriers.release import looked, release
 from penstock.core.queue.depth import activate
-from penstock.core.queue.dispatching.attendance import look
 from penstock.core.queue.dispatching.attendance import looked as looked_first
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.dispatching.joining import leave, pull, subscribe, unsubscribe
+from penstock.core.queue.dispatching.joining import pull, subscribe, unsubscribe
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.heeding import names, wants
-from penstock.core.queue.limits.entry import keep_time, offer_first
+from penstock.core.queue.limits.entry import offer_first
 from penstock.core.queue.limits.trimming import trim
-from penstock.core.queue.order.runs import NEVER, Run, pairs_body
+from penstock.core.queue.order.runs import Run, pairs_body
 from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.priority.ranking import go_on, rated
 from penstock.core.queue.settling.letters import Letter
@@ -48,9 +48,9 @@ from penstock.core.queue.settling.several import Acked, acknowledge, acknowledge
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.surface import Surface
 from penstock.core.queue.taking import arrive
-from penstock.core.queue.timed.due import depart, end_delays, end_leases, expire_due, expire_overspent
-from penstock.core.queue.timed.moving import pause
-from penstock.core.queue.weighing import go_on as weigh_on
+from penstock.core.queue.ticking import is_due, next_deadline, tick
+from penstock.core.queue.timed.due import depart
+from penstock.core.queue.timed.moving import stay_paused
 from penstock.records.causes import FORCED, REPLACED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.kinds import Kind
@@ -61,6 +61,9 @@ class Queue(Surface):
 
     __slots__ = ()
 
+    is_due = is_due
+    next_deadline = next_deadline
+    tick = tick
     arrive = arrive
     subscribe = subscribe
     unsubscribe = unsubscribe
@@ -68,6 +71,7 @@ class Queue(Surface):
     alter = alter
     halt = halt
     drain = drain
+    stay_paused = stay_paused
     withdraw = withdraw
     leave_behind = leave_behind
     reschedule = reschedule
@@ -154,74 +158,9 @@ class Queue(Surface):
 
     # -- time
 
-    def is_due(self, now: Now) -> bool:
-        """Whether something should have happened by now."""
-        return (
-            self.lease_due <= now.mono
-            or self.delays.due <= now.wall
-            or self.expiry.due <= now.wall
-            or self.attendance.due <= now.mono
-            or self.hungry
-            or self.overspent
-            or self.overfull
-            or self.leaving
-            or self.weighing is not None
-            or 0 < self.paused_until <= now.wall
-            or (self.ranks is not None and self._reranks)
-            or (self.shares is not None and self.shares.due <= now.mono)
-            or (self.pace is not None and self.pace.due <= now.mono)
-        )
-
-    @property
-    def _reranks(self) -> bool:
-        """Whether a step of what is done about ranks is due."""
-        assert self.ranks is not None
-        return self.ranks.forgetting or (self.ranking is not None and self.ranking.more)
-
-    def next_deadline(self) -> tuple[int | None, int | None]:
-        """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
-        wall = min(self.delays.due, self.expiry.due, self.paused_until or NEVER)
-        at_once = self.hungry or self.overspent or self.overfull or self.leaving or self.weighing is not None
-        at_once = at_once or (self.ranks is not None and self._reranks)
-        mono = 0 if at_once else min(self.lease_due, self.attendance.due, self.attendance.expires)
-        if self.shares is not None:
-            mono = min(mono, self.shares.due)
-        if self.pace is not None:
-            mono = min(mono, self.pace.due)
-        return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
-
-    def tick(self, now: Now, sink: Sink) -> None:
-        """Do what is due: leases end, delays end, messages expire; then dispatch."""
-        if 0 < self.paused_until <= now.wall:
-            pause(self, 0, sink)
-        if self.weighing is not None:
-            weigh_on(self)
-        if self.overspent:
-            expire_overspent(self, sink)
-        if self.leaving:
-            leave(self, now, sink)
-        if self.ranks is not None and self.ranks.forgetting:
-            self.ranks.forget_some()
-        if self.shares is not None:
-            self.shares.tick(now.mono)
-        if self.pace is not None:
-            self.pace.tick(now.mono)
-        if self.attendance.due <= now.mono:
-            look(self, now, sink)
-        if self.lease_due <= now.mono:
-            end_leases(self, now, sink)
-        if self.limits is not None:
-            keep_time(self, now, sink)
-        else:
-            if self.delays.due <= now.wall:
-                end_delays(self, now, sink)
-            if self.expiry.due <= now.wall:
-                expire_due(self, now, sink)
-        self.carry_on(now, sink)
-
     def go_on(self, now: Now, sink: Sink) -> None:
         """Something changed beside its commands: look at all that may be due."""
-        self.hungry = True
+        self.agenda |= DISPATCH
         self.tick(now, sink)
 
     def carry_on(self, now: Now, sink: Sink) -> None:
@@ -243,7 +182,8 @@ class Queue(Surface):
 
     def give_out(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and let filters look on."""
-        self.hungry = False
+        if self.agenda:
+            self.agenda &= ~DISPATCH
         if self.last_values is not None and self.last_values.waiting:
             self.last_values.settle(self, sink)
         if self.ranking is not None:
@@ -324,12 +264,13 @@ class Queue(Surface):
     def buried(self, token: Token, sink: Sink) -> None:
         """The letter and the EXPIRE record are written (by the caller, in one group): the messages are gone."""
         self.letters.close(token.serial, sink)
-        self.hungry = self.hungry or self.barriers.held > 0  # one may be free now
+        if self.barriers.held:
+            self.agenda |= DISPATCH  # one may be free now
 
     def refused_letter(self, now: Now, token: Token, rest: Sequence[Run], count: int) -> None:
         """A target has no room for the rest of a letter, whose first so many messages it refused: they stay dying."""
         self.letters.hold(token.serial, rest, now.mono)
-        self.leased_until(self.letters.due)
+        self.agenda |= LETTERS
         if self.figures is None:
             self.figures = Figures()
         self.figures.letters_refused += count
@@ -360,7 +301,7 @@ class Queue(Surface):
         if not runs:
             return
         if self.shares is not None and self.shares.left(self, runs):
-            self.hungry = True
+            self.agenda |= DISPATCH
         if self.figures is None:
             self.figures = Figures()
         self.figures.expired(reason, sum(len(run.chunk) for run in runs))

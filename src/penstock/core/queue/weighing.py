@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.core.queue.agenda import WEIGHING
 from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.places import State, chunks, places
@@ -85,6 +86,7 @@ def begin(queue: Parts) -> None:
     else:
         if queue.weight < 0:
             queue.weight, queue.weighing = UNKNOWN, Weighing(queue)
+            queue.agenda |= WEIGHING
         if queue.weighing is not None:
             queue.limits = limits_of(replace(queue.settings, max_length_bytes=None))
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
+from penstock.core.queue.agenda import TRIM
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.places import Place, leased
@@ -137,7 +138,7 @@ def at_work(queue: Contents) -> Iterator[Said]:
         yield "recovering", RECOVERING
     if queue.expiry.busy:
         yield "expiring", "messages that expired are being removed first"
-    if queue.overfull:
+    if queue.agenda & TRIM:
         yield "overfull", "what is beyond its limits is being removed first"
     if queue.onward is not None:
         yield "onward", f"what is due here goes on to exchange '{queue.onward}', and to no consumer"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Purpose, Scan, Sink, Token
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.barriers.barriers import Barrier, Barriers, join_front
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.records.chunks import Now, pack_pairs
@@ -39,7 +40,7 @@ def release(queue: Queue, now: Now, sink: Sink) -> None:
         _let_go(queue, first, sink)
         if queue.ready and queue.roster.all:
             dispatch(queue, now, sink)
-    queue.hungry = True
+    queue.agenda |= DISPATCH
 
 
 def _free(queue: Queue, first: Barrier) -> bool:

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.order.runs import Key, Run
 from penstock.core.queue.settling.attempts import FRESH, delivered
 from penstock.core.queue.settling.leases import SLOT
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 
 def browse_all(queue: Queue, sink: Sink, budget: int) -> None:
-    """Send every consumer with room what it has not seen, `budget` messages at most; then the queue is hungry."""
-    queue.hungry = False
+    """Send every consumer with room what it has not seen: `budget` messages at most, and `DISPATCH` if there are more."""
+    queue.agenda &= ~DISPATCH
     for consumer in queue.roster.all:
         if consumer.paused or consumer.room <= 0:
             continue
         count = min(consumer.room, queue.room, budget)
         budget -= browse(queue, sink, consumer, count)
         if budget <= 0:
-            queue.hungry = True
+            queue.agenda |= DISPATCH
             return
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.fairness import deal, pick
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
@@ -37,7 +38,8 @@ LOOK_LEAST = 16
 
 def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most, to tenants `TENANTS_MOST`."""
-    queue.hungry = False
+    if queue.agenda:
+        queue.agenda &= ~DISPATCH
     roster = queue.roster
     offered = queue.offered
     if not offered or not roster.all or queue.paused_until or queue.busy:
@@ -83,7 +85,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
             want = min(limit, sum([consumer.room for consumer in free]))
         count = min(want, budget)
         if count < want:
-            queue.hungry = True
+            queue.agenda |= DISPATCH
         if count <= 0:
             break
         budget -= count
@@ -91,7 +93,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         if queue.shares is not None:  # a tenant may not have more out
             count = sum([len(run.chunk) for run in runs])
             if not count:
-                queue.hungry = False  # what is left may not go now: there is nothing to come back for
+                queue.agenda &= ~DISPATCH  # what is left may not go now: there is nothing to come back for
                 return
         if len(free) == 1:
             grant(queue, now, sink, free[0], runs)
@@ -208,7 +210,7 @@ def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
         if not keys:
             break
         if given == budget:
-            queue.hungry = True
+            queue.agenda |= DISPATCH
             break
         oldest = min(keys)
         wanting = [consumer for consumer in free if heads[consumer.targets] == oldest]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import orjson
 
 from penstock.core.effects import Deliver, DeliverEach, Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.heeding import exact_body, gone
 from penstock.core.queue.order.runs import Run, pairs_body
@@ -195,7 +196,7 @@ def _settle(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[R
     if queue.shares is not None:
         queue.shares.freed(runs)
         if queue.shares.left(queue, runs) or queue.shares.tenants is not None:
-            queue.hungry = True
+            queue.agenda |= DISPATCH
     if keep:
         queue.outstanding += total
         if consumer.shared is not None:

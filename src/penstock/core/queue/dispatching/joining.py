@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import LEAVING
 from penstock.core.queue.depth import activate
 from penstock.core.queue.dispatching.attendance import muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
@@ -103,16 +104,17 @@ def unsubscribe(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, reque
 
 def leave(queue: Queue, now: Now, sink: Sink) -> None:
     """One step of giving back what those hold who left."""
-    queue.leaving = False
+    queue.agenda &= ~LEAVING
     most = STEP_MOST
     for consumer in [one for one in queue.all_consumers if one.leaving]:
         if most <= 0:
-            queue.leaving = True
+            queue.agenda |= LEAVING
             break
         runs = consumer.leases.oldest_grants(most)
         most -= sum(len(run.chunk) for run in runs)
         hand_back(queue, now, consumer, runs, sink, cause=consumer.leaving, failed=False)
-        queue.leaving = queue.leaving or consumer.leases.count > 0
+        if consumer.leases.count:
+            queue.agenda |= LEAVING
 
 
 def hand_back(

@@ -13,6 +13,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.granting import grant_each, one_each
 from penstock.core.queue.dispatching.takers import Takers, ratio
 from penstock.core.queue.dispatching.target_list import TargetList
@@ -48,7 +49,7 @@ class _Group:
 
 
 def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all: GrantAll) -> None:
-    """Grant what can be granted, `budget` messages at most; then the queue is hungry."""
+    """Grant what can be granted, `budget` messages at most; then `DISPATCH` says that there is more."""
     model = queue.settings.fairness_model
     targets = queue.targets
     shares: dict[Consumer, list[Run]] = {}
@@ -71,7 +72,7 @@ def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all:
                     targets.rest(one.list)
             continue
         if not budget:
-            queue.hungry = True
+            queue.agenda |= DISPATCH
             break
         if len(wanting) == 1 and taking.list is not None:
             most = min(budget, queue.room - held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH, TRIM
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.limits.ring import enter_scheduled, replace
@@ -55,9 +56,9 @@ class _Bounded(Stage):
         limits = queue.limits
         if limits is None:
             return
-        while queue.overfull and queue.roster.all and not queue.expiry.busy and queue.ranking is None:
+        while queue.agenda & TRIM and queue.roster.all and not queue.expiry.busy and queue.ranking is None:
             trim(queue, sink)
-        while queue.hungry and queue.ready + len(new) > limits.ring:
+        while queue.agenda & DISPATCH and queue.ready + len(new) > limits.ring:
             queue.serve(now, sink)
         new.ready_before = queue.ready
 
@@ -66,7 +67,7 @@ class _Bounded(Stage):
         limits = queue.limits
         if limits is None:
             return
-        while queue.hungry and (queue.ready > limits.ring or limits.exceeded(queue)):
+        while queue.agenda & DISPATCH and (queue.ready > limits.ring or limits.exceeded(queue)):
             dispatch(queue, now, sink)
         if queue.ready > limits.ring and queue.ranking is None:
             replace(queue, min(queue.ready - new.ready_before, queue.ready - limits.ring), sink)
@@ -105,5 +106,5 @@ def offer_first(queue: Queue, now: Now, sink: Sink) -> None:
     limits = queue.limits
     assert limits is not None
     dispatch(queue, now, sink)
-    while queue.hungry and limits.exceeded(queue):
+    while queue.agenda & DISPATCH and limits.exceeded(queue):
         dispatch(queue, now, sink)

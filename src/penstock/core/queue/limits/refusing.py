@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER
@@ -32,7 +33,7 @@ def settled(queue: Queue, now: Now, sink: Sink, count: int) -> None:
     assert limits is not None
     if queue.is_due(now):
         queue.tick(now, sink)
-    while queue.hungry and (queue.ready + count > limits.length or limits.size < NEVER):
+    while queue.agenda & DISPATCH and (queue.ready + count > limits.length or limits.size < NEVER):
         queue.serve(now, sink)
 
 
@@ -103,7 +104,7 @@ def _through(queue: Queue, now: Now, batch: Publishes) -> int | None:
         return None  # some may be gone as soon as they were offered
     if not roster.all:
         return 0
-    if queue.hungry or queue.targets.lists or queue.sharing:
+    if queue.agenda & DISPATCH or queue.targets.lists or queue.sharing:
         return None
     if settings.max_backlog and any(consumer.no_ack for consumer in roster.all):
         return None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH, TRIM
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, view
 from penstock.core.queue.priority.order import PriorityOrder
@@ -106,12 +107,12 @@ def heavy(queue: Queue, excess: int, most: int) -> int:
 
 
 def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
-    """Let the head give way while a limit is exceeded: `most` messages at most; `overfull` says that there are more.
+    """Let the head give way while a limit is exceeded: `most` messages at most, and `TRIM` if there are more.
 
     Nothing is dispatched before it is over: what has to go must not be given out between two steps.
     """
     limits = queue.limits
-    queue.overfull = False
+    queue.agenda &= ~TRIM
     if limits is None or not limits.drops:
         return
     if not limits.exceeded(queue):
@@ -134,7 +135,8 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
             runs = []
         runs += take_yielding(queue, count := heavy(queue, queue.weight - limits.size, left))
         left -= count
-    queue.overfull = limits.exceeded(queue)
+    if limits.exceeded(queue):
+        queue.agenda |= TRIM
     drop(queue, runs, MAXLEN, sink)
 
 
@@ -161,5 +163,5 @@ def drop(queue: Queue, runs: Sequence[Run], reason: str, sink: Sink) -> None:
         queue.expire(runs, reason, sink)
     else:
         if queue.shares is not None and queue.shares.left(queue, runs):
-            queue.hungry = True
+            queue.agenda |= DISPATCH
         sink.record(Kind.DROP, queue.name, {"reason": reason}, pairs_body(queue.id, runs))

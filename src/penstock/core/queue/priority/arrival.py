@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.main_order import Main
@@ -90,7 +91,7 @@ def _ahead(queue: Queue, now: Now, chunk: Chunk, new: Newcomers, rows: Sequence[
 
 def _room(queue: Queue, now: Now) -> int:
     """How many messages those with room would take."""
-    return 0 if queue.hungry else max(0, room_now(queue, now))
+    return 0 if queue.agenda & DISPATCH else max(0, room_now(queue, now))
 
 
 def _put(queue: Queue, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None) -> None:
@@ -108,7 +109,7 @@ def _through(queue: Queue, now: Now, chunk: Chunk, sink: Sink) -> None:
     if queue.weight >= 0:
         queue.weight += queue.sizes.total(chunk)
     dispatch(queue, now, sink)
-    while queue.hungry and queue.main.count:
+    while queue.agenda & DISPATCH and queue.main.count:
         dispatch(queue, now, sink)
     rest, queue.main = queue.main, order
     for part in rest.chunks():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Purpose, Rate, Sink, Token
+from penstock.core.queue.agenda import RANKS
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool
 from penstock.core.queue.order.runs import Run, packed, tidy
@@ -63,6 +64,7 @@ _serials = iter(range(1, 1 << 62))
 def begin_ranks(queue: Parts) -> None:
     """The queue, new and empty, serves by priority from now on."""
     queue.ranks, queue.plan = Ranks(), None
+    queue.agenda |= RANKS
     queue.main = PriorityOrder(queue.ranks)
 
 
@@ -103,6 +105,7 @@ def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     if ranks is None:
         ranks = queue.ranks = Ranks()
         queue.plan = None
+        queue.agenda |= RANKS
         if queue.shares is not None:
             queue.shares.serve_by(ranks)
         ranks.level(flat([*ready, *others]), LOWEST)

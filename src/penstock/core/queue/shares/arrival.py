@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.records.chunks import Now
@@ -35,7 +36,7 @@ class _Shared(Stage):
 
     def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
         if queue.shares is not None:
-            if queue.shares.tenants is not None and not queue.hungry:
+            if queue.shares.tenants is not None and not queue.agenda & DISPATCH:
                 queue.shares.tenants.come_again()
             queue.shares.ask(queue, sink)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.core.queue.agenda import SHARES
 from penstock.core.queue.order.runs import Run, sorted_chunk
 from penstock.core.queue.shares.shares import Shares, expressions
 from penstock.records.chunks import Chunk
@@ -30,6 +31,7 @@ def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
     everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
     queue.shares = shares = Shares(settings, queue.ranks) if expressions(settings) else None
     queue.plan = None
+    queue.agenda |= SHARES
     main = queue.main if shares is None else shares.staging.main
     if len(everything):
         for start in range(0, len(everything), 8192):

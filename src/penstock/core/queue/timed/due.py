@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import ATTEMPTS, DISPATCH
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.ring import returning
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
     """Take what ended back, `STEP_MOST` at most; `lease_due` has passed while there is more."""
     queue.lease_due = NEVER
-    if queue.letters.due < NEVER:
-        queue.letters.wake(now.mono, sink)
-        queue.lease_due = queue.letters.due
     in_order = queue.leases_in_order
     most = STEP_MOST
     for consumer in [one for one in queue.holders() if not one.leaving]:
@@ -42,7 +40,7 @@ def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
             give_back(queue, now, runs, sink, cause="lease", failed=True)
         deadline = consumer.leases.next_deadline(in_order)
         if deadline:
-            queue.lease_due = min(queue.lease_due, deadline)
+            queue.leased_until(deadline)
     if not queue.outstanding:
         queue.leases_in_order = True
 
@@ -91,8 +89,8 @@ def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
         queue.expiry.trim(queue.floor())
 
 
-def expire_overspent(queue: Queue, sink: Sink) -> None:
-    queue.overspent = False
+def expire_spent(queue: Queue, sink: Sink) -> None:
+    queue.agenda &= ~ATTEMPTS
     waiting = [place.back() for place in queue.places(*AVAILABLE) if place.back is not None]
     for run in [run for runs in waiting for run in runs]:
         reasons = spent(run.tally, queue.settings)
@@ -111,4 +109,5 @@ def depart(queue: Queue, sink: Sink) -> None:
         queue.figures = Figures()
     queue.figures.expired(DUE, sum(len(run.chunk) for run in runs))
     queue.mourned().add(Letter(runs, DUE), sink)
-    queue.hungry = queue.hungry or queue.ready > 0
+    if queue.ready:
+        queue.agenda |= DISPATCH

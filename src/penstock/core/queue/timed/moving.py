@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import PAUSE
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.attempts import FRESH
@@ -31,6 +32,12 @@ def paused_until(queue: Queue) -> int:
     return 0 if queue.paused_until == DRAINING else queue.paused_until
 
 
+def stay_paused(queue: Queue, until: int) -> None:
+    """It is paused until then, as a record says that is written already."""
+    queue.paused_until = until
+    queue.agenda |= PAUSE
+
+
 def drain(queue: Queue, draining: bool) -> None:
     """Nothing is delivered while the server drains.  There is no record: it ends with the process."""
     queue.draining = draining
@@ -44,7 +51,7 @@ def pause(queue: Queue, until: int, sink: Sink, by: str = "") -> None:
     """Nothing is delivered before `until` (wall); 0: it goes on once the server does not drain.  The record lasts."""
     if until == paused_until(queue):
         return
-    queue.paused_until = until or (DRAINING if queue.draining else 0)
+    stay_paused(queue, until or (DRAINING if queue.draining else 0))
     header: dict[str, object] = {"until": until}
     if by:
         header["by"] = by
