@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def browse_all(queue: Queue, sink: Sink, budget: int) -> None:
-    """Send every consumer with room what it has not seen: `budget` messages at most, and `DISPATCH` if there are more."""
+    """Send every consumer with room what it has not seen, `budget` messages at most; `DISPATCH` if more are left."""
     queue.agenda &= ~DISPATCH
     for consumer in queue.roster.all:
         if consumer.paused or consumer.room <= 0:
