@@ -28,7 +28,7 @@ class Claim:
 
 def documents() -> list[Path]:
     """The pages that users read."""
-    return [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"))]
+    return [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 
 
 def claims() -> list[Claim]:

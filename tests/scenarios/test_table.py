@@ -23,7 +23,7 @@ def existing() -> set[str]:
 
 def text_of(page: str) -> str:
     """What a page says."""
-    return (TESTS.parent / "docs" / page).read_text(encoding="utf-8")
+    return (TESTS.parent / "docs" / "proofs" / page).read_text(encoding="utf-8")
 
 
 def rows(page: str) -> list[list[str]]:

@@ -21,7 +21,7 @@ from penstock.records.settings import QueueSettings
 
 ALTERNATE = "alternate-exchange"
 
-_DECLARED = frozenset(
+DECLARED = frozenset(
     {
         "underlying_topic",
         "exchange",
@@ -35,7 +35,7 @@ _DECLARED = frozenset(
 """Settings that say what a queue is: they come with its declare and not from outside."""
 
 _KEYS: Mapping[str, str] = {
-    **{name.replace("_", "-"): name for name in QUEUE_KEYS if name not in _DECLARED},
+    **{name.replace("_", "-"): name for name in QUEUE_KEYS if name not in DECLARED},
     **{alias.replace("_", "-"): name for alias, name in KEY_ALIASES.items()},
 }
 
@@ -168,7 +168,7 @@ def _why_unknown(key: str) -> str:
     name = key.replace("-", "_")
     if key in MIRRORS:
         return NO_MIRRORS
-    if name in _DECLARED:
+    if name in DECLARED:
         return "it belongs to the declare of a queue, and no policy changes it"
     if name in LATER_QUEUE_KEYS:
         return "it is not supported in this version"

@@ -17,12 +17,12 @@ from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, re
 from penstock.records.settings import QueueSettings
 
 
-def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False) -> QueueKey:
-    return QueueKey(name, Kind.DURATION, sentence, low=low, high=TEN_YEARS_US, rabbitmq=rabbitmq)
+def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:
+    return QueueKey(name, Kind.DURATION, sentence, low=low, high=TEN_YEARS_US, rabbitmq=rabbitmq, crash=crash)
 
 
-def _choice(name: str, sentence: str, *choices: str) -> QueueKey:
-    return QueueKey(name, Kind.CHOICE, sentence, choices=choices)
+def _choice(name: str, sentence: str, *choices: str, crash: str = "") -> QueueKey:
+    return QueueKey(name, Kind.CHOICE, sentence, choices=choices, crash=crash)
 
 
 QUEUE_KEYS: Mapping[str, QueueKey] = {
@@ -44,14 +44,27 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             Kind.TEXT,
             "Where a publish to the queue's own name goes when it shows another topic.",
         ),
-        QueueKey("filter", Kind.TEXT, "An expression: only matching messages enter the queue."),
+        QueueKey(
+            "filter",
+            Kind.TEXT,
+            "An expression: only matching messages enter the queue.",
+            change="for what comes from then on.",
+        ),
         _choice(
             "semantics",
             "Whether a message comes back until it is acknowledged, or is removed before it is sent.",
             "at-least-once",
             "at-most-once",
+            crash=(
+                "At-least-once: what was delivered and not acknowledged is ready again, as redelivered. At-most-once: "
+                "what was sent is gone; what was granted and not sent is gone or there, never sent twice."
+            ),
         ),
-        _duration("lease_period", "How long a consumer may hold a message; 0 means until it settles or disconnects."),
+        _duration(
+            "lease_period",
+            "How long a consumer may hold a message; 0 means until it settles or disconnects.",
+            crash="Leases end with the server: what was leased is ready again, at its own place, as redelivered.",
+        ),
         _choice("leasing", "Whether others than the holder may settle a leased message.", "sublet", "strict"),
         QueueKey("max_backlog", Kind.COUNT, "Messages leased at once, whole queue; 0 means no limit."),
         QueueKey(
@@ -64,21 +77,40 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "round-robin",
             "proportional",
         ),
-        QueueKey("max_deliveries", Kind.COUNT, "Deliveries in all before a message is expired; 0 means no limit."),
-        QueueKey("max_cancels", Kind.COUNT, "The n-th cancel expires a message; 0 means no limit."),
+        QueueKey(
+            "max_deliveries",
+            Kind.COUNT,
+            "Deliveries in all before a message is expired; 0 means no limit.",
+            crash="Deliveries are counted in the log: as before, or short by those of the last `log.ack_sync`.",
+        ),
+        QueueKey(
+            "max_cancels",
+            Kind.COUNT,
+            "The n-th cancel expires a message; 0 means no limit.",
+            crash="Counted in the log, as deliveries are.",
+        ),
         QueueKey(
             "delivery_limit",
             Kind.COUNT,
             "Returns allowed, so one delivery more than that; -1 means no limit.",
             low=-1,
             rabbitmq=True,
+            crash="Counted in the log, as deliveries are.",
         ),
         QueueKey(
             "retry",
             Kind.RETRY,
             "Back-off of failed messages: initial, factor, max, jitter, attempts.  Survives a crash.",
+            crash=(
+                "What waits for its back-off waits until the same time; a delay that was not yet on disk is lost, and "
+                "its message is ready."
+            ),
         ),
-        _duration("expiration", "How long a message may wait in the queue."),
+        _duration(
+            "expiration",
+            "How long a message may wait in the queue.",
+            crash="Deadlines stay what they were, and pass while the server is down too.",
+        ),
         _choice(
             "expiration_model",
             "How the queue's expiration and the message's own combine.",
@@ -87,8 +119,19 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "latest",
             "earliest",
         ),
-        _duration("message_ttl", "The same under RabbitMQ's name; the smaller of the two rules.", rabbitmq=True),
-        QueueKey("dead_letter_exchange", Kind.TEXT, "Where expired and rejected messages go.", rabbitmq=True),
+        _duration(
+            "message_ttl",
+            "The same under RabbitMQ's name; the smaller of the two rules.",
+            rabbitmq=True,
+            crash="As `expiration`.",
+        ),
+        QueueKey(
+            "dead_letter_exchange",
+            Kind.TEXT,
+            "Where expired and rejected messages go.",
+            rabbitmq=True,
+            crash="A message is in its queue or a dead letter: never both, never neither.",
+        ),
         QueueKey(
             "dead_letter_routing_key",
             Kind.TEXT,
@@ -106,16 +149,26 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "Whether a lease may go out before the message is on disk.  at-most-once is always durable.",
             "early",
             "durable",
+            crash=(
+                "`early`: a message may have been delivered whose publisher was never told that it arrived; it is "
+                "there, as redelivered, or absent."
+            ),
         ),
         _duration(
             "deferred_ack_expiration",
             "How long an ack of a message that is not in the queue and may still come is remembered; 0: not at all.",
+            crash="An ack that was answered takes effect when its message comes.",
         ),
         QueueKey(
             "barrier_expression",
             Kind.TEXT,
             "An expression: a matching message waits until all before it are acknowledged, holds back all after it, "
             "then goes to every subscription at once and needs no acknowledgement.",
+            crash=(
+                "What waits as a barrier or behind one is there in the same order. A barrier that was sent less than "
+                "`log.ack_sync` ago may go again."
+            ),
+            change="for what comes from then on.",
         ),
         _choice(
             "barrier_without_subscribers",
@@ -128,6 +181,8 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             Kind.TEXT,
             "An expression whose value, an unsigned whole number, says how soon a message is served: higher first, "
             "older first on ties; NULL, negative and no number last.  Worked out once, as the message enters.",
+            crash="All are at the same place; values that no checkpoint knows are worked out again first.",
+            change="all that waits is put in its new order, and nothing is delivered before that is done.",
         ),
         QueueKey(
             "max_priority",
@@ -136,6 +191,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "as this, what has none as 0.  0: the property orders nothing.",
             high=255,
             rabbitmq=True,
+            crash="All are at the same place.",
         ),
         _duration(
             "priority_ageing",
@@ -147,17 +203,21 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             Kind.COUNT,
             "Active messages: what arrives beyond them is not delivered, queried or filtered until others are done.",
             low=1000,
+            crash="All are there; which are active is drawn anew, the oldest first.",
+            change="a larger depth holds at once; a smaller one takes nothing back.",
         ),
         QueueKey(
             "group_key",
             Kind.TEXT,
             "An expression: of the messages with one key one is leased at a time, the oldest; a key in use is skipped "
             "and not waited for.  NULL is no key.",
+            crash="Keys are worked out again, oldest message first.",
         ),
         QueueKey(
             "fairness_key",
             Kind.TEXT,
             "An expression whose values are tenants: those with something to deliver take turns, by their weights.",
+            crash="Keys are worked out again; the turns begin anew.",
         ),
         QueueKey("weights", Kind.WEIGHTS, "Messages that a tenant may have in a round, by its key; others have 1."),
         QueueKey(
@@ -169,46 +229,57 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "rate_limit",
             Kind.RATE,
             "Messages delivered in a time, as '100/s': of the whole queue, or { queue, key } with key for each tenant.",
+            crash="The bucket is full again.",
         ),
         QueueKey(
             "dedup_key",
             Kind.TEXT,
             "An expression, such as /id or /@headers/id: a message with a key that the queue knows is confirmed and "
             "does not enter; NULL is no key.  Needs dedup_window or unique.",
+            crash="A key of what was confirmed is known; of what was not, it is if the message is there.",
+            change="beside `unique` only while the queue is empty; else a new window begins.",
         ),
         _duration(
             "dedup_window",
             "How long the queue knows the key of what it took, by dedup_key or the header x-dedup-key, over restarts "
             "too; 0: no window.",
+            crash="The window goes on, by the times in the log.",
         ),
         QueueKey(
             "unique",
             Kind.FLAG,
             "Whether a message stays out while one with its key is in the queue, waiting or delivered.",
+            crash="Holds: the keys of what is there are known.",
+            change="only while the queue is empty.",
         ),
         QueueKey(
             "file_backed_metadata",
             Kind.FILE,
             "Whether what the queue keeps of each message may leave memory for a file: true, or in the settings file "
             "the path of a file of its own.  The file saves memory and is made anew at each start.",
+            crash="As without it: the file is scratch, and a start does not read it.",
         ),
         QueueKey(
             "recovery_point",
             Kind.TEXT,
             "From where a new queue takes what the log still has of its topics: epoch, now, creation (as now), "
             "a bookmark or a timestamp such as 20260131T235959Z.",
+            crash="A pass over the log goes on from its last durable step: no message twice, none left out.",
+            change="a later point takes out of the queue what comes before it, waiting or leased.",
         ),
         QueueKey(
             "single_active_consumer",
             Kind.FLAG,
             "Whether one consumer gets everything, and the next in order of arrival takes over when it goes.",
             rabbitmq=True,
+            crash="The first to come after the start is the active one.",
         ),
         QueueKey("max_consumers", Kind.COUNT, "Consumers at once; -1 means no limit.", low=-1),
         QueueKey(
             "consumers_before_dispatch",
             Kind.COUNT,
             "Consumers that must be there before the first of them gets anything, anew when all have left.",
+            crash="The start has no consumers: it waits for so many anew.",
         ),
         _duration(
             "delay_before_dispatch",
@@ -218,30 +289,37 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "purge_on_no_consumers",
             Kind.FLAG,
             "Whether what is ready is removed when the last consumer goes, and what comes while there is none.",
+            crash="The start has no consumers: what is ready is removed.",
         ),
         QueueKey(
             "non_destructive",
             Kind.FLAG,
             "Whether consumers read it as browsers do: each sees all there is and all that comes, and acknowledging "
             "removes nothing.  Bound it by a ring, a last value or an expiry.",
+            crash="Messages stay; consumers read from the head again.",
+            change="not while messages are out for delivery.",
         ),
         QueueKey(
             "last_value_key",
             Kind.TEXT,
             "An expression, such as /id or /@headers/symbol: a message replaces the waiting one with the same value, "
             "and stands at the end; without a value it replaces none.",
+            crash="Holds: each key is in the log beside its message.",
+            change="only while the queue is empty.",
         ),
         _duration(
             "queue_expires",
             "The queue is deleted when for so long nobody consumed, got or declared; also known as `expires`.",
             1000,
             rabbitmq=True,
+            crash="The time begins anew with the start.",
         ),
         _duration(
             "consumer_timeout",
             "How long a delivery may stay unsettled: then it goes back, and an AMQP client's channel is closed; 0: any "
             "time.",
             rabbitmq=True,
+            crash="What was out is ready again, as redelivered.",
         ),
         _choice(
             "kind",
@@ -265,12 +343,18 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             Kind.COUNT,
             "Ready messages at most; leased and delayed ones do not count.  `overflow` says what gives way.",
             rabbitmq=True,
+            crash=(
+                "The start applies it to what it finds: what was leased is ready again and may push the oldest out. "
+                "With a mode that refuses, nothing is trimmed."
+            ),
+            change="a smaller limit trims at once where `overflow` drops.",
         ),
         QueueKey(
             "max_length_bytes",
             Kind.SIZE,
             "Bytes of the bodies of ready messages at most; of two limits the one that is hit first holds.",
             rabbitmq=True,
+            crash="As `max_length`.",
         ),
         _choice(
             "overflow",
@@ -281,6 +365,10 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "reject-publish-dlx",
             "drop-newest",
             "block",
+            crash=(
+                "What was refused, and answered so, is not there. What `block` held up is stored or nowhere; its "
+                "publisher was told nothing."
+            ),
         ),
         QueueKey(
             "ring_size",
@@ -288,6 +376,8 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "Ready messages of a ring: an arrival beyond them replaces the oldest, and what comes back to a full ring "
             "is replaced itself; -1 means no ring.",
             low=-1,
+            crash="The start removes nothing: what was leased is ready again, and the next arrivals replace one each.",
+            change="a smaller ring removes nothing by itself.",
         ),
     )
 }

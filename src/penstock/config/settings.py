@@ -52,7 +52,8 @@ class Server(Section):
     data: Name = Field(default="./data", description="Folder of the log and of everything that must survive.")
     sync: Literal["commit", "interval", "off"] = Field(
         default="commit",
-        description="When a publish is confirmed: after its bytes are on disk, or earlier and at your risk.",
+        description="When a publish is confirmed: after its bytes are on disk, or earlier and at your risk: a power "
+        "cut may then take what was confirmed since the last sync.",
     )
     memory: Size = Field(
         default=512 * MIB, ge=8 * MIB, description="Budget for bodies and buffers; positions and indexes come on top."
@@ -152,11 +153,19 @@ class LogSection(Section):
         default=False, description="Compress (zstd) segments that are closed, delivered and not among the newest."
     )
     sync_interval: Duration = Field(default=10_000, gt=0, description='Time between syncs when `sync` is "interval".')
-    ack_sync: Duration = Field(default=100_000, gt=0, description="Acknowledgements are on disk within this time.")
+    ack_sync: Duration = Field(
+        default=100_000,
+        gt=0,
+        description="Acknowledgements are on disk within this time; what a crash takes of them is delivered again.",
+    )
     publisher_expiration: Duration | None = Field(
         default=None, gt=0, description="A publisher's numbers are forgotten when nothing came of it for so long."
     )
-    checkpoint_bytes: Size = Field(default=64 * MIB, ge=1, description="Log written between checkpoints, in bytes.")
+    checkpoint_bytes: Size = Field(
+        default=64 * MIB,
+        ge=1,
+        description="Log written between checkpoints, in bytes: about so much a start has to read.",
+    )
     checkpoint_records: StrictInt = Field(
         default=1_000_000, ge=1, description="Log written between checkpoints, in records."
     )
@@ -342,29 +351,81 @@ class Settings(Section):
     before_login: BeforeLogin = Field(
         default_factory=BeforeLogin, description="What a door allows who has not logged in."
     )
-    tls: TlsSection = Field(default_factory=TlsSection, description="The certificate of the doors with TLS.")
+    tls: TlsSection = Field(
+        default_factory=TlsSection,
+        description="The certificate of the doors with TLS.  Files whose content changes are taken up while the server "
+        "runs.",
+    )
     amqp: Amqp = Field(default_factory=Amqp, description="Limits of the AMQP door.")
     log: LogSection = Field(default_factory=LogSection, description="The log.")
     sql: SqlSection = Field(default_factory=SqlSection, description="What statements of `penstock query` may take.")
-    spark: Spark = Field(default_factory=Spark, description="How pipelines run.")
-    user: tuple[User, ...] = Field(default=(), description="Who may log in.")
+    spark: Spark = Field(
+        default_factory=Spark,
+        description="How pipelines run.  `penstock up` takes up a change and starts its pipelines again where they "
+        "were; `checkpoints` alone waits for its restart.",
+    )
+    user: tuple[User, ...] = Field(
+        default=(),
+        description="Who may log in.  More are added while it runs: `penstock user add`, and over HTTP.",
+    )
     entitlement: tuple[EntitlementSection, ...] = Field(default=(), description="What users may read and write.")
-    permission: tuple[PermissionSection, ...] = Field(default=(), description="What users may do in a vhost.")
+    permission: tuple[PermissionSection, ...] = Field(
+        default=(),
+        description="What users may do in a vhost.  "
+        "For users of the file; `penstock user set-permissions` is for those added while it runs.",
+    )
     topic_permission: tuple[TopicPermissionSection, ...] = Field(
         default=(), description="Permissions narrowed by routing key."
     )
-    vhost: tuple[Vhost, ...] = Field(default=(), description="Vhosts beside `/`, and limits of vhosts.")
-    exchange: tuple[Exchange, ...] = Field(default=(), description="Exchanges declared at start.")
-    topic: tuple[TopicSection, ...] = Field(default=(), description="Topics declared at start.")
-    queue: tuple[Queue, ...] = Field(default=(), description="Queues declared at start.")
-    binding: tuple[Binding, ...] = Field(default=(), description="Bindings declared at start.")
-    policy: tuple[PolicySection, ...] = Field(default=(), description="Settings for many queues at once.")
-    operator_policy: tuple[OperatorPolicySection, ...] = Field(default=(), description="Limits beside all policies.")
-    address: tuple[AddressSection, ...] = Field(default=(), description="Defaults of queues by their address.")
+    vhost: tuple[Vhost, ...] = Field(
+        default=(),
+        description="Vhosts beside `/`, and limits of vhosts.  "
+        "What the file names is applied at each start; what leaves it stays.  While it runs: `penstock vhost`.",
+    )
+    exchange: tuple[Exchange, ...] = Field(
+        default=(),
+        description="Exchanges declared at start.  "
+        "What the file names is applied at each start; what leaves it stays.  While it runs: `penstock exchange`.",
+    )
+    topic: tuple[TopicSection, ...] = Field(
+        default=(),
+        description="Topics declared at start.  "
+        "What the file names is applied at each start; what leaves it stays.  While it runs: `client.declare_topic`.",
+    )
+    queue: tuple[Queue, ...] = Field(
+        default=(),
+        description="Queues declared at start.  "
+        "What the file names is applied at each start; what leaves it stays.  While it runs: `penstock queue`.",
+    )
+    binding: tuple[Binding, ...] = Field(
+        default=(),
+        description="Bindings declared at start.  "
+        "What the file names is applied at each start; what leaves it stays.  While it runs: `penstock binding`.",
+    )
+    policy: tuple[PolicySection, ...] = Field(
+        default=(),
+        description="Settings for many queues at once.  "
+        "Applied at each start, and taken back when they leave the file.  While it runs: `penstock policy`.",
+    )
+    operator_policy: tuple[OperatorPolicySection, ...] = Field(
+        default=(),
+        description="Limits beside all policies.  As policies are.  While it runs: `penstock operator-policy`.",
+    )
+    address: tuple[AddressSection, ...] = Field(
+        default=(),
+        description="Defaults of queues by their address.  "
+        "Applied at each start, and taken back when they leave the file.",
+    )
     action: tuple[ActionSection, ...] = Field(default=(), description="What to do when something happens.")
-    view: tuple[ViewSection, ...] = Field(default=(), description="Views of queues, topics and other views.")
+    view: tuple[ViewSection, ...] = Field(
+        default=(),
+        description="Views of queues, topics and other views.  What leaves the file is gone with the next start.",
+    )
     conflated_topic: tuple[ConflatedSection, ...] = Field(default=(), description="Topics and views slowed down.")
-    pipeline: tuple[Pipeline, ...] = Field(default=(), description="Spark pipelines that `penstock up` runs.")
+    pipeline: tuple[Pipeline, ...] = Field(
+        default=(),
+        description="Spark pipelines that `penstock up` runs.  `penstock up` takes up changes while it runs.",
+    )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
 

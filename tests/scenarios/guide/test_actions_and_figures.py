@@ -1,4 +1,4 @@
-"""What actions watch, what they cannot watch here, and the figures of a queue: rows of docs/amps.md."""
+"""What actions watch, what they cannot watch here, and the figures of a queue: rows of docs/proofs/amps.md."""
 
 from __future__ import annotations
 

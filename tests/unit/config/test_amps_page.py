@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.config.ampsconfig.elements import QUEUE
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "amps.md").read_text()
+PAGE = (ROOT / "docs" / "proofs" / "amps.md").read_text()
 
 
 def test_every_element_of_a_queue_has_a_row() -> None:

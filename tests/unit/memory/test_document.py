@@ -1,4 +1,4 @@
-"""`docs/massive-queues.md` names a test for each sentence, and each of them exists."""
+"""`docs/proofs/massive-queues.md` names a test for each sentence, and each of them exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_row_names_tests_that_exist() -> None:
-    text = (ROOT / "docs/massive-queues.md").read_text()
+    text = (ROOT / "docs/proofs/massive-queues.md").read_text()
     rows = [line for line in text[text.index("## The proposal") :].splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not row.startswith(("| ---", "| the proposal", "| question"))]
     assert len(rows) > 25

@@ -1,4 +1,4 @@
-"""The linked caches, sentence by sentence: `docs/massive-queues.md` names these tests."""
+"""The linked caches, sentence by sentence: `docs/proofs/massive-queues.md` names these tests."""
 
 from __future__ import annotations
 
