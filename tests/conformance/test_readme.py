@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -17,25 +19,81 @@ from penstock.testing.process import ServerProcess
 pytestmark = pytest.mark.conformance
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+TEXT = README.read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+SHELL = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+WAIT = """
+for query in spark.streams.active:
+    query.processAllAvailable()
+    print(query.lastProgress["sink"]["description"])
+    query.stop()
+"""
+"""Behind a program that only starts a stream."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path / "data") as one:
+        yield one
+
+
+def of_here(code: str, server: ServerProcess) -> str:
+    """The code with this server's addresses."""
+    return code.replace("amqp://guest:guest@localhost", server.amqp_url).replace(
+        "penstock://localhost", server.flight_url
+    )
 
 
 def test_there_is_code_to_run() -> None:
     assert len(BLOCKS) >= 2
 
 
-def test_every_block_runs(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server:
-        for number, block in enumerate(BLOCKS):
-            code = block.replace("amqp://guest:guest@localhost", server.amqp_url).replace(
-                "penstock://localhost", server.flight_url
-            )
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0, f"block {number}:\n{done.stderr}"
-            assert done.stdout.strip(), f"block {number} prints what it received"
+def test_every_block_runs(server: ServerProcess, tmp_path: Path) -> None:
+    with connect(server.flight_url) as client:
+        client.declare("invoices")
+    environment = {**os.environ, "PENSTOCK_URL": server.flight_url}
+    for number, block in enumerate(BLOCKS):
+        code = of_here(block, server) + (WAIT if "writeStream" in block else "")
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, cwd=tmp_path, env=environment
+        )
+        assert done.returncode == 0, f"block {number}:\n{done.stderr}"
+        assert done.stdout.strip(), f"block {number} prints what it received"
+    with connect(server.flight_url) as client:
+        kinds = {
+            kind for batch in client.log_batches(1) for kind in cast("list[int]", batch.column("kind").to_pylist())
+        }
+    assert Kind.PUBLISH in kinds
+    assert Kind.PUBLISH_TRANSIENT not in kinds  # it says that the message is on disk
+
+
+def test_the_first_message_and_what_is_asked_of_it(server: ServerProcess, tmp_path: Path) -> None:
+    first, asked, _make = SHELL
+    install, serve, *commands = first.splitlines()
+    assert install.startswith("pip install ")
+    assert serve.startswith("penstock serve &")
+    assert len(commands) == 3
+    with connect(server.flight_url) as client:
+        client.declare("to-ship")
+    environment = {
+        **os.environ, "PENSTOCK_URL": server.flight_url,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    number = re.compile(r"(?<=message show )\d+")
+    said: list[str] = []
+    for line in [*commands, *asked.splitlines()]:
         with connect(server.flight_url) as client:
-            kinds = {
-                kind for batch in client.log_batches(1) for kind in cast("list[int]", batch.column("kind").to_pylist())
-            }
-        assert Kind.PUBLISH in kinds
-        assert Kind.PUBLISH_TRANSIENT not in kinds  # it says that the message is on disk
+            [message, *_] = client.replay("hello", "EPOCH") if said[1:] else [None]
+        command = number.sub(str(message.lsn if message else 0), line).replace("./data", str(server.data))
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment
+        )
+        assert done.returncode == 0, f"{command}:\n{done.stderr}"
+        said.append(done.stdout)
+    declared, published, consumed, explained, story, audited = said
+    assert "hello" in declared
+    assert "1 message published to hello" in published
+    assert consumed == '{"id": 1, "total": 9.5}\n'
+    assert "it has no consumer" in explained
+    assert all(word in story for word in ("published", "leased", "settled"))
+    assert "every guarantee held" in audited
