@@ -1,4 +1,4 @@
-"""The State of the World beside queues: keys, orders, pages, and what a subscriber is told.  Rows of docs/proofs/amps.md."""
+"""Records beside queues: keys, orders, pages, and what a subscriber is told.  Rows of docs/proofs/amps.md."""
 
 from __future__ import annotations
 
