@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -77,5 +78,6 @@ def test_every_guide_is_in_the_index() -> None:
 
 
 def test_the_page_of_settings_is_what_the_code_says() -> None:
-    made = subprocess.run([sys.executable, ROOT / "tools/settings_page.py", "--check"], check=False)
+    here = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    made = subprocess.run([sys.executable, ROOT / "tools/settings_page.py", "--check"], check=False, env=here)
     assert made.returncode == 0, "run tools/settings_page.py"
