@@ -13,9 +13,9 @@ import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
-from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.runs import Run, packed, sorted_chunk, view
 from penstock.core.queue.parts import NO_EXPIRY
+from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.queue.timed.due import expire_due
 from penstock.core.queue.timed.expiry import deadlines, queue_deadline
 from penstock.records.causes import TIME_LIMIT

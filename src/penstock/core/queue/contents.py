@@ -1,7 +1,6 @@
 """What is in a queue, where it stands, and the counts beside it.
 
-It moves messages between its parts and keeps the counts true; it decides nothing, writes no record and asks for no
-effect.  `core.queue.view` has the commands.
+It moves messages between its parts and stages, and keeps the counts true.  `core.queue.view` has the commands.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.core.effects import Sink
 from penstock.core.queue import lasting, weighing
 from penstock.core.queue import places as looking
 from penstock.core.queue.agenda import DISPATCH, LEASES, SHARES, TRIM
-from penstock.core.queue.barriers.barriers import hold_back, join_front
+from penstock.core.queue.barriers.barriers import join_front
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.order.runs import END, NEVER, Key, Run
+from penstock.core.queue.figures import Figures
+from penstock.core.queue.heeding import names, wants
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
 from penstock.core.queue.parts import (
     NO_BARRIERS,
     NO_DELAYS,
@@ -26,12 +28,16 @@ from penstock.core.queue.parts import (
     Parts,
 )
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.shares.shares import Shares
 from penstock.core.state.capture import Contained
+from penstock.records.causes import REPLACED
 from penstock.records.chunks import Chunk
+from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.target_list import TargetList
+    from penstock.core.queue.stages import Plan
 
 
 class Contents(Parts):
@@ -235,24 +241,46 @@ class Contents(Parts):
                 self.barriers.forget_delayed(late)
         return out
 
-    def put_back(self, run: Run) -> None:
-        """A run is ready again, at its place."""
-        if self.last_values is not None:
-            self.last_values.came_back(run)
-        if self.shares is not None:
-            offered = self.shares.come_back(self, run)
-            if offered is not None:
-                self._put_back(offered)
-        elif self.barriers is NO_BARRIERS:
-            self._put_back(run)
-        else:
-            for part in hold_back(self, run):
-                self._put_back(part)
+    # -- through the stages
 
-    def _put_back(self, run: Run) -> None:
-        if self.weight >= 0:
-            self.weight += self.sizes.total(run.chunk)
-        self.offer(run)
+    def stages(self) -> Plan:
+        """What messages pass on their way in and back."""
+        return self.plan or self.planned()
+
+    def planned(self) -> Plan:
+        """The same, worked out from its settings and from what stands where."""
+        raise NotImplementedError
+
+    def put_back(self, run: Run) -> None:
+        """A run is ready again, at its place, or waits in a stage before that."""
+        runs = [run]
+        for stage in self.stages().readmitting:
+            runs = [part for one in runs for part in stage.readmit(self, one)]
+        for part in runs:
+            if self.weight >= 0:
+                self.weight += self.sizes.total(part.chunk)
+            self.offer(part)
+
+    def come_back(self, runs: list[Run], sink: Sink) -> None:
+        """Runs that stand nowhere are ready again; some may find no room."""
+        for stage in self.stages().returning:
+            runs = stage.returned(self, runs, sink)
+        for run in runs:
+            run.deadline = 0
+            self.put_back(run)
+
+    def keep_away(self, run: Run, due: int) -> None:
+        """A run that failed is delayed until then (wall)."""
+        run.deadline, run.by = due, None
+        self.late().retry(run)
+        for stage in self.stages().delaying:
+            stage.delayed(self, run)
+
+    def left(self, runs: Sequence[Run]) -> None:
+        """These are out of the queue for good, wherever they stood."""
+        for stage in self.stages().leaving:
+            if stage.left(self, runs):
+                self.agenda |= DISPATCH
 
     def offer(self, run: Run) -> None:
         """Let consumers have this, which counts as ready already."""
@@ -263,6 +291,52 @@ class Contents(Parts):
             self.targets.came_back(run)
         run.by = None
         self.coming_back().push(run)
+
+    # -- gone
+
+    def forget(self, wanted: Chunk) -> int:
+        """Remove waiting messages without a record: another record already says that they are gone."""
+        runs = self.extract(wanted)
+        self.left(runs)
+        return sum(len(run.chunk) for run in runs)
+
+    def wants_letter(self, reason: str) -> bool:
+        """Whether messages that leave for this reason have somewhere to go; what a ring replaced, if that is asked."""
+        if reason == REPLACED:
+            return names(self.actions, reason)
+        if self.settings.letters_to(reason) is not None:
+            return True
+        reasons = reason.split(",")
+        return wants(self.actions, reasons)
+
+    def expire(
+        self,
+        runs: Sequence[Run],
+        reason: str,
+        sink: Sink,
+        by: str = "",
+        why: str = "",
+        dying: list[Letter] | None = None,
+    ) -> None:
+        """Let messages leave without success; they are counted in no state any more when this is called.
+
+        reason: causes of `records.causes`.  why: the words of who refused them.
+        dying: takes those that want a letter, instead of the queue's own.
+        """
+        if not runs:
+            return
+        self.left(runs)
+        if self.figures is None:
+            self.figures = Figures()
+        self.figures.expired(reason, sum(len(run.chunk) for run in runs))
+        if self.wants_letter(reason):
+            if dying is not None:
+                dying.append(Letter(list(runs), reason, by, why))
+            else:
+                self.mourned().add(Letter(list(runs), reason, by, why), sink)
+            return
+        header = Letter([], reason, by, why).header()
+        sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
 
     # -- leases and consumers
 

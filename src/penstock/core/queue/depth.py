@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.parts import NO_TAIL
+from penstock.core.queue.stages import Newcomers, Stage
 from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ class _BehindDepth(Stage):
         if room < len(chunk):
             queue.inactive_order().append(chunk[room:], solid=False)
         new.placed = True
+
+    def release(self, queue: Queue, now: Now, sink: Sink) -> None:
+        if queue.tail.count:
+            activate(queue, now, sink)
 
 
 BEHIND_DEPTH = _BehindDepth()

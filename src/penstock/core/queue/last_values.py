@@ -20,10 +20,10 @@ from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.keys import NO_KEY, key_of
 from penstock.core.queue.limits.trimming import drop
-from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.state.durable import Ints, flat
 from penstock.records.causes import REPLACED
 from penstock.records.chunks import Chunk, Now, as_chunk
@@ -200,6 +200,19 @@ class _Replacing(Stage):
         if queue.last_values is not None:
             keys = [0] * len(new) if new.last_keys is None else new.last_keys
             queue.last_values.add(queue, new.chunk, keys, new.gone)
+
+    def readmit(self, queue: Contents, run: Run) -> list[Run]:
+        if queue.last_values is not None:
+            queue.last_values.came_back(run)
+        return [run]
+
+    def delayed(self, queue: Contents, run: Run) -> None:
+        if queue.last_values is not None:
+            queue.last_values.came_back(run)
+
+    def prepare(self, queue: Queue, sink: Sink) -> None:
+        if queue.last_values is not None and queue.last_values.waiting:
+            queue.last_values.settle(queue, sink)
 
     def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
         if queue.last_values is not None:

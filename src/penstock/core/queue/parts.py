@@ -38,8 +38,8 @@ from penstock.records.settings import QueueSettings
 if TYPE_CHECKING:
     from penstock.core.queue.dedup import Dedup
     from penstock.core.queue.last_values import LastValues
-    from penstock.core.queue.newcomers import Stage
     from penstock.core.queue.older import Older
+    from penstock.core.queue.stages import Plan
 
 _NO_ARGUMENTS: dict[str, object] = {}
 NOTHING_RETURNED = Returned()
@@ -95,7 +95,7 @@ class Parts:
         self.ruling: Ruling | None = None  # what makes them of its own ones; None: they are its own
         self.limits = limits_of(settings)  # of what is ready; None without any
         self.redelivered_below = 0  # what is older may have been seen before an unclean stop
-        self.plan: tuple[Stage, ...] | None = None  # what newcomers pass (`taking`); None: worked out when some come
+        self.plan: Plan | None = None  # the stages that messages pass; None: `stages` works them out
         # positions
         self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
         self.ranking: Ranking | None = None  # some of them are not known, so nothing is delivered

@@ -1,5 +1,8 @@
 """Messages come in: they pass the stages that their queue has, stand in its order, and are offered to consumers.
 
+What comes back, or is due, passes the same stages from the first on (`Contents.come_back`, `put_back`); what came free
+is let go on from the last to the first (`Queue.offer_all`).
+
 | stage | before the next because |
 | --- | --- |
 | limits | what one gives way to another for shows within a batch: it says how many may be decided as a whole |
@@ -24,9 +27,9 @@ from penstock.core.queue.barriers.arrival import BEHIND_BARRIERS
 from penstock.core.queue.depth import BEHIND_DEPTH
 from penstock.core.queue.last_values import REPLACING
 from penstock.core.queue.limits.entry import BOUNDED
-from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.priority.arrival import BY_PRIORITY, RANKED
 from penstock.core.queue.shares.arrival import SHARED
+from penstock.core.queue.stages import Newcomers, Plan, Stage, plan_of
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes
 
@@ -57,9 +60,7 @@ def arrive(
     """Take messages (ascending, newer than all before), then dispatch.  What the others are: see `Newcomers`."""
     if not len(chunk):
         return
-    plan = queue.plan
-    if plan is None:
-        plan = queue.plan = tuple([stage for stage in STAGES if stage.present(queue)])
+    plan = queue.stages().stages
     if not plan and expires_at is None and not_before is None and barriers is None:
         if queue.is_due(now):
             queue.tick(now, sink)
@@ -83,6 +84,12 @@ def arrive(
             return
         _enter(queue, now, new.part(0, count), stages, sink)
         new = new.part(count, len(new))
+
+
+def plan(queue: Queue) -> Plan:
+    """The stages of a queue as it is now."""
+    queue.plan = out = plan_of(tuple([stage for stage in STAGES if stage.present(queue)]))
+    return out
 
 
 def _enter(queue: Queue, now: Now, new: Newcomers, stages: Sequence[Stage], sink: Sink) -> None:

@@ -29,31 +29,27 @@ from penstock.core.queue.administering import (
 )
 from penstock.core.queue.agenda import DISPATCH, LETTERS
 from penstock.core.queue.aside import set_aside
-from penstock.core.queue.barriers.release import looked, release
-from penstock.core.queue.depth import activate
+from penstock.core.queue.barriers.release import looked
 from penstock.core.queue.dispatching.attendance import looked as looked_first
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.dispatching.joining import pull, subscribe, unsubscribe
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.heeding import names, wants
 from penstock.core.queue.limits.entry import offer_first
-from penstock.core.queue.limits.trimming import trim
-from penstock.core.queue.order.runs import Run, pairs_body
+from penstock.core.queue.order.runs import Run
 from penstock.core.queue.parts import NO_CREDIT
-from penstock.core.queue.priority.ranking import go_on, rated
+from penstock.core.queue.priority.ranking import rated
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import settle
 from penstock.core.queue.settling.several import Acked, acknowledge, acknowledge_each, apart, together
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.surface import Surface
-from penstock.core.queue.taking import arrive
+from penstock.core.queue.taking import arrive, plan
 from penstock.core.queue.ticking import is_due, next_deadline, tick
 from penstock.core.queue.timed.due import depart
 from penstock.core.queue.timed.moving import stay_paused
-from penstock.records.causes import FORCED, REPLACED
+from penstock.records.causes import FORCED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
-from penstock.records.kinds import Kind
 
 
 class Queue(Surface):
@@ -65,6 +61,7 @@ class Queue(Surface):
     next_deadline = next_deadline
     tick = tick
     arrive = arrive
+    planned = plan
     subscribe = subscribe
     unsubscribe = unsubscribe
     pull = pull
@@ -120,9 +117,7 @@ class Queue(Surface):
         if self.is_due(now):
             self.tick(now, sink)
         affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying, cause)
-        replaced = self.last_values is not None and self.last_values.waiting  # what goes into back-off, too
-        ready = self.main.count or self.returned.count or self.shares is not None
-        if ready or self.free_credit or self.targets.lists or self.barriers.held or self.tail.count or replaced:
+        if self.main.count or self.returned.count or self.free_credit or self.targets.lists or self.stages().keeps:
             self.carry_on(now, sink)
         return affected
 
@@ -176,20 +171,16 @@ class Queue(Surface):
 
     def serve(self, now: Now, sink: Sink) -> None:
         """Let go what is over a limit, dispatch what is ready, and let filters look on."""
-        if self.limits is not None:
-            trim(self, sink)
+        for stage in self.stages().trimming:
+            stage.trim(self, sink)
         self.give_out(now, sink)
 
     def give_out(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and let filters look on."""
         if self.agenda:
             self.agenda &= ~DISPATCH
-        if self.last_values is not None and self.last_values.waiting:
-            self.last_values.settle(self, sink)
-        if self.ranking is not None:
-            go_on(self, sink)
-        if self.shares is not None:
-            self.shares.ask(self, sink)
+        for stage in self.stages().preparing:
+            stage.prepare(self, sink)
         self.offer_all(now, sink)
         self.look_on(now, sink)
 
@@ -203,10 +194,8 @@ class Queue(Surface):
                 depart(self, sink)
         elif self.settings.purge_on_no_consumers:
             drop_all(self, sink)
-        if self.tail.count:
-            activate(self, now, sink)
-        if self.barriers.held:
-            release(self, now, sink)
+        for stage in self.stages().releasing:
+            stage.release(self, now, sink)
 
     def look_on(self, now: Now, sink: Sink) -> None:
         """Have filters look at what they have not seen yet."""
@@ -215,15 +204,6 @@ class Queue(Surface):
         if self.attendance.looking and not self.targets.looking:
             looked_first(self, now)
             self.give_out(now, sink)
-
-    # -- gone
-
-    def forget(self, wanted: Chunk) -> int:
-        """Remove waiting messages without a record: another record already says that they are gone."""
-        runs = self.extract(wanted)
-        if self.shares is not None:
-            self.shares.left(self, runs)
-        return sum(len(run.chunk) for run in runs)
 
     # -- bodies
 
@@ -274,45 +254,6 @@ class Queue(Surface):
         if self.figures is None:
             self.figures = Figures()
         self.figures.letters_refused += count
-
-    def wants_letter(self, reason: str) -> bool:
-        """Whether messages that leave for this reason have somewhere to go; what a ring replaced, if that is asked."""
-        if reason == REPLACED:
-            return names(self.actions, reason)
-        if self.settings.letters_to(reason) is not None:
-            return True
-        reasons = reason.split(",")
-        return wants(self.actions, reasons)
-
-    def expire(
-        self,
-        runs: Sequence[Run],
-        reason: str,
-        sink: Sink,
-        by: str = "",
-        why: str = "",
-        dying: list[Letter] | None = None,
-    ) -> None:
-        """Let messages leave without success; they are counted in no state any more when this is called.
-
-        reason: causes of `records.causes`.  why: the words of who refused them.
-        dying: takes those that want a letter, instead of the queue's own.
-        """
-        if not runs:
-            return
-        if self.shares is not None and self.shares.left(self, runs):
-            self.agenda |= DISPATCH
-        if self.figures is None:
-            self.figures = Figures()
-        self.figures.expired(reason, sum(len(run.chunk) for run in runs))
-        if self.wants_letter(reason):
-            if dying is not None:
-                dying.append(Letter(list(runs), reason, by, why))
-            else:
-                self.mourned().add(Letter(list(runs), reason, by, why), sink)
-            return
-        header = Letter([], reason, by, why).header()
-        sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
 
 
 __all__ = ["Letter", "Queue"]

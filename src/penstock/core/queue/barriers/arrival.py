@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue.arrival import append_around, append_rest
-from penstock.core.queue.barriers.barriers import Barrier
-from penstock.core.queue.newcomers import Newcomers, Stage
-from penstock.core.queue.order.runs import sift, sorted_chunk
+from penstock.core.queue.barriers.barriers import Barrier, hold_back
+from penstock.core.queue.barriers.release import release
+from penstock.core.queue.order.runs import Run, sift, sorted_chunk
 from penstock.core.queue.parts import NO_BARRIERS
+from penstock.core.queue.stages import Newcomers, Stage
 from penstock.records.chunks import Chunk, Now
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
 
 
@@ -45,6 +47,16 @@ class _BehindBarriers(Stage):
             barriers.dormant.update(lsn for lsn in marked if _among(new.delayed, lsn))
             barriers.delay(new.delayed, 1)
         new.placed = True
+
+    def readmit(self, queue: Contents, run: Run) -> list[Run]:
+        return list(hold_back(queue, run))
+
+    def delayed(self, queue: Contents, run: Run) -> None:
+        queue.barriers.delay(run.chunk, 1)
+
+    def release(self, queue: Queue, now: Now, sink: Sink) -> None:
+        if queue.barriers.held:
+            release(queue, now, sink)
 
 
 BEHIND_BARRIERS = _BehindBarriers()

@@ -195,8 +195,9 @@ def _settle(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[R
     _count(queue, now, total)
     if queue.shares is not None:
         queue.shares.freed(runs)
-        if queue.shares.left(queue, runs) or queue.shares.tenants is not None:
+        if queue.shares.tenants is not None:
             queue.agenda |= DISPATCH
+    queue.left(runs)
     if keep:
         queue.outstanding += total
         if consumer.shared is not None:

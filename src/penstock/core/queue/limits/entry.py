@@ -8,15 +8,16 @@ from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH, TRIM
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.limits.limits import limits_of
-from penstock.core.queue.limits.ring import enter_scheduled, replace
+from penstock.core.queue.limits.ring import enter_scheduled, replace, returning
 from penstock.core.queue.limits.trimming import trim
-from penstock.core.queue.newcomers import Newcomers, Stage
-from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.queue.timed.due import end_retries, end_scheduled, expire_due
 from penstock.records.causes import MAXLEN
 from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
 
 
@@ -47,6 +48,13 @@ class _Bounded(Stage):
         if limits.size < NEVER and queue.weight + queue.sizes.total(chunk) > limits.size:
             fits = 1
         return min(len(chunk), max(fits, 1))
+
+    def returned(self, queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
+        limits = queue.limits
+        return runs if limits is None or limits.ring == NEVER else returning(queue, runs, sink)
+
+    def trim(self, queue: Queue, sink: Sink) -> None:
+        trim(queue, sink)
 
     def begin(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
         """Finish what has begun, as far as it matters.

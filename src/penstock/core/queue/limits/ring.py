@@ -23,16 +23,17 @@ from penstock.records.chunks import Now, as_chunk
 from penstock.records.kinds import HEAD, Kind
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
 
 
-def replace(queue: Queue, count: int, sink: Sink) -> None:
+def replace(queue: Contents, count: int, sink: Sink) -> None:
     """So many arrivals stay where the ring has no room for them: as many others go from the head."""
     if count > 0:
         drop(queue, take_yielding(queue, count), REPLACED, sink)
 
 
-def returning(queue: Queue, runs: list[Run], sink: Sink) -> list[Run]:
+def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
     """Of what comes back those that the ring has room for, the newest; the others are replaced.
 
     Their return is logged and they are in no state when this is called.

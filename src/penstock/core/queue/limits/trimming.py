@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH, TRIM
+from penstock.core.queue.agenda import TRIM
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, view
 from penstock.core.queue.priority.order import PriorityOrder
@@ -32,6 +32,7 @@ from penstock.records.causes import MAXLEN, REPLACED
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
 
 
@@ -39,7 +40,7 @@ LOOK = 1024
 """Messages at the head whose sizes are looked at together."""
 
 
-def take_yielding(queue: Queue, count: int) -> list[Run]:
+def take_yielding(queue: Contents, count: int) -> list[Run]:
     """Take up to `count` of those that give way first, in that order."""
     if queue.shares is not None:
         return _of_all(queue, count)
@@ -57,7 +58,7 @@ def take_yielding(queue: Queue, count: int) -> list[Run]:
     return out
 
 
-def _of_the_lowest(queue: Queue, main: PriorityOrder, count: int) -> list[Run]:
+def _of_the_lowest(queue: Contents, main: PriorityOrder, count: int) -> list[Run]:
     """Some of the lowest priority, the oldest first."""
     returned = queue.returned
     back: PriorityReturned | None = returned if isinstance(returned, PriorityReturned) and returned.count else None
@@ -76,7 +77,7 @@ def _of_the_lowest(queue: Queue, main: PriorityOrder, count: int) -> list[Run]:
     return back.extract(one)
 
 
-def _of_all(queue: Queue, count: int) -> list[Run]:
+def _of_all(queue: Contents, count: int) -> list[Run]:
     """The same where some that are ready stand in lines behind others: of several at once all are looked at."""
     shares = queue.shares
     assert shares is not None
@@ -97,7 +98,7 @@ def _of_all(queue: Queue, count: int) -> list[Run]:
     return queue.extract(packed(chosen)) if len(chosen) else []
 
 
-def heavy(queue: Queue, excess: int, most: int) -> int:
+def heavy(queue: Contents, excess: int, most: int) -> int:
     """How many of those that give way first have so many bytes together; some of them where that is not known."""
     main = queue.main
     if queue.shares is not None or queue.returned.count or not main.count or isinstance(main, PriorityOrder):
@@ -147,7 +148,7 @@ def _have_room(queue: Queue) -> bool:
     return any(one.room > 0 and not one.paused for level in queue.roster.levels for one in level)
 
 
-def drop(queue: Queue, runs: Sequence[Run], reason: str, sink: Sink) -> None:
+def drop(queue: Contents, runs: Sequence[Run], reason: str, sink: Sink) -> None:
     """These gave way; they are counted in no state any more when this is called."""
     if not runs:
         return
@@ -162,6 +163,5 @@ def drop(queue: Queue, runs: Sequence[Run], reason: str, sink: Sink) -> None:
     if queue.wants_letter(reason):
         queue.expire(runs, reason, sink)
     else:
-        if queue.shares is not None and queue.shares.left(queue, runs):
-            queue.agenda |= DISPATCH
+        queue.left(runs)
         sink.record(Kind.DROP, queue.name, {"reason": reason}, pairs_body(queue.id, runs))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
-from penstock.core.queue.newcomers import Newcomers, Stage
 from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.priority.ranking import go_on
 from penstock.core.queue.priority.ranks import DEAD_MOST, LOWEST
+from penstock.core.queue.stages import Newcomers, Stage
 from penstock.records.chunks import Chunk, Now, as_chunk
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class _Ranked(Stage):
         if known.count > 2 * living + DEAD_MOST and queue.older is None and not known.forgetting:
             known.begin_to_forget(queue.living_pieces())
         known.add(new.chunk, [LOWEST] * len(new) if new.ranks is None else new.ranks)
+
+    def prepare(self, queue: Queue, sink: Sink) -> None:
+        if queue.ranking is not None:
+            go_on(queue, sink)
 
 
 class _ByPriority(Stage):

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink, Verb
 from penstock.core.queue.heeding import exact_body, gone
-from penstock.core.queue.limits.ring import returning
-from penstock.core.queue.order.runs import NEVER, Run, pairs_body, sift, sorted_chunk
+from penstock.core.queue.order.runs import Run, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import Tally, back_off, spent
 from penstock.core.queue.settling.leases import SLOT
 from penstock.records.causes import FORCED, TIME_LIMIT
@@ -52,22 +51,9 @@ def settle(
     Without `by` the deliveries of the `client` are its own.  What was delivered at most once is no longer in the queue:
     whatever its receiver says frees a place in its backlog, and nothing but an ack reaches what was not delivered yet.
     """
-    runs: list[Run] = []
-    stale: list[Chunk] = []
-    affected = 0
+    runs, stale, affected = _held(queue, by, chunks)
     if by is not None:
-        for chunk in chunks:
-            if len(chunk):
-                held, missing = by.leases.take(chunk)
-                runs += held
-                stale += missing
-        if runs:
-            affected, slots = queue.freed(by, runs)
-            if slots:
-                runs = [run for run in runs if run.place != SLOT]
         client = client or by.client
-    else:
-        stale = [chunk for chunk in chunks if len(chunk)]
     if stale:
         elsewhere = 0
         if verb in (Verb.ACK, Verb.EXPIRE) or by is None:
@@ -81,20 +67,7 @@ def settle(
         return affected
     named = client or (by.tag if by is not None else "")
     if verb is Verb.ACK:
-        if queue.shares is not None:
-            queue.shares.left(queue, runs)
-        header = {"by": named} if named else None
-        body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
-        settled = sink.record(Kind.SETTLE, queue.name, header, body)
-        if queue.actions:
-            gone(queue, runs, settled, sink)
-        figures = queue.figures
-        if figures is None:  # nothing of it was delivered yet
-            figures = queue.counted(now.mono)
-        figures.acked += affected
-        figures.unsampled += affected
-        if figures.unsampled >= figures.step:
-            figures.sample(now.mono, runs[0])
+        _done(queue, now, runs, affected, named, sink)
     elif verb is Verb.EXPIRE:
         queue.expire(runs, cause, sink, by=named, why=reason or "", dying=dying)
     else:
@@ -106,42 +79,80 @@ def settle(
     return affected
 
 
+def _held(queue: Queue, by: Consumer | None, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk], int]:
+    """Take what this consumer holds of the chunks: what is in the queue, what it does not hold, how many it held."""
+    runs: list[Run] = []
+    if by is None:
+        return runs, [chunk for chunk in chunks if len(chunk)], 0
+    stale: list[Chunk] = []
+    for chunk in chunks:
+        if len(chunk):
+            held, missing = by.leases.take(chunk)
+            runs += held
+            stale += missing
+    if not runs:
+        return runs, stale, 0
+    count, slots = queue.freed(by, runs)
+    return [run for run in runs if run.place != SLOT] if slots else runs, stale, count
+
+
+def _done(queue: Queue, now: Now, runs: list[Run], count: int, named: str, sink: Sink) -> None:
+    """These were acknowledged: so many, with what was in the queue no more."""
+    queue.left(runs)
+    body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
+    settled = sink.record(Kind.SETTLE, queue.name, {"by": named} if named else None, body)
+    if queue.actions:
+        gone(queue, runs, settled, sink)
+    count_acked(queue, now, runs[0], count)
+
+
+def count_acked(queue: Queue, now: Now, run: Run, count: int) -> None:
+    """So many were acknowledged, among them this run."""
+    figures = queue.figures
+    if figures is None:  # nothing of it was delivered yet
+        figures = queue.counted(now.mono)
+    figures.acked += count
+    figures.unsampled += count
+    if figures.unsampled >= figures.step:
+        figures.sample(now.mono, run)
+
+
 def _elsewhere(
     queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | None, client: str
 ) -> tuple[list[Run], int]:
     """Take these from other holders if that is allowed, and from ready and delayed; and how many slots that freed."""
     out: list[Run] = []
     slots = 0
-    strict = queue.settings.leasing == "strict"
     kept = queue.settings.non_destructive  # only slots are freed
     once = kept or queue.settings.semantics == "at-most-once"
+    own = client if once and by is None else ""  # whose slots are meant, too
     for chunk in chunks:
         left = [chunk]
-        for holder in list(queue.holders()):
-            if holder is by or holder.fenced or (strict and (by is not None or not client or holder.client != client)):
-                continue
+        for holder in _others(queue, by, client):
             rest: list[Chunk] = []
             for part in left:
-                if once and by is None and client and holder.client == client:
-                    held, missing = holder.leases.take(part)
-                    slots += sum(len(run.chunk) for run in held if run.place == SLOT)
-                    out += [run for run in held if run.place != SLOT]
-                else:
-                    held, missing = _unless_slots(holder, part)
-                    out += held
+                held, missing = holder.leases.take(part) if own and holder.client == own else _leased(holder, part)
+                slots += sum([len(run.chunk) for run in held if run.place == SLOT])
+                out += [run for run in held if run.place != SLOT]
                 rest += missing
                 if held:
                     queue.freed(holder, held)
             left = rest
-        if kept:
-            continue
-        if verb is Verb.ACK or (verb is Verb.EXPIRE and not once):
+        if not kept and (verb is Verb.ACK or (verb is Verb.EXPIRE and not once)):
             for part in left:
                 out += queue.extract(part)
     return out, slots
 
 
-def _unless_slots(holder: Consumer, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
+def _others(queue: Queue, by: Consumer | None, client: str) -> list[Consumer]:
+    """Those from whom `by`, or this client, may take what they hold."""
+    others = [one for one in queue.holders() if one is not by and not one.fenced]
+    if queue.settings.leasing != "strict":
+        return others
+    return [one for one in others if one.client == client] if by is None and client else []
+
+
+def _leased(holder: Consumer, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
     """What another consumer leases of the chunk; slots of what was delivered at most once are its own affair."""
     held = [
         inside
@@ -172,39 +183,17 @@ def give_back(
 
     The runs are no longer leased.  `delay`: microseconds to stay away, instead of the queue's back-off.
     """
-    settings = queue.settings
-    back: dict[int, list[Run]] = {}
-    dead: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=_first):
-        old = run.tally
-        if failed or cancelled or unseen:
-            run.tally = Tally(old.deliveries, old.failures + failed, old.cancels + cancelled, old.unseen + unseen)
-        reasons = spent(run.tally, settings)
-        late = queue.expiry.overdue(run.chunk, now.wall)
-        if late is not None:
-            inside, outside, slices = sift(run.chunk, late)
-            assert inside is not None
-            dead.setdefault(",".join((TIME_LIMIT, *reasons)), []).append(run.part(inside, slices))
-            rest = [run.part(part, slices) for part in outside]
-        else:
-            rest = [run]
-        if reasons:
-            if rest:
-                dead.setdefault(",".join(reasons), []).extend(rest)
-            continue
-        for part in rest:
-            wait = delay
-            if wait is None:
-                retry = settings.retry
-                wait = (
-                    back_off(retry, run.tally.failures, queue.id, part.chunk[0]) if failed and retry is not None else 0
-                )
-            back.setdefault(_due(queue, now.wall + wait) if wait > 0 else 0, []).append(part)
     header: dict[str, object] = {"cause": cause, "failed": failed, "cancelled": cancelled}
     if unseen:
         header["unseen"] = True
     if why:
         header["why"] = why
+    runs = sorted(runs, key=_first)
+    if failed or cancelled or unseen:
+        for run in runs:
+            old = run.tally
+            run.tally = Tally(old.deliveries, old.failures + failed, old.cancels + cancelled, old.unseen + unseen)
+    back, dead = _judged(queue, now, runs, failed, delay)
     for reason, lost in dead.items():
         if queue.wants_letter(reason):
             # the counts outlive a crash before the letter is written
@@ -213,18 +202,40 @@ def give_back(
     for due, kept in back.items():
         told = {**header, "not_before": due} if due else header
         sink.record(Kind.RETURN, queue.name, told, pairs_body(queue.id, kept))
-        if not due and queue.limits is not None and queue.limits.ring < NEVER:
-            kept = returning(queue, kept, sink)
-        for part in kept:
-            if due:
-                part.deadline, part.by = due, None
-                queue.late().retry(part)
-                if queue.last_values is not None:
-                    queue.last_values.came_back(part)
-                queue.barriers.delay(part.chunk, 1)
-            else:
-                part.deadline = 0
-                queue.put_back(part)
+        if due:
+            for part in kept:
+                queue.keep_away(part, due)
+        else:
+            queue.come_back(kept, sink)
+
+
+def _judged(
+    queue: Queue, now: Now, runs: Sequence[Run], failed: bool, delay: int | None
+) -> tuple[dict[int, list[Run]], dict[str, list[Run]]]:
+    """What goes back, by the moment at which it is ready again (0: at once), and what does not, by the reasons."""
+    back: dict[int, list[Run]] = {}
+    dead: dict[str, list[Run]] = {}
+    retry = queue.settings.retry
+    for run in runs:
+        reasons = spent(run.tally, queue.settings)
+        rest = [run]
+        late = queue.expiry.overdue(run.chunk, now.wall)
+        if late is not None:
+            inside, outside, slices = sift(run.chunk, late)
+            assert inside is not None
+            dead.setdefault(",".join((TIME_LIMIT, *reasons)), []).append(run.part(inside, slices))
+            rest = [run.part(part, slices) for part in outside]
+        if reasons:
+            if rest:
+                dead.setdefault(",".join(reasons), []).extend(rest)
+            continue
+        for part in rest:
+            wait = delay
+            if wait is None:
+                again = retry if failed else None
+                wait = 0 if again is None else back_off(again, run.tally.failures, queue.id, part.chunk[0])
+            back.setdefault(_due(queue, now.wall + wait) if wait > 0 else 0, []).append(part)
+    return back, dead
 
 
 def _due(queue: Queue, due: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.effects import Sink, Verb
 from penstock.core.queue.order.runs import Run, pairs_body
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.settling.settle import settle
+from penstock.core.queue.settling.settle import count_acked, settle
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.kinds import Kind
 
@@ -29,8 +29,7 @@ Acked: TypeAlias = "tuple[Consumer, Sequence[Chunk]]"
 def together(queue: Queue) -> bool:
     """Whether nothing can be granted, moved or told between the acks of two consumers."""
     return not (
-        queue.ready or queue.sharing or queue.free_credit or queue.actions or queue.tail.count or queue.barriers.held
-        or queue.shares is not None or queue.last_values is not None
+        queue.ready or queue.sharing or queue.free_credit or queue.actions or queue.stages().keeps
     )  # fmt: skip
 
 
@@ -134,12 +133,7 @@ def _record(queue: Queue, now: Now, runs: Sequence[Run], named: str, sink: Sink)
     if not runs:
         return
     sink.record(Kind.SETTLE, queue.name, {"by": named} if named else None, _body(queue.id, runs))
-    count = sum([len(run.chunk) for run in runs])
-    figures = queue.counted(now.mono)
-    figures.acked += count
-    figures.unsampled += count
-    if figures.unsampled >= figures.step:
-        figures.sample(now.mono, runs[0])
+    count_acked(queue, now, runs[0], sum([len(run.chunk) for run in runs]))
 
 
 def _body(queue: int, runs: Sequence[Run]) -> bytes:

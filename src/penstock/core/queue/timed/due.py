@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import ATTEMPTS, DISPATCH
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.ring import returning
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.queue.settling.attempts import spent
@@ -73,11 +72,7 @@ def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
         sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
         for run in runs:
             queue.barriers.delay(run.chunk, -1)
-            run.deadline = 0
-        if queue.limits is not None and queue.limits.ring < NEVER:
-            runs = returning(queue, runs, sink)
-        for run in runs:
-            queue.put_back(run)
+        queue.come_back(runs, sink)
 
 
 def expire_due(queue: Queue, now: Now, sink: Sink) -> None:

@@ -90,8 +90,7 @@ def _dropped(queue: Queue, runs: Sequence[Run], header: dict[str, object], sink:
     """Say that these, which are in no place any more, have left the queue; how many."""
     if not runs:
         return 0
-    if queue.shares is not None:
-        queue.shares.left(queue, runs)
+    queue.left(runs)
     sink.record(Kind.DROP, queue.name, header, pairs_body(queue.id, runs))
     count = sum(len(run.chunk) for run in runs)
     if queue.figures is None:

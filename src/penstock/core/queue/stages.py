@@ -1,23 +1,25 @@
-"""Messages on their way into a queue, and the stages that they pass.
+"""Messages on their way into a queue, or back into it, and the stages that they pass.
 
-A stage lets newcomers through, keeps some of them, or has them decided in parts.  It knows the newcomers and its own
-part of the queue, and no other stage; in which order stages stand, and why, is told in `core.queue.taking`.
+A stage lets messages through, keeps some of them, or has them decided in parts.  It knows its own part of the queue,
+and no other stage; in which order stages stand, and why, is told in `core.queue.taking`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.order.runs import sift, sorted_chunk, view
+from penstock.core.queue.order.runs import Run, sift, sorted_chunk, view
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.shares.staging import Told
     from penstock.core.queue.view import Queue
 
@@ -113,7 +115,9 @@ def _some(column: Sequence[T] | None, start: int, stop: int) -> Sequence[T] | No
 
 
 class Stage:
-    """One of those that newcomers pass.  What is not told here a stage need not do."""
+    """One of those that messages pass on their way in, and again when they come back.  What is not told here a stage
+    need not do, and then nobody asks it (`Plan`).
+    """
 
     def present(self, queue: Queue) -> bool:
         """Whether the queue has it: once something is set or stands there.  It may still let everything through.
@@ -121,6 +125,8 @@ class Stage:
         One that is of no setting comes with those who want it alone.
         """
         return False
+
+    # -- newcomers
 
     def wanted(self, new: Newcomers) -> bool:
         """Whether these newcomers bring it with them."""
@@ -144,3 +150,68 @@ class Stage:
 
     def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
         """Filters are asked, too.  Told to the last stage first."""
+
+    # -- what was in the queue before
+
+    def returned(self, queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
+        """Of what comes back together, and stands nowhere, that which may stay; the others are gone."""
+        return runs
+
+    def readmit(self, queue: Contents, run: Run) -> list[Run]:
+        """What of a run that is ready again, or due, goes on; the rest is kept here."""
+        return [run]
+
+    def delayed(self, queue: Contents, run: Run) -> None:
+        """A run that came back stays away for a while."""
+
+    def left(self, queue: Contents, runs: Sequence[Run]) -> bool:
+        """These are out of the queue for good, wherever they stood; whether others are offered in their stead."""
+        return False
+
+    # -- every command
+
+    def trim(self, queue: Queue, sink: Sink) -> None:
+        """Let go what is too much; nothing is given out before that is over."""
+
+    def prepare(self, queue: Queue, sink: Sink) -> None:
+        """Something is about to be given out."""
+
+    def release(self, queue: Queue, now: Now, sink: Sink) -> None:
+        """Everybody was offered something: let go on what came free by that.  Asked of the last stage first."""
+
+
+class Plan:
+    """The stages of a queue in their order, and for each verb those of them that have it."""
+
+    __slots__ = (
+        "delaying",
+        "keeps",
+        "leaving",
+        "preparing",
+        "readmitting",
+        "releasing",
+        "returning",
+        "stages",
+        "trimming",
+    )
+
+    def __init__(self, stages: tuple[Stage, ...]) -> None:
+        self.stages = stages
+        self.returning = _with(stages, "returned")
+        self.readmitting = _with(stages, "readmit")
+        self.delaying = _with(stages, "delayed")
+        self.leaving = _with(stages, "left")
+        self.trimming = _with(stages, "trim")
+        self.preparing = _with(stages, "prepare")
+        self.releasing = _with(stages, "release")[::-1]
+        self.keeps = bool(self.preparing or self.releasing)  # something may go on although nothing is offered
+
+
+def _with(stages: tuple[Stage, ...], verb: str) -> tuple[Stage, ...]:
+    return tuple([stage for stage in stages if getattr(type(stage), verb) is not getattr(Stage, verb)])
+
+
+@lru_cache
+def plan_of(stages: tuple[Stage, ...]) -> Plan:
+    """One for all queues with these."""
+    return Plan(stages)
