@@ -136,7 +136,7 @@ class FlightHouse:
             read_cold=self._read_cold,
         )
         self.engine.walked.ahead.off = self._off_the_loop
-        self.engine.judges.off = self.engine.scans.off = self.engine.keyings.off = self._off_the_loop
+        self.engine.judges.off = self.engine.scans.off = self.engine.backfills.off = self._off_the_loop
         if self.bulk is not None:
             self.engine.judges.ask = self.engine.scans.ask = self.bulk.call
         self.log.on_durable = self.engine.durable

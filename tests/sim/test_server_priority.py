@@ -58,7 +58,7 @@ class Aside:
     def __init__(self, life: Life) -> None:
         self.life = life
         self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-        life.engine.judges.off = life.engine.scans.off = life.engine.rates.off = self.start
+        life.engine.judges.off = life.engine.scans.off = life.engine.backfills.off = self.start
 
     def start(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.waiting.append((work, done))

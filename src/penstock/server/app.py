@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Rows
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.filters.evaluating import Ask
     from penstock.server.flight.door import FlightDoor, FlightLimits
     from penstock.server.http.door import HttpDoor
     from penstock.server.tls.keeping import Keeper as TlsKeeper
@@ -202,14 +201,13 @@ class Server:
                 shares=self.shares,
             )
             pools = self.pools
-            self.engine.scans.off = pools.off(pools.scanning)
-            self.engine.rates.off = self.engine.keyings.off = self.engine.recoveries.off = self.engine.scans.off
-            self.engine.views.run_off(self.engine.scans.off)
-            self.engine.walked.ahead.off = pools.off(pools.reading)
-            self.engine.judges.off = pools.off(pools.judging)
-            self.engine.replays.off = pools.off(pools.replaying)
-            self.engine.acts.steps.off = pools.off(pools.judging)
-            self.engine.acts.steps.aside = pools.off(pools.acting)
+            self.engine.run_off(
+                judging=pools.off(pools.judging),
+                scanning=pools.off(pools.scanning),
+                replaying=pools.off(pools.replaying),
+                reading=pools.off(pools.reading),
+                acting=pools.off(pools.acting),
+            )
             self.engine.acts.steps.say = self.say
             self.engine.acts.steps.allow_execute = settings.server.allow_execute
             self.log.on_durable = self.engine.durable
@@ -238,7 +236,7 @@ class Server:
             from penstock.server.flight.door import FlightDoor
 
             self.bulk = Bulk(data, budget=settings.server.memory)
-            self.ask_bulk(self.bulk.call)
+            self.engine.ask_of(self.bulk.call)
             elsewhere = Compactor(self.bulk)
             if settings.log.archive is not None:
                 from penstock.server.upkeep.archive import Archiving
@@ -248,7 +246,8 @@ class Server:
                     self.log, settings.log.archive, Path(data), self.bulk, pools.reading,
                     self.engine.promised, self.engine.clock.wall,
                 )  # fmt: skip
-                self.engine.archive, self.engine.past = archive, Whole(self.log, archive, self.bulk)
+                self.engine.archive, self.engine.archived = archive, archive.has
+                self.engine.past = Whole(self.log, archive, self.bulk)
             self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
             self.engine.keeper = self.keeper
             self.pace = self.keeper.pace
@@ -339,11 +338,6 @@ class Server:
             cache=min(CACHE_MOST, memory // 8),
             batch_bytes=min(BATCH_MOST, memory // 16),  # who reads a row holds its batch
         )
-
-    def ask_bulk(self, ask: Ask | None) -> None:
-        """Whom threads ask for what may take long: the bulk child, or nobody."""
-        engine = self.engine
-        engine.recoveries.ask = engine.scans.ask = engine.judges.ask = engine.replays.ask = ask
 
     def _read_cold(self, lsns: Chunk, answer: Callable[[Rows], None], most: int = 0) -> None:
         """Rows from the log by a thread, answered on the loop."""

@@ -18,21 +18,21 @@ from penstock.records.chunks import as_chunk
 from penstock.records.entries import Rows
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 
 class Fetches:
     """The fetches of an engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._waiting = deque[Fetch]()
         self._reading = False
 
     @property
     def portion(self) -> int:
         """Bytes of one answer, about."""
-        return max(1, min(READ_BYTES, self._engine.bodies.budget.limit // 8))
+        return max(1, min(READ_BYTES, self._runtime.bodies.budget.limit // 8))
 
     def start(self, effect: Fetch) -> None:
         """Answer the core, at once where memory has everything, else in its turn."""
@@ -42,7 +42,7 @@ class Fetches:
             self._fetch(effect)
 
     def _fetch(self, effect: Fetch) -> None:
-        bodies = self._engine.bodies
+        bodies = self._runtime.bodies
         present, absent = bodies.rows(effect.chunk, effect.token.queue)
         if not absent:
             self._answer(effect, present, effect.chunk[-1])
@@ -62,9 +62,9 @@ class Fetches:
             while self._waiting and not self._reading:
                 self._fetch(self._waiting.popleft())
 
-        self._engine.read_cold(as_chunk(absent), done, most)
+        self._runtime.read_cold(as_chunk(absent), done, most)
 
     def _answer(self, effect: Fetch, rows: Rows, upto: int) -> None:
         rows = first_of(rows, bisect_right(rows.lsns, upto))
-        self._engine.core.fetched(self._engine.now(), effect.token, rows, upto)
-        self._engine.arm()
+        self._runtime.core.fetched(self._runtime.now(), effect.token, rows, upto)
+        self._runtime.arm()

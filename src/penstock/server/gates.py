@@ -3,14 +3,15 @@
 A delivery whose bodies are in memory goes straight through.  The first row that is nowhere in memory, or that the
 connection has no room for, closes the receiver's gate; whatever comes for the same gate waits behind it, until the
 loader has brought the rows or the connection takes bytes again.  What waited is judged anew before it is sent: nothing
-is delivered after its lease has ended.  It knows no protocol, no queue rule and nothing of durability.
+is delivered after its lease has ended.  A delivery whose removal or message has to be durable first waits for that
+before it comes to its gate.  It knows no protocol and no queue rule.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.target_list import TargetList as Matches
     from penstock.core.queue.view import Queue
     from penstock.memory.target_area import TargetList
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 
 SCATTERED = 8
@@ -45,7 +46,7 @@ class Receiver(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether its connection holds as many bytes as it may: what else there is waits for `Engine.reopen`."""
+        """Whether its connection holds as many bytes as it may: what else there is waits for `Gates.reopen`."""
         ...
 
     def deliver(self, effect: Deliver, piece: Piece) -> None:
@@ -78,24 +79,84 @@ class Fence:
 class Gates:
     """The gates of an engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._gates: dict[object, deque[tuple[Deliver, Chunk] | Fence]] = {}  # closed ones
         self._full: set[object] = set()  # of them, those whose connection takes no more bytes now
+        self._late: deque[Deliver | Fence] = deque()  # until an LSN is durable
+        self.sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
+        self._fences: list[Fence] = []  # of this turn
+        runtime.deliverers.append(self._lowest)
 
-    def waiting(self) -> Iterator[Chunk]:
-        """What waits behind gates."""
-        for gate in self._gates.values():
-            yield from (item[1] for item in gate if isinstance(item, tuple))
+    def _lowest(self) -> int | None:
+        """Of all that is on its way, decided in this turn, late, or behind a gate."""
+        items = (*self._runtime.core.effects, *self._late)
+        lows = [item.chunk[0] for item in items if isinstance(item, Deliver | DeliverEach)]
+        waiting = (item[1][0] for gate in self._gates.values() for item in gate if isinstance(item, tuple))
+        return min((*lows, *waiting), default=None)
+
+    # -- durability and turns
+
+    def grant(self, effect: Deliver) -> None:
+        """Send a delivery when what has to be durable before it is."""
+        runtime = self._runtime
+        if effect.after <= runtime.log.durable:
+            self.deliver(effect)
+        elif runtime.broken is None:
+            self._late.append(effect)
+            runtime.await_lsn(effect.after)
+            if at_most_once(effect):
+                self.sync_late = True
+
+    def after_deliveries(self, gate: object, callback: Callable[[], None]) -> None:
+        """Run `callback` when all that was granted so far to the receivers of this gate has reached them."""
+        self._fences.append(Fence(gate, callback))
+        self._runtime.arm()
+
+    def end_turn(self) -> None:
+        """All effects of a turn were performed."""
+        fences, self._fences = self._fences, []
+        for fence in fences:
+            if self._late:
+                self._late.append(fence)
+            else:
+                self._pass_on(fence)
+
+    def durable(self, lsn: int) -> None:
+        """Everything up to an LSN is durable: what waited for it goes."""
+        late = self._late
+        while late and (isinstance(late[0], Fence) or late[0].after <= lsn):
+            item = late.popleft()
+            if isinstance(item, Fence):
+                self._pass_on(item)
+            else:
+                self.deliver_again(item, item.chunk)
+
+    def break_down(self) -> None:
+        """Nothing more will be durable: late deliveries are sent all the same, but those of at-most-once queues."""
+        late, self._late = self._late, deque()
+        for item in late:
+            if isinstance(item, Fence):
+                self._pass_on(item)
+            elif not at_most_once(item):
+                self.deliver_again(item, item.chunk)
+
+    def forget(self) -> None:
+        """Nothing that waits is sent any more."""
+        self._late.clear()
+        self._gates.clear()
+        self._full.clear()
+
+    # -- through the gates
 
     def deliver(self, effect: Deliver) -> None:
         """Send what memory has; the first row that is not there closes the gate until the loader has brought it."""
-        if self._engine.broken is not None:
+        if self._runtime.broken is not None:
             effect.chunk = self._without_lost(effect, effect.chunk)
             if not len(effect.chunk):
                 return
         if effect.others:
-            self._engine.bodies.want_more(effect.chunk[0], effect.others)
+            self._runtime.bodies.want_more(effect.chunk[0], effect.others)
         receiver = receiver_of(effect.consumer)
         gate = self._gates.get(receiver.gate)
         if gate is not None:
@@ -111,10 +172,9 @@ class Gates:
     def deliver_each(self, effect: DeliverEach) -> None:
         """The same for messages of which each has a consumer of its own: together, where nothing is in their way."""
         receiver = receiver_of(effect.consumers[0])
-        if self._engine.broken is None and receiver.gate not in self._gates:
-            whole = self._engine.bodies.arrivals.whole(effect.chunk)
+        if self._runtime.broken is None and receiver.gate not in self._gates:
+            whole = self._runtime.bodies.arrivals.whole(effect.chunk)
             if whole is not None:
-                self._engine.delivered += len(effect.chunk)
                 receiver.deliver_each(effect, whole)
                 if effect.queue.ready or effect.queue.held:
                     for targets in {consumer.targets for consumer in effect.consumers}:
@@ -125,24 +185,22 @@ class Gates:
 
     def _send(self, effect: Deliver, chunk: Chunk, receiver: Receiver) -> Chunk | None:
         """Send rows in their order as far as they are in memory and the connection takes them; the rest, or None."""
-        whole = self._engine.bodies.arrivals.whole(chunk)
+        whole = self._runtime.bodies.arrivals.whole(chunk)
         if whole is not None:
-            self._engine.delivered += len(chunk)
             receiver.deliver(effect, whole)
             return None
         done, total = 0, len(chunk)
         key = effect.consumer.targets or effect.queue
-        for piece in self._engine.bodies.pieces(chunk, key, effect.queue.id):
+        for piece in self._runtime.bodies.pieces(chunk, key, effect.queue.id):
             if piece.bodies is None:
-                if scattered(piece.chunk) or not self._engine.log.at_hand(piece.chunk):
+                if scattered(piece.chunk) or not self._runtime.log.at_hand(piece.chunk):
                     return chunk[done:]
-                rows = self._engine.log.read(piece.chunk)
+                rows = self._runtime.log.read(piece.chunk)
                 done += len(piece.chunk) - len(rows)
                 piece = piece_of(rows, as_chunk(rows.lsns))
                 if not len(rows):
                     continue
             done += len(piece.chunk)
-            self._engine.delivered += len(piece.chunk)
             receiver.deliver(effect, piece)
             if done < total and receiver.full:
                 return chunk[done:]
@@ -159,8 +217,8 @@ class Gates:
                 if not isinstance(item, Fence) and item[0].consumer is effect.consumer:
                     wanted.append(item[1])
             one = self._list_of(effect.queue, effect.consumer.targets)
-            self._engine.loader.want(one, wanted, lambda: self._drain(gate))
-            self._engine.arm()
+            self._runtime.loader.want(one, wanted, lambda: self._drain(gate))
+            self._runtime.arm()
 
     def _drain(self, key: object) -> None:
         """Send what waits behind a gate, in order, until it is empty or has to wait again."""
@@ -178,10 +236,10 @@ class Gates:
             if receiver.full:
                 self._full.add(key)
                 return
-            if self._engine.loader.gone:
+            if self._runtime.loader.gone:
                 chunk = self._without_gone(effect, chunk)
             held = still_held(effect, chunk) if len(chunk) else chunk
-            if self._engine.broken is not None and len(held):
+            if self._runtime.broken is not None and len(held):
                 held = self._without_lost(effect, held)
             rest = self._send(effect, held, receiver) if len(held) else None
             if rest is not None:
@@ -191,29 +249,24 @@ class Gates:
             gate.popleft()
         else:
             del self._gates[key]
-        self._engine.flush()
+        self._runtime.flush()
 
     def _without_gone(self, effect: Deliver, chunk: Chunk) -> Chunk:
         """Without what the log cannot give: of that, nobody holds any more what is leased still (`log.damage`)."""
-        gone = self._engine.loader.gone
+        gone = self._runtime.loader.gone
         if gone.isdisjoint(chunk):
             return chunk
         unread = as_chunk([lsn for lsn in chunk if lsn in gone])
-        self._engine.core.set_aside(self._engine.now(), effect.consumer, unread)
-        self._engine.arm()
+        self._runtime.core.set_aside(self._runtime.now(), effect.consumer, unread)
+        self._runtime.arm()
         return as_chunk([lsn for lsn in chunk if lsn not in gone])
-
-    def forget(self) -> None:
-        """Nothing that waits is sent any more."""
-        self._gates.clear()
-        self._full.clear()
 
     def reopen(self, gate: object) -> None:
         """A connection takes bytes again: go on with what waited for that."""
         if gate in self._full:
             self._full.discard(gate)
-            self._engine.call_soon(lambda: self._drain(gate))
-            self._engine.arm()
+            self._runtime.call_soon(lambda: self._drain(gate))
+            self._runtime.arm()
 
     def deliver_again(self, effect: Deliver, chunk: Chunk, piece: Piece | None = None) -> None:
         """A delivery that had to wait: send what of it is still held on the same lease.
@@ -230,7 +283,7 @@ class Gates:
             )  # fmt: skip
             self.deliver(again)
 
-    def pass_on(self, fence: Fence) -> None:
+    def _pass_on(self, fence: Fence) -> None:
         gate = self._gates.get(fence.gate)
         if gate is not None:
             gate.append(fence)
@@ -239,23 +292,23 @@ class Gates:
 
     def _without_lost(self, effect: Deliver, chunk: Chunk) -> Chunk:
         """Take what a broken log has lost out of a delivery: it is shown to nobody, and takes nobody's credit."""
-        place = bisect_right(chunk, self._engine.log.durable)
+        place = bisect_right(chunk, self._runtime.log.durable)
         if place < len(chunk):
-            self._engine.core.settle(self._engine.now(), effect.queue, [chunk[place:]], Verb.ACK, by=effect.consumer)
-            self._engine.arm()
+            self._runtime.core.settle(self._runtime.now(), effect.queue, [chunk[place:]], Verb.ACK, by=effect.consumer)
+            self._runtime.arm()
         return chunk[:place]
 
     # -- what memory asks about positions
 
     def _list_of(self, queue: Queue, targets: Matches | None) -> TargetList:
         key = targets or queue
-        one = self._engine.bodies.area.lists.get(key)
-        return one if one is not None else self._engine.bodies.area.add(key, Upcoming(queue, targets))
+        one = self._runtime.bodies.area.lists.get(key)
+        return one if one is not None else self._runtime.bodies.area.add(key, Upcoming(queue, targets))
 
     def _look_after(self, queue: Queue, targets: Matches | None) -> None:
         """More is ready than was granted: have the loader see that its bodies are there in time."""
-        if reaches_back(queue, self._engine.bodies.arrivals.lacking):
-            self._engine.loader.look_after(self._list_of(queue, targets))
+        if reaches_back(queue, self._runtime.bodies.arrivals.lacking):
+            self._runtime.loader.look_after(self._list_of(queue, targets))
 
 
 def at_most_once(effect: Deliver) -> bool:

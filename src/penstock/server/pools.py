@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.server.filters.judging import Off
+    from penstock.server.runtime import Off
 
 logger = logging.getLogger("penstock.server")
 

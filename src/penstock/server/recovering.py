@@ -31,13 +31,13 @@ from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.records.recovery import parse_recovery_point
 from penstock.server.filters.evaluating import Ask, breathe, spent
-from penstock.server.filters.judging import Off, look
+from penstock.server.filters.judging import look
 
 if TYPE_CHECKING:
     from penstock.expr.scan import Scan as Scanner
     from penstock.log import Log
     from penstock.records.settings import QueueSettings
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Off, Runtime
 
 STEP_US = 100_000
 """A stretch is over when it has taken this long,"""
@@ -95,38 +95,38 @@ def time_of(recovery_point: str) -> int | None:
 class Recoveries:
     """The walk of an engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
         self.off: Off | None = None
         self.ask: Ask | None = None  # the bulk child, if there is one
         self._walking = False
         self._silent = dict[int, _Silence]()  # by queue: beyond what the core knows
-        engine.readers.append(self.floor)
+        runtime.readers.append(self.floor)
 
     def floor(self) -> int | None:
         """The lowest LSN that a pass may still ask for."""
-        floor = self.engine.core.passing_floor()
+        floor = self.runtime.core.passing_floor()
         return None if floor == LSN_LIMIT else floor
 
     def lsn_at(self, time: int) -> int:
         """The first LSN that was published at this time (microseconds) or later.  Reads the log; any thread."""
-        return lsn_at(self.engine.log, time)
+        return lsn_at(self.runtime.log, time)
 
     def start(self) -> None:
         """Some queue asks; the walk begins when all it may read is durable."""
-        until = max((one.until for one in self.engine.core.passes()), default=0)
-        self.engine.when_durable(until - 1, self._walk)
+        until = max((one.until for one in self.runtime.core.passes()), default=0)
+        self.runtime.when_durable(until - 1, self._walk)
 
     def _walk(self) -> None:
-        if self._walking or self.engine.broken is not None:
+        if self._walking or self.runtime.broken is not None:
             return
-        passes = self.engine.core.passes()
+        passes = self.runtime.core.passes()
         if not passes:
             self._silent.clear()
             return
         self._walking = True
         there = [self._further(one) for one in passes]
-        work = partial(look_for, self.engine.log, there, self.engine.clock.mono, self.ask)
+        work = partial(look_for, self.runtime.log, there, self.runtime.clock.mono, self.ask)
         if self.off is None:
             self._done(passes, there, work())
         else:
@@ -142,7 +142,7 @@ class Recoveries:
     def _done(self, passes: Sequence[Pass], there: Sequence[Pass], step: Step) -> None:
         self._walking = False
         found, upto = step
-        core, now = self.engine.core, self.engine.now()
+        core, now = self.runtime.core, self.runtime.now()
         for one, further, some in zip(passes, there, found, strict=True):
             if upto <= further.at:
                 continue
@@ -152,9 +152,9 @@ class Recoveries:
                 core.recovered(now, one, some, upto)
             else:
                 self._silent[one.queue] = _Silence((one.at, one.until), one.settings, upto, steps)
-        self.engine.arm()
+        self.runtime.arm()
         if core.passes():
-            self.engine.call_soon(self._walk)
+            self.runtime.call_soon(self._walk)
 
 
 def look_for(log: Log, passes: Sequence[Pass], mono: Callable[[], int], ask: Ask | None = None) -> Step:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 
 class Waiter:
@@ -30,8 +30,8 @@ class Waiter:
 class Rooms:
     """The lines of all full queues.  Belongs to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._lines: dict[Queue, deque[Waiter]] = {}
         self._going: Waiter | None = None  # whose turn it is
 
@@ -69,7 +69,7 @@ class Rooms:
         return line[0] if line else None
 
     def _waits(self, queue: Queue, size: int) -> bool:
-        return self._engine.broken is None and self._engine.core.holds_up(queue, size)
+        return self._runtime.broken is None and self._runtime.core.holds_up(queue, size)
 
     def _serve(self, queue: Queue) -> None:
         while (line := self._lines.get(queue)) and not self._waits(queue, line[0].size):

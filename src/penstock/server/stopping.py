@@ -57,7 +57,7 @@ class Stopping:
     async def end_calls(self) -> None:
         """The bulk child, then who waits for it or for anything else."""
         server, loop = self._server, self._server.loop
-        server.ask_bulk(None)  # what it was asked for is done in our threads, or not at all
+        server.engine.ask_of(None)  # what it was asked for is done in our threads, or not at all
         await loop.run_in_executor(None, server.bulk.close)
         await loop.run_in_executor(None, server.flight.close)
         server.flight.shut()

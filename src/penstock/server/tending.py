@@ -11,7 +11,7 @@ from penstock.core.queue.upcoming import Upcoming
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 FILLED_MOST = 256
 """Queues whose heads are read after a start, the deepest."""
@@ -23,36 +23,36 @@ REMEMBER = 1000
 class Tending:
     """The care for an engine's caches."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._remember_most = REMEMBER
 
     def takers(self, route: int) -> list[tuple[Queue, Upcoming]]:
         """The queues that a row's route names, each with what comes next in it."""
-        return [(queue, Upcoming(queue, None)) for queue in self._engine.core.takers(route)]
+        return [(queue, Upcoming(queue, None)) for queue in self._runtime.core.takers(route)]
 
     def fill_heads(self) -> None:
         """After a start nobody consumes yet: have the heads of the deepest queues in memory when somebody comes."""
-        engine = self._engine
-        deepest = nlargest(FILLED_MOST, (queue for queue in engine.core.queues() if queue.ready), key=_ready_of)
-        engine.loader.heads.fill(Upcoming(queue, None) for queue in deepest)
-        engine.arm()
+        runtime = self._runtime
+        deepest = nlargest(FILLED_MOST, (queue for queue in runtime.core.queues() if queue.ready), key=_ready_of)
+        runtime.loader.heads.fill(Upcoming(queue, None) for queue in deepest)
+        runtime.arm()
 
     def beat(self) -> None:
         """Once a second: caches let go what nobody wants, and keep to the budget; who waits for room looks again."""
-        engine = self._engine
-        bodies = engine.bodies
+        runtime = self._runtime
+        bodies = runtime.bodies
         bodies.sweep()
         bodies.keep_to_budget()
         if bodies.heads.remembered > self._remember_most:
-            there = {queue.id for queue in engine.core.queues()}
+            there = {queue.id for queue in runtime.core.queues()}
             bodies.heads.forget_all_but(there)
             self._remember_most = 2 * len(there) + REMEMBER
-        if bodies.trimmed and engine.loader.idle and -bodies.budget.over > bodies.budget.limit // 2:
+        if bodies.trimmed and runtime.loader.idle and -bodies.budget.over > bodies.budget.limit // 2:
             lines, bodies.trimmed = bodies.trimmed, {}
-            engine.loader.heads.fill(lines.values())
-        engine.look_for_room()
-        engine.arm()
+            runtime.loader.heads.fill(lines.values())
+        runtime.look_for_room()
+        runtime.arm()
 
 
 def _ready_of(queue: Queue) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.expr import TopicPattern
+from penstock.server.replaying.follower import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.replays import Asked
 from penstock.server.replaying.topics import Selection, selection_of
 from penstock.testing.arguments import check_text, check_topic
 from penstock.testing.instance import Instance

@@ -86,7 +86,7 @@ class Publishing(Running):
                 raise DiskFull("the log has no room")
             batch = make(instance)
             batch.delta = delta
-            while not engine.records.ready([batch], lambda: None):
+            while not engine.judges.ready([batch], lambda: None):
                 instance.run_turns()
             by = core.let_in(engine.now(), batch)[1] if core.blocking else None
             if by is not None:

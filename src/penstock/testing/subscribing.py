@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgument
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.binding import bound
 from penstock.expr.context import Context
-from penstock.server.replaying.replays import Asked
+from penstock.server.replaying.follower import Asked
 from penstock.server.sow.wish import Wish as RecordWish
 from penstock.server.views.watching import interval_of
 from penstock.testing.arguments import check_count, check_text, check_texts, check_topic, micros_of

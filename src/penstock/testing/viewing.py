@@ -22,10 +22,9 @@ class Viewing(Watching):
 
     def watch(self, instance: Instance, topic: str, client: str, wish: Wish) -> RecordSubscription | None:
         """Subscribe to rows or records; None when there are none of this name.  On the loop."""
-        from penstock.server.views.watching import watch_rows
 
         subscription = RecordSubscription(self, instance, topic, client, wish)
-        subscription.live = watch_rows(instance.engine.views, VHOST, topic, wish, subscription.taker())
+        subscription.live = instance.engine.views.watch(VHOST, topic, wish, subscription.taker())
         return super().watch(instance, topic, client, wish) if subscription.live is None else subscription
 
     def sow(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument, NotFound, PenstockError
-from penstock.server.sow.live import Live
+from penstock.server.sow.live import RecordWatch
 from penstock.server.sow.page_work import Event
 from penstock.server.sow.unkeyed import Unkeyed
 from penstock.server.sow.wish import Wish as RecordWish
@@ -158,12 +158,14 @@ class Watching(Records, Settling):
         subscription = RecordSubscription(self, instance, topic, client, wish)
         engine = instance.engine
         if found is None:
-            begin = partial(Unkeyed, engine, VHOST, *parted(instance, topic), wish)
-            subscription.live = watched(engine.views, wish, subscription.taker(), begin)
+            begin = partial(Unkeyed, engine.core, engine.replays, VHOST, *parted(instance, topic), wish)
+            subscription.live = watched(engine.views.alarms, wish, subscription.taker(), begin)
             return subscription
         if wish.delta and wish.select is not None:
             subscription.select = wish.select.with_paths(found.rule.paths)
-        subscription.live = watched(engine.views, wish, subscription.taker(), partial(Live, engine, found, wish))
+        subscription.live = watched(
+            engine.views, wish, subscription.taker(), partial(RecordWatch, engine, engine.replays, found, wish)
+        )
         return subscription
 
     def look_first(self, instance: Instance, queue: str, wish: RecordWish, subscription: Subscription) -> None:

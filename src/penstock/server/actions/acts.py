@@ -29,15 +29,16 @@ from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.server.actions.counting import Counts
 from penstock.server.actions.events import Chosen, Event, chosen_rows, joins, publisher_of
-from penstock.server.actions.ledger import Ledger
 from penstock.server.actions.portions import Portion
-from penstock.server.actions.removals import RecordWatch
+from penstock.server.actions.removals import RemovalWatch
 from penstock.server.actions.resuming import Resuming
-from penstock.server.actions.steps import EMPTY, HEADER, Run, Steps
+from penstock.server.actions.runs import EMPTY, Ledger, Run
+from penstock.server.actions.steps import HEADER, Steps
 from penstock.server.actions.timing import Timing
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
+    from penstock.server.filters.judging import Judges
+    from penstock.server.runtime import Runtime
 
 SLICE = 128
 """Actions that begin in one turn."""
@@ -49,18 +50,19 @@ PENDING_MOST = 1_000_000
 class Acts:
     """The actions of an engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        rules = engine.core.rules
+    def __init__(self, runtime: Runtime, judges: Judges) -> None:
+        self.runtime = runtime
+        self.judges = judges
+        rules = runtime.core.rules
         self._rules = rules
-        self.counts = Counts(engine.clock)
-        self.ledger = Ledger(engine)
-        self.resuming = Resuming(self)
-        self.steps = Steps(self)
-        self.timing = Timing(self)
+        self.counts = Counts(runtime.clock)
+        self.ledger = Ledger(runtime)
+        self.removals = RemovalWatch(runtime.core, rules, self.removed)
+        self.resuming = Resuming(runtime, self.ledger, self.removals, self.rules_of, self.resumed)
+        self.steps = Steps(runtime, judges, self.counts, self.ledger)
+        self.timing = Timing(runtime, self.due)
         self.publishes = bool(rules.publish)  # whether the journal has to be looked at
         self.delivers = bool(rules.deliver)
-        self.records = RecordWatch(self, rules)
         self._topics: dict[Topic, Chosen] = {}
         self._version = -1
         self._events: deque[Event] = deque()  # whose messages are not fetched yet, in order of what happened
@@ -70,7 +72,8 @@ class Acts:
         self._reading: Chunk = range(0)
         self._portion = Portion()
         self._scheduled = self._hooked = self._crowded = False
-        engine.readers.append(self._floor)
+        runtime.readers.append(self._floor)
+        runtime.on_checkpoint.append(self.ledger.note)
 
     # -- what happened
 
@@ -86,10 +89,10 @@ class Acts:
                         self._published(part, client)
 
     def _published(self, batch: Publishes, client: str) -> None:
-        if self._version != self.engine.core.topology_version:
+        if self._version != self.runtime.core.topology_version:
             self._topics.clear()
-            self._version = self.engine.core.topology_version
-        first, topics, hops = batch.first, batch.topics, self.engine.core.hops
+            self._version = self.runtime.core.topology_version
+        first, topics, hops = batch.first, batch.topics, self.runtime.core.hops
         known = hops.any(first, first + len(batch))
         if isinstance(topics, Topic) and not known:
             if rules := self.rules_of(topics):
@@ -121,7 +124,7 @@ class Acts:
         if on.source == "replicated" or on.vhost != topic.vhost:
             return False
         if named.literal and not on.exchange:
-            queue = self.engine.core.find_queue(on.vhost, on.topic)
+            queue = self.runtime.core.find_queue(on.vhost, on.topic)
             if queue is not None and queue.settings.underlying_topic is not None:
                 below = pattern(queue.settings.underlying_topic)
                 return queue.settings.exchange == topic.exchange and below.matches(topic.name)
@@ -136,19 +139,19 @@ class Acts:
         if rules:
             client = effect.consumer.client or effect.consumer.tag
             after = max(effect.after, effect.chunk[-1])
-            self._add(Event(rules, effect.chunk, after, queue.name, client, self.engine.core.hops.of(effect.chunk[0])))
+            self._add(Event(rules, effect.chunk, after, queue.name, client, self.runtime.core.hops.of(effect.chunk[0])))
 
     def gone(self, effect: Gone) -> None:
         """A queue's messages are acknowledged."""
         queue = effect.queue
         rules = tuple((rule, None, None, "") for rule in self._rules.delete.get((queue.vhost, queue.name), ()))
         for chunk in effect.chunks:
-            hops = self.engine.core.hops.of(chunk[0])
+            hops = self.runtime.core.hops.of(chunk[0])
             self._add(Event(rules, chunk, effect.after, queue.name, "", hops, cause=effect.after))
 
     def removed(self, rules: Chosen, lsns: Sequence[int], after: int, name: str, reason: str, *, oof: bool) -> None:
         """Records of a topic are gone: those at these LSNs, ascending."""
-        event = Event(rules, as_chunk(lsns), after, name, hops=self.engine.core.hops.of(lsns[0]))
+        event = Event(rules, as_chunk(lsns), after, name, hops=self.runtime.core.hops.of(lsns[0]))
         event.reason, event.oof, event.cause = reason, oof, after
         self._add(event)
 
@@ -167,7 +170,7 @@ class Acts:
             return
         happening = effect.happening
         batch = Publishes(Topic("", "", happening.topic), happening.properties, [happening.data])
-        self.engine.judges.evaluate(batch, [Question(condition, [0])], partial(self._weighed, run, batch, condition))
+        self.judges.evaluate(batch, [Question(condition, [0])], partial(self._weighed, run, batch, condition))
 
     def _weighed(self, run: Run, batch: Publishes, condition: Filter) -> None:
         """The condition of an action was evaluated off the loop."""
@@ -179,7 +182,7 @@ class Acts:
 
     def due(self, rule: Rule) -> None:
         """A schedule says so."""
-        happening = Happening(self.engine.now().wall, self.engine.core.instance)
+        happening = Happening(self.runtime.now().wall, self.runtime.core.instance)
         if rule.wants([happening])[0]:
             self._runs.append(Run(rule, 0, happening, 0, 0))
             self._wake()
@@ -211,17 +214,17 @@ class Acts:
 
     def _wake(self) -> None:
         """Go on when the oldest that waits is durable.  Nothing is hurried for it."""
-        if self._busy or self._scheduled or self.resuming.running or self.engine.broken is not None:
+        if self._busy or self._scheduled or self.resuming.running or self.runtime.broken is not None:
             return
         after = self.waits_for()
         if after is None:
             return
-        if after <= self.engine.log.durable:
+        if after <= self.runtime.log.durable:
             self._scheduled = True
-            self.engine.call_soon(self._go)
+            self.runtime.call_soon(self._go)
         elif not self._hooked:
             self._hooked = True
-            self.engine.on_commit.append(self._committed)
+            self.runtime.on_commit.append(self._committed)
 
     @property
     def idle(self) -> bool:
@@ -241,23 +244,23 @@ class Acts:
     def _go(self) -> None:
         """A slice of the work."""
         self._scheduled = False
-        engine = self.engine
-        if self._busy or engine.broken is not None:
+        runtime = self.runtime
+        if self._busy or runtime.broken is not None:
             return
-        if not engine.has_room():
+        if not runtime.has_room():
             if not self._crowded:
                 self._crowded = True
-                engine.on_room.append(self._has_room)
+                runtime.on_room.append(self._has_room)
             return
         left = SLICE
-        while left and self._runs and self._runs[0].after <= engine.log.durable and not self._busy:
+        while left and self._runs and self._runs[0].after <= runtime.log.durable and not self._busy:
             left -= 1
             self._busy = True
             self.steps.run(self._runs.popleft(), self._done)
         if not self._runs and not self._busy and left:
             self._fetch()
         self.ledger.tell()
-        engine.arm()
+        runtime.arm()
         self._wake()
 
     def _has_room(self) -> None:
@@ -276,12 +279,12 @@ class Acts:
         self.ledger.done(run)
         if not run.inline:
             self.ledger.tell()
-            self.engine.arm()
+            self.runtime.arm()
             self._wake()
 
     def _fetch(self) -> None:
         """The next few messages that something happened to."""
-        if not self._events or self._events[0].after > self.engine.log.durable:
+        if not self._events or self._events[0].after > self.runtime.log.durable:
             return
         event = self._events[0]
         chunk = event.chunk[: self._portion.rows]
@@ -297,7 +300,7 @@ class Acts:
             self._events.popleft()
         self._busy = True
         self._reading = chunk
-        self.engine.read_rows(chunk, partial(self._fetched, event))
+        self.runtime.read_rows(chunk, partial(self._fetched, event))
 
     def _fetched(self, event: Event, rows: Rows) -> None:
         """Their rows; what their filters cannot judge here is judged off the loop first."""
@@ -307,7 +310,7 @@ class Acts:
         batch = Publishes(rows.topics, rows.properties, rows.bodies)
         then = partial(self._judged, event, rows, batch)
         if large and filters:
-            self.engine.judges.evaluate(batch, [Question(one, list(range(len(rows)))) for one in filters], then)
+            self.judges.evaluate(batch, [Question(one, list(range(len(rows)))) for one in filters], then)
         else:
             then()
 
@@ -315,8 +318,8 @@ class Acts:
         self._busy = False
         place = self._reading[0] if event.cause == OWN else event.cause
         self._reading = range(0)
-        core = self.engine.core
-        now = self.engine.now().wall
+        core = self.runtime.core
+        now = self.runtime.now().wall
         happenings = [
             Happening(
                 now,
@@ -349,7 +352,7 @@ class Acts:
                 self.ledger.open(run.place)
                 self._runs.append(run)
         self.ledger.close(place)
-        self.engine.arm()
+        self.runtime.arm()
         self._wake()
 
     def _together(self, rule: Rule, wants: Sequence[bool], happenings: Sequence[Happening], event: Event) -> bool:
@@ -377,7 +380,7 @@ class Acts:
 
     def _find(self, vhost: str, exchange: str, key: str) -> Topic | None:
         try:
-            return self.engine.core.topic(vhost, exchange, key)
+            return self.runtime.core.topic(vhost, exchange, key)
         except Refused:
             return None
 
@@ -393,5 +396,5 @@ class Acts:
         if len(self._reading):
             low = min(low, self._reading[0])
         if self.resuming.running:
-            low = min(low, self.engine.core.acted.floor + 1)
+            low = min(low, self.runtime.core.acted.floor + 1)
         return low if low < LSN_LIMIT else None

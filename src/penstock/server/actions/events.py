@@ -12,7 +12,7 @@ from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Publishes, Rows
 from penstock.records.kinds import Kind
-from penstock.server.actions.ledger import NONE
+from penstock.server.actions.runs import NONE
 
 SLICE = 128
 """Messages of one event, about."""

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.actions.rules import Rule, Rules
 
 if TYPE_CHECKING:
+    from penstock.core.broker import Core
     from penstock.core.sow.holding import Sow
-    from penstock.server.actions.acts import Acts
+    from penstock.server.actions.events import Chosen
 
 REASONS = {"deleted": "delete", "expired": "expire"}
 """Why a record goes, as the log says it, and the event that it is."""
 
 
-class RecordWatch:
+class Removed(Protocol):
+    """Is told of records that are gone."""
+
+    def __call__(self, rules: Chosen, lsns: Sequence[int], after: int, name: str, reason: str, *, oof: bool) -> None:
+        """Those at these LSNs, ascending, by the record at `after`."""
+        ...
+
+
+class RemovalWatch:
     """Watches the topics that some action is about."""
 
-    def __init__(self, acts: Acts, rules: Rules) -> None:
-        self._acts = acts
+    def __init__(self, core: Core, rules: Rules, removed: Removed) -> None:
+        self._core = core
+        self._removed = removed
         self._rules = rules
         self._names = {*rules.expire, *rules.delete, *((on.vhost, on.topic) for on, _ in rules.oof)}
         self._watched = dict[int, _Watcher]()
@@ -27,13 +37,13 @@ class RecordWatch:
 
     def look(self) -> None:
         """Find topics that came since; called once a turn."""
-        core = self._acts.engine.core
+        core = self._core
         if not self._names or self._version == core.topology_version:
             return
         self._version = core.topology_version
         for sow in core.sows:
             if sow.id not in self._watched and not sow.exchange and (sow.vhost, sow.name) in self._names:
-                watcher = self._watched[sow.id] = _Watcher(self._acts, self._rules, sow)
+                watcher = self._watched[sow.id] = _Watcher(self._removed, self._rules, sow)
                 sow.watchers.append(watcher)
                 sow.acting = True
         for number in [number for number in self._watched if number not in core.sows.by_id]:
@@ -43,9 +53,9 @@ class RecordWatch:
 class _Watcher:
     """Takes notes of one topic."""
 
-    def __init__(self, acts: Acts, rules: Rules, sow: Sow) -> None:
+    def __init__(self, removed: Removed, rules: Rules, sow: Sow) -> None:
         name = sow.vhost, sow.name
-        self._acts = acts
+        self._removed = removed
         self._name = sow.name
         self._rules = {reason: removal_rules(rules, name, reason) for reason in REASONS}
 
@@ -54,7 +64,7 @@ class _Watcher:
         rules, outside, why = self._rules.get(reason, ([], [], ""))
         for some, oof in ((rules, False), (outside, True)):
             if some:
-                self._acts.removed(plain(some), sorted(lsns), lsn, self._name, why, oof=oof)
+                self._removed(plain(some), sorted(lsns), lsn, self._name, why, oof=oof)
 
 
 def removal_rules(rules: Rules, name: tuple[str, str], reason: str) -> tuple[list[Rule], list[Rule], str]:

@@ -10,7 +10,7 @@ the group of the messages alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     from penstock.core.actions.rules import Rule
     from penstock.log import Log
-    from penstock.server.actions.acts import Acts
+    from penstock.server.actions.removals import RemovalWatch
+    from penstock.server.actions.runs import Ledger
+    from penstock.server.runtime import Off, Runtime
 
 STEP_ROWS = 100_000
 """Rows that one stretch looks at, about."""
@@ -60,25 +62,34 @@ Found: TypeAlias = "Record | tuple[Topic, list[int]]"
 class Resuming:
     """One start's look back."""
 
-    def __init__(self, acts: Acts) -> None:
-        self._acts = acts
+    def __init__(
+        self,
+        runtime: Runtime,
+        ledger: Ledger,
+        removals: RemovalWatch,
+        rules_of: Callable[[Topic], Chosen],
+        resumed: Callable[[Sequence[Event]], None],
+    ) -> None:
+        """rules_of: what messages of a topic set off.  resumed: takes what is left to do, in order, each open."""
+        self._runtime, self._ledger, self._removals = runtime, ledger, removals
+        self._rules_of, self._resumed = rules_of, resumed
         self._events: list[Event] = []
         self._by_name: dict[str, Rule] = {}
+        self.off: Off | None = None  # runs work off the loop; None: in place
         self.running = False
 
     def start(self) -> None:
         """Begin, where there is anything to look for.  What is not watched any more is forgotten."""
-        acts = self._acts
-        engine, ledger = acts.engine, acts.ledger
-        core, state = engine.core, engine.core.acted
+        runtime, ledger = self._runtime, self._ledger
+        core, state = runtime.core, runtime.core.acted
         boot = core.booted
         ledger.seen = max(ledger.seen, boot)
         known = {name: state.since[name] for name in ledger.names if name in state.since}
         since = {**dict.fromkeys(ledger.names, boot), **known}
         at = state.floor + 1
         if since != state.since:
-            core.acts(engine.now(), state.floor if known else boot, since=since)
-            engine.arm()
+            core.acts(runtime.now(), state.floor if known else boot, since=since)
+            runtime.arm()
         if not known or at >= boot:
             return
         rules = core.rules
@@ -86,42 +97,41 @@ class Resuming:
         expiring = ([rule for _, rule in one] for one in rules.expire.values())
         self._by_name = {rule.name: rule for part in (*some, *expiring) for rule in part}
         self.running = True
-        acts.records.look()
+        self._removals.look()
         ledger.open(at)
-        engine.when_durable(boot, partial(self._step, at, at))
+        runtime.when_durable(boot, partial(self._step, at, at))
 
     def _step(self, first: int, at: int) -> None:
-        engine = self._acts.engine
-        work = partial(look, engine.log, at, engine.core.booted, publishes=self._acts.publishes)
-        off = engine.recoveries.off
-        if off is None:
+        runtime = self._runtime
+        work = partial(look, runtime.log, at, runtime.core.booted, publishes=bool(runtime.core.rules.publish))
+        if self.off is None:
             self._looked(first, *work())
         else:
-            off(work, lambda answer: self._looked(first, *answer))
+            self.off(work, lambda answer: self._looked(first, *answer))
 
     def _looked(self, first: int, found: Sequence[Found], upto: int) -> None:
-        acts = self._acts
+        runtime = self._runtime
         for one in found:
             for event in self.events_of(one):
-                acts.ledger.open(event.place)
+                self._ledger.open(event.place)
                 self._events.append(event)
-        if upto < acts.engine.core.booted:
-            acts.engine.call_soon(partial(self._step, first, upto))
+        if upto < runtime.core.booted:
+            runtime.call_soon(partial(self._step, first, upto))
             return
         self.running = False
         events, self._events = self._events, []
-        acts.resumed(events)
-        acts.ledger.close(first)
-        acts.engine.arm()
+        self._resumed(events)
+        self._ledger.close(first)
+        runtime.arm()
 
     def events_of(self, found: Found) -> Iterator[Event]:
         """What one record, or messages, set off and is not done."""
         if isinstance(found, tuple):
             topic, lsns = found
-            yield from self._left(self._acts.rules_of(topic), OWN, lsns, "", "")
+            yield from self._left(self._rules_of(topic), OWN, lsns, "", "")
             return
         header, name = load(found.header) if found.header else {}, found.name
-        core = self._acts.engine.core
+        core = self._runtime.core
         if found.kind is Kind.SOW_DROP:
             sow = core.sows.by_id.get(int(np.frombuffer(found.body, dtype="<i8", count=1)[0]))
             if sow is None or sow.exchange:
@@ -150,7 +160,7 @@ class Resuming:
 
     def _left(self, rules: Chosen, cause: int, lsns: Sequence[int], queue: str, reason: str) -> Iterator[Event]:
         """What a trigger's actions have not done, an event for each action."""
-        state = self._acts.engine.core.acted
+        state = self._runtime.core.acted
         for entry in rules:
             name = entry[0].name
             if cause == OWN:

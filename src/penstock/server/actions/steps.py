@@ -7,11 +7,10 @@ action where it is; the next action begins when this one has ended.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.actions.acted import OWN
 from penstock.core.actions.hops import HOPS_MOST
 from penstock.core.actions.leading import too_many
 from penstock.core.actions.rules import (
@@ -22,29 +21,25 @@ from penstock.core.actions.rules import (
     Incrementing,
     Publishing,
     Querying,
-    Rule,
 )
 from penstock.core.actions.templates import Happening
 from penstock.errors import DiskFull, PenstockError, Refused
 from penstock.expr.meter import LOOP_BODY
 from penstock.records import properties as header_codec
-from penstock.records.chunks import Chunk
-from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.schema import GROUP_BYTES_MAX
 from penstock.server.actions.executing import Programs
-from penstock.server.actions.ledger import NONE
 from penstock.server.actions.looking import delete, query
+from penstock.server.actions.runs import EMPTY, Ledger, Run
 
 if TYPE_CHECKING:
-    from penstock.server.actions.acts import Acts
+    from penstock.server.actions.counting import Counts
+    from penstock.server.filters.judging import Judges
+    from penstock.server.runtime import Runtime
 
 logger = logging.getLogger("penstock.actions")
 
 HEADER = header_codec.encode(header_codec.Properties(delivery_mode=header_codec.PERSISTENT))
-
-EMPTY = Happening(0, "")
-"""The happening of a run for several messages: what it publishes is made already, and its last step is left."""
 
 Off: TypeAlias = "Callable[[Callable[[], str], Callable[[str], None]], None]"
 
@@ -52,66 +47,19 @@ ECHO_MOST = 4096
 """Characters of one line that an action writes to the server's log."""
 
 
-_NAMES: Mapping[type[object], str] = {
-    Deleting: "delete_sow",
-    Querying: "query_sow",
-    Extracting: "extract_values",
-    Executing: "execute_system",
-    Incrementing: "increment_counter",
-    Echoing: "echo_message",
-}
-
 TOGETHER_MOST = GROUP_BYTES_MAX // 2
 """Bytes of messages that lie in one group with the record that an action is done; more come again after a crash."""
 
 
-@dataclass(slots=True, eq=False)
-class Run:
-    """One action under way for one message."""
-
-    rule: Rule
-    step: int
-    happening: Happening
-    hops: int  # actions before this one
-    after: int  # LSN that has to be durable before it begins
-    failed: str = ""
-    inline: bool = False  # it ended in the call that began it
-    batch: Publishes | None = None  # that is about to be published
-    count: int = 1  # messages that it is for
-    chunk: Chunk = range(0)  # these messages
-    cause: int = NONE  # as of its event
-    begins: int = 0  # before this step only values are worked out: the others were done
-    written: bool = False  # a record says that it is done
-    lost: int = 1  # of these, if it failed
-
-    @property
-    def place(self) -> int:
-        """The LSN of its trigger; NONE without one."""
-        return self.chunk[0] if self.cause == OWN else self.cause
-
-    @property
-    def trouble(self) -> str:
-        """Where it failed, in the words that metrics have."""
-        step = self.rule.steps[min(self.step, len(self.rule.steps) - 1)]
-        if isinstance(step, Publishing):
-            return "rounds" if self.hops >= HOPS_MOST else "publish"
-        return _NAMES[type(step)]
-
-    def together(self) -> Publishes:
-        """What a run for several messages publishes."""
-        assert self.batch is not None
-        return self.batch
-
-
 class Steps:
-    """Does them.  `off`, `aside`: run work off the loop; without them it runs in place."""
+    """Does them.  `off`, `acting`: run work off the loop; without them it runs in place."""
 
-    def __init__(self, acts: Acts) -> None:
-        self._acts = acts
+    def __init__(self, runtime: Runtime, judges: Judges, counts: Counts, ledger: Ledger) -> None:
+        self._runtime, self._judges, self._counts, self._ledger = runtime, judges, counts, ledger
         self.allow_execute = False
         self.say: Callable[[str], object] = logger.info
         self.off: Off | None = None
-        self.aside: Off | None = None  # of programs, which may take a minute
+        self.acting: Off | None = None  # of programs, which may take a minute
         self.programs = Programs()
 
     def run(self, run: Run, done: Callable[[Run], None]) -> None:
@@ -143,7 +91,7 @@ class Steps:
         if not again:
             run.step += 1
         self._go(run, done)
-        self._acts.engine.arm()
+        self._runtime.arm()
 
     def _do(self, run: Run, then: Callable[..., None]) -> bool:
         """One step; whether it waits for an answer, which `then` is told."""
@@ -159,14 +107,14 @@ class Steps:
                     return True
                 step.into(happening)
             case Querying():
-                query(self._acts.engine, step, happening, then)
+                query(self._runtime, self._judges, step, happening, then)
                 return True
             case Deleting():
-                delete(self._acts.engine, step, happening, then)
+                delete(self._runtime, self._judges, step, happening, then)
                 return True
             case Incrementing():
                 name = step.counter.render(happening).decode(errors="replace")
-                counters = self._acts.counts.counters
+                counters = self._counts.counters
                 counters[name] = counters.get(name, 0) + 1
                 happening.added[step.capture] = b"%d" % counters[name]
             case Echoing():
@@ -176,36 +124,36 @@ class Steps:
         return False
 
     def _publish(self, run: Run, step: Publishing, then: Callable[..., None]) -> bool:
-        engine, happening = self._acts.engine, run.happening
+        runtime, happening = self._runtime, run.happening
         if run.batch is None:
             name = step.topic.render(happening).decode(errors="replace")
-            topic = engine.core.topic(step.step.vhost, step.step.exchange, name)
+            topic = runtime.core.topic(step.step.vhost, step.step.exchange, name)
             data = step.data.render(happening)
             run.batch = Publishes(topic, HEADER, [data], size=len(HEADER) + len(data))
             if step.step.delta:
-                engine.core.sow(topic.vhost, topic.exchange, topic.name)  # or it is refused
+                runtime.core.sow(topic.vhost, topic.exchange, topic.name)  # or it is refused
                 run.batch.delta = True
         return self._store(run, run.batch, then)
 
     def _store(self, run: Run, batch: Publishes, then: Callable[..., None]) -> bool:
         """Publish what is made; whether that waits.  The batch stays with the run, for what was judged is on it."""
-        engine = self._acts.engine
+        runtime = self._runtime
         if run.hops >= HOPS_MOST:
             raise Refused(too_many(run.hops))
-        if engine.log.full:
+        if runtime.log.full:
             raise DiskFull("the log has no room")
         again = partial(then, again=True)
-        if not engine.records.ready([batch], again) or not engine.judges.ready([batch], again):
+        if not self._judges.ready([batch], again):
             return True
         run.batch = None
         if run.step == len(run.rule.steps) - 1 and batch.size <= TOGETHER_MOST:
-            with engine.core.group():
-                published = engine.core.publish(engine.now(), batch)
-                self._acts.ledger.write(run)
+            with runtime.core.group():
+                published = runtime.core.publish(runtime.now(), batch)
+                self._ledger.write(run)
         else:
-            published = engine.core.publish(engine.now(), batch)
+            published = runtime.core.publish(runtime.now(), batch)
         for lsn in published.positions:
-            engine.core.hops.add(lsn, lsn + 1, run.hops + 1)
+            runtime.core.hops.add(lsn, lsn + 1, run.hops + 1)
         if len(published.refused) == 1 == len(batch):
             raise published.refused[0][1]
         if published.refused:
@@ -217,11 +165,11 @@ class Steps:
         if not self.allow_execute:
             raise Refused("programs are run only with server.allow_execute = true")
         work = partial(self.programs.run, [word.render(happening) for word in step.words])
-        if self.aside is None:
+        if self.acting is None:
             if failed := work():
                 raise Refused(failed)
             return False
-        self.aside(work, lambda failed: then(failed=failed))
+        self.acting(work, lambda failed: then(failed=failed))
         return True
 
 

@@ -5,41 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import tzinfo
 
-    from penstock.server.actions.acts import Acts
+    from penstock.core.actions.rules import Rule
+    from penstock.server.runtime import Runtime
 
 
 class Timing:
     """The schedules of an engine.  Times are microseconds since the epoch."""
 
-    def __init__(self, acts: Acts) -> None:
-        self._acts = acts
+    def __init__(self, runtime: Runtime, due: Callable[[Rule], None]) -> None:
+        """due: told of each action whose time has come."""
+        self._runtime = runtime
+        self._tell = due
         self.zone: tzinfo | None = None  # of times without Z; None: the machine's
         self._due: list[int] = []
 
-    @property
-    def _schedules(self) -> int:
-        return len(self._acts.engine.core.rules.schedule)
-
     def next(self) -> int | None:
         """When to call `tick` next; None: never."""
-        rules = self._acts.engine.core.rules.schedule
+        rules = self._runtime.core.rules.schedule
         if not rules:
             return None
         if not self._due:  # the first look starts the timers
-            now = self._acts.engine.clock.wall()
+            now = self._runtime.clock.wall()
             self._due = [schedule.after(now, self.zone) for _, schedule, _ in rules]
         return min(self._due)
 
     def tick(self) -> None:
         """Set off what is due.  What was missed meanwhile runs once."""
         upto = self.next()
-        now = self._acts.engine.clock.wall()
+        now = self._runtime.clock.wall()
         if upto is None or upto > now:
             return
-        for place, (_, schedule, rule) in enumerate(self._acts.engine.core.rules.schedule):
+        for place, (_, schedule, rule) in enumerate(self._runtime.core.rules.schedule):
             if self._due[place] <= now:
                 then = schedule.after(self._due[place], self.zone)
                 self._due[place] = then if then > now else schedule.after(now, self.zone)
-                self._acts.due(rule)
+                self._tell(rule)

@@ -24,7 +24,8 @@ from penstock.server.actions.portions import Portion
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.core.sow.holding import Sow
-    from penstock.server.engine import Engine
+    from penstock.server.filters.judging import Judges
+    from penstock.server.runtime import Runtime
 
 LOOKED = 256
 """Messages of a chunk."""
@@ -37,9 +38,16 @@ class Walk:
     """One walk.  `found` is told of each portion, `done` of the end."""
 
     def __init__(
-        self, engine: Engine, chunks: Iterator[Chunk], chosen: Filter | None, found: Found, done: Callable[[], None]
+        self,
+        runtime: Runtime,
+        judges: Judges,
+        chunks: Iterator[Chunk],
+        chosen: Filter | None,
+        found: Found,
+        done: Callable[[], None],
     ) -> None:
-        self._engine = engine
+        self._runtime = runtime
+        self._judges = judges
         self._chunks = chunks
         self._filter = chosen
         self._found = found
@@ -49,7 +57,7 @@ class Walk:
 
     def start(self) -> None:
         """Begin; it ends in a later turn."""
-        self._engine.call_soon(self._next)
+        self._runtime.call_soon(self._next)
 
     def _next(self) -> None:
         if not len(self._left):
@@ -59,7 +67,7 @@ class Walk:
             return
         chunk = self._left[: self._portion.rows]
         self._left = self._left[len(chunk) :]
-        self._engine.read_rows(chunk, self._read)
+        self._runtime.read_rows(chunk, self._read)
 
     def _read(self, rows: Rows) -> None:
         chosen, bodies = self._filter, rows.bodies
@@ -67,7 +75,7 @@ class Walk:
         if chosen is not None and (max(map(len, bodies), default=0) > LOOP_BODY or sum(map(len, bodies)) > LOOP_BYTES):
             batch = Publishes(rows.topics, rows.properties, bodies)
             then = partial(self._judged, rows, batch)
-            self._engine.judges.evaluate(batch, [Question(chosen, list(range(len(rows))))], then)
+            self._judges.evaluate(batch, [Question(chosen, list(range(len(rows))))], then)
         elif chosen is not None:
             self._tell(rows, chosen.matches(bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times))
         else:
@@ -82,7 +90,7 @@ class Walk:
         if self._found(rows, hits):
             self._done()
         else:
-            self._engine.call_soon(self._next)  # the others have their turn
+            self._runtime.call_soon(self._next)  # the others have their turn
 
 
 def available_chunks(queue: Queue) -> Iterator[Chunk]:

@@ -81,7 +81,7 @@ class Channel(Receiver):
     def announce(self, consumer: Consumer) -> None:
         """The client knows the consumer's tag now: what was granted meanwhile may follow."""
         for effect, piece in self.unannounced.pop(consumer, ()):
-            self.session.engine.deliver_again(effect, piece.chunk, piece)
+            self.session.engine.gates.deliver_again(effect, piece.chunk, piece)
 
     @property
     def gate(self) -> object:

@@ -149,4 +149,4 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
         if answer is not None:
             channel.answers.ready(answer)
 
-    session.engine.after_deliveries(channel.gate, delivered)
+    session.engine.gates.after_deliveries(channel.gate, delivered)

@@ -25,8 +25,8 @@ from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError,
 from penstock.records import properties as header_codec
 from penstock.server.amqp.arguments import count_of, flag, text_of
 from penstock.server.filters.asking import asked_by
+from penstock.server.replaying.follower import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.replays import Asked
 from penstock.server.replaying.rights import fields_of
 from penstock.server.replaying.topics import selection_of
 from penstock.server.sow.selecting import sent

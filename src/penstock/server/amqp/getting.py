@@ -82,7 +82,7 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
             session.counters.get_empty += 1
             channel.answers.ready(answer)
 
-    session.engine.after_deliveries(channel.gate, delivered)
+    session.engine.gates.after_deliveries(channel.gate, delivered)
 
 
 def answer_get(session: Session, channel: Channel, effect: Deliver, piece: Piece) -> None:

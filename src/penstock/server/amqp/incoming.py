@@ -14,7 +14,7 @@ from penstock.wire.amqp import events
 
 if TYPE_CHECKING:
     from penstock.server.amqp.link import Link
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 METHODS_MOST = 128
 """Methods of one read that are acted on in one turn; a declare takes 60 microseconds."""
@@ -44,12 +44,12 @@ class Actor(Protocol):
 class Incoming:
     """What one connection brings."""
 
-    def __init__(self, engine: Engine, link: Link, actor: Actor) -> None:
+    def __init__(self, runtime: Runtime, link: Link, actor: Actor) -> None:
         self.paused = False  # the link is not read
         self.stopped = False  # and is not to be until `start`
-        self.received_at = engine.clock.mono()
+        self.received_at = runtime.clock.mono()
         self.received = self.reads = 0  # bytes; how often some came
-        self._engine = engine
+        self._runtime = runtime
         self._link = link
         self._actor = actor
         self._held: deque[events.Event] | None = None  # what came while messages are being judged
@@ -58,7 +58,7 @@ class Incoming:
 
     def begin(self, size: int) -> None:
         """A read of so many bytes came."""
-        self.received_at = self._engine.clock.mono()
+        self.received_at = self._runtime.clock.mono()
         self.received += size
         self.reads += 1
         self._methods = 0
@@ -79,7 +79,7 @@ class Incoming:
         if self._methods >= METHODS_MOST and self._held is None and not self._actor.closing:
             self._breathing = True
             self.hold()
-            self._engine.call_soon(self._breathed)
+            self._runtime.call_soon(self._breathed)
 
     def _breathed(self) -> None:
         if self._breathing:
@@ -147,11 +147,11 @@ class Incoming:
 
         unconfirmed: counts the messages that wait for their confirm on this connection.
         """
-        engine = self._engine
-        if not engine.has_room():
-            self.hold_reading(engine.on_room)
-        elif size < PACED_READ and engine.log.waiting_since and unconfirmed() > PACED_UNCONFIRMED:
-            self.hold_reading(engine.on_commit)
+        runtime = self._runtime
+        if not runtime.has_room():
+            self.hold_reading(runtime.on_room)
+        elif size < PACED_READ and runtime.log.waiting_since and unconfirmed() > PACED_UNCONFIRMED:
+            self.hold_reading(runtime.on_commit)
 
     def hold_reading(self, hooks: list[Callable[[], None]]) -> None:
         """Stop reading this connection until the hook that is added to `hooks` is called."""
@@ -184,7 +184,7 @@ class Incoming:
             return
         self.paused = False
         if not self._actor.closed:
-            self.received_at = self._engine.clock.mono()
+            self.received_at = self._runtime.clock.mono()
             self._link.resume_reading()
 
 

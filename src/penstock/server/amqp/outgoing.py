@@ -13,7 +13,7 @@ from penstock.wire.amqp import methods
 
 if TYPE_CHECKING:
     from penstock.server.amqp.link import Link
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
     from penstock.wire.amqp.machine import ServerConnection
 
 SEND_MOST = 1 << 20
@@ -28,7 +28,7 @@ class Outgoing:
 
     def __init__(
         self,
-        engine: Engine,
+        runtime: Runtime,
         machine: ServerConnection,
         link: Link,
         on_room: Callable[[], None],
@@ -38,9 +38,9 @@ class Outgoing:
         self.frames: list[bytes] = []
         self.unsent = 0  # bytes of deliveries in `frames`, about
         self.blocked = False  # the peer does not read
-        self.sent_at = engine.clock.mono()
+        self.sent_at = runtime.clock.mono()
         self.sent = self.writes = 0  # bytes; how often some went out
-        self._engine = engine
+        self._runtime = runtime
         self._machine = machine
         self._link = link
         self._on_room = on_room
@@ -60,7 +60,7 @@ class Outgoing:
         """See that `frames` and the machine's bytes are written at the end of the turn."""
         if not self._dirty:
             self._dirty = True
-            self._engine.on_flush.append(self.flush)
+            self._runtime.on_flush.append(self.flush)
 
     def send(self, channel: int, method: methods.Method) -> None:
         """A method frame, in order with what is already in `frames`."""
@@ -85,7 +85,7 @@ class Outgoing:
             data = b"".join(frames)
             frames.clear()
         if data and not self._over:
-            self.sent_at = self._engine.clock.mono()
+            self.sent_at = self._runtime.clock.mono()
             self.sent += len(data)
             self.writes += 1
             self._link.write(data)
@@ -104,7 +104,7 @@ class Outgoing:
         waiting = self._link.buffered()
         if waiting == self._charged and not self._narrow and waiting <= SEND_FREE:
             return
-        caches = self._engine.bodies
+        caches = self._runtime.bodies
         caches.sending.add(waiting - self._charged)
         self._charged = waiting
         narrow = waiting > SEND_FREE and caches.tight
@@ -115,5 +115,5 @@ class Outgoing:
     def end(self) -> None:
         """The link is gone: nothing is written any more, and nothing waits."""
         self._over = True
-        self._engine.bodies.sending.add(-self._charged)
+        self._runtime.bodies.sending.add(-self._charged)
         self._charged = 0

@@ -162,7 +162,7 @@ class Session:
 
     def _go_on_delivering(self) -> None:
         """The link takes deliveries again."""
-        self.engine.reopen(self)
+        self.engine.gates.reopen(self)
         for channel in list(self.channels.values()):
             channel.go_on_following()
 
@@ -401,7 +401,7 @@ class Session:
             self.closed = True
             self.outgoing.end()
             self._count_partial()
-            self.engine.reopen(self)
+            self.engine.gates.reopen(self)
             if not self.closing:
                 self._close_all(lost=True)
             self.door.forget(self)

@@ -156,7 +156,7 @@ def replace(
         (channel.informed.add if flag(arguments, INFO) else channel.informed.discard)(tag)
     if not method.nowait:
         answer = channel.answers.add(m.BasicConsumeOk(tag))
-        session.engine.after_deliveries(channel.gate, lambda: channel.answers.ready(answer))
+        session.engine.gates.after_deliveries(channel.gate, lambda: channel.answers.ready(answer))
 
 
 # -- telling

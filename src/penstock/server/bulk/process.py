@@ -20,15 +20,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from penstock.errors import PenstockError, Unavailable
-from penstock.history.view import Moved
+import pyarrow as pa
+
+from penstock.errors import LogDamaged, PenstockError, Unavailable
+from penstock.history.view import Moved, Showing, listing
 from penstock.server.bulk import frames
 from penstock.wire.flight.failures import error_from
+
+if TYPE_CHECKING:
+    from penstock.history.history import Batches
+    from penstock.log import Log
+
+T = TypeVar("T")
 
 logger = logging.getLogger("penstock.bulk")
 
@@ -41,6 +49,11 @@ MEMORY = 2 << 30
 NICENESS = 5
 JOBS_AT_ONCE = 4
 END_S = 2.0
+
+TRIES = 40
+
+PAUSE_S = 0.05
+"""Between two listings that were out of date: a file that is being replaced gets its name meanwhile."""
 
 Progress = Callable[[int, int], object]
 """(done, in all)."""
@@ -333,3 +346,59 @@ def _path() -> str:
     """Where the child finds this package: where this process found it."""
     here = str(Path(__file__).resolve().parents[3])
     return os.pathsep.join(dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+
+
+async def asked_of(ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` gives for a fresh listing of the log; asked again when a file was replaced before it was opened.
+
+    As `on_log`, on the loop.
+    """
+    moved = ""
+    for turn in range(TRIES):
+        if turn > 1:
+            await asyncio.sleep(PAUSE_S)
+        try:
+            return await ask()
+        except Moved as error:
+            moved = str(error)
+    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+
+
+def on_log(
+    log: Log,
+    ask: Callable[[dict[str, object]], T],
+    start: int = 0,
+    end: int = 1 << 62,
+    archive: Showing | None = None,
+) -> T:
+    """What `ask` gives for a listing of the log; asked again when a file was replaced or deleted before it was opened.
+
+    Raises what `ask` raises, and LogDamaged for a file that after two seconds is not what the server takes it for.
+    """
+    moved = ""
+    rest = threading.Event()  # never set
+    for turn in range(TRIES):
+        if turn > 1:
+            rest.wait(PAUSE_S)
+        try:
+            return ask(listing(log, start, end, archive).plain())
+        except Moved as error:
+            moved = str(error)
+    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+
+
+def batches_of(
+    exchange: Exchange,
+    answers: Iterator[tuple[dict[str, Any] | None, memoryview]],
+    schema: pa.Schema,
+    told: Callable[[Mapping[str, int]], None] | None,
+) -> Batches:
+    """The rows that an exchange gives; `told` takes what it says of them at their end."""
+    try:
+        for head, payload in answers:
+            if head is None:
+                yield pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+            elif told is not None and "end" in head:
+                told(head["end"]["values"])
+    finally:
+        exchange.close()

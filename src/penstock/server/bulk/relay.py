@@ -6,20 +6,17 @@ costs no process.  How far a read may go is known before it starts: from the seg
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import LogDamaged
 from penstock.history.history import Batches, History, Past
 from penstock.history.measuring import Limits, Measured
 from penstock.history.places import check_missing
-from penstock.history.view import Moved, Showing, listing
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads
+from penstock.server.bulk.process import batches_of, on_log
 from penstock.server.flight.reading.contents import Part
 from penstock.server.flight.reading.records import Held
 from penstock.server.sow.query import Counts
@@ -28,7 +25,7 @@ from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, 
 
 if TYPE_CHECKING:
     from penstock.log import Log, SegmentInfo
-    from penstock.server.bulk.process import Bulk, Exchange
+    from penstock.server.bulk.process import Bulk
     from penstock.server.upkeep.archive import Archiving
 
 T = TypeVar("T")
@@ -41,11 +38,6 @@ LARGE_FILTERED = 1 << 20
 
 LONE = 64 << 10
 """What finding one row of the log may cost at most: the batch it was written in."""
-
-TRIES = 40
-
-PAUSE_S = 0.05
-"""Between two listings that were out of date: a file that is being replaced gets its name meanwhile."""
 
 
 class Relay:
@@ -218,59 +210,3 @@ def bytes_between(segments: Sequence[SegmentInfo], start: int, end: int) -> int:
         if low < high:
             total += one.bytes * (high - low) / (one.last + 1 - one.first)
     return int(total)
-
-
-async def asked_of(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` gives for a fresh listing of the log; asked again when a file was replaced before it was opened.
-
-    As `on_log`, on the loop.
-    """
-    moved = ""
-    for turn in range(TRIES):
-        if turn > 1:
-            await asyncio.sleep(PAUSE_S)
-        try:
-            return await ask()
-        except Moved as error:
-            moved = str(error)
-    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
-
-
-def on_log(
-    log: Log,
-    ask: Callable[[dict[str, object]], T],
-    start: int = 0,
-    end: int = 1 << 62,
-    archive: Showing | None = None,
-) -> T:
-    """What `ask` gives for a listing of the log; asked again when a file was replaced or deleted before it was opened.
-
-    Raises what `ask` raises, and LogDamaged for a file that after two seconds is not what the server takes it for.
-    """
-    moved = ""
-    rest = threading.Event()  # never set
-    for turn in range(TRIES):
-        if turn > 1:
-            rest.wait(PAUSE_S)
-        try:
-            return ask(listing(log, start, end, archive).plain())
-        except Moved as error:
-            moved = str(error)
-    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
-
-
-def batches_of(
-    exchange: Exchange,
-    answers: Iterator[tuple[dict[str, Any] | None, memoryview]],
-    schema: pa.Schema,
-    told: Callable[[Mapping[str, int]], None] | None,
-) -> Batches:
-    """The rows that an exchange gives; `told` takes what it says of them at their end."""
-    try:
-        for head, payload in answers:
-            if head is None:
-                yield pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-            elif told is not None and "end" in head:
-                told(head["end"]["values"])
-    finally:
-        exchange.close()

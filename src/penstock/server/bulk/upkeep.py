@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.server.bulk.relay import on_log
+from penstock.server.bulk.process import on_log
 
 if TYPE_CHECKING:
     from penstock.server.bulk.process import Bulk

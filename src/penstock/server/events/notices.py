@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.entries import Entry
     from penstock.server.amqp.session import Session
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 
 ALTERED_MOST = 100
@@ -37,11 +37,11 @@ Table = Mapping[str, object]
 class Notices:
     """What an engine's turns, and its doors, tell the feed."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.feed = Feed(engine.call_soon)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.feed = Feed(runtime.call_soon)
         self._attendance: list[tuple[bool, Consumer]] = []
-        engine.core.attendance = self._attendance
+        runtime.core.attendance = self._attendance
 
     def gather(self, journal: Sequence[Entry]) -> None:
         """Of a turn that ends: see that what it decided is told once it is durable."""
@@ -54,9 +54,9 @@ class Notices:
                 for part in entry.entries:
                     if isinstance(part, Control) and part.kind in TOLD:
                         told.append(part)
-        if told and self._engine.broken is None:
+        if told and self._runtime.broken is None:
             known = [(one, self._queue(one)) for one in told]  # a later turn may delete it
-            self._engine.when_durable(told[-1].lsn, lambda: self._tell(known))
+            self._runtime.when_durable(told[-1].lsn, lambda: self._tell(known))
         if self._attendance:
             some = self._attendance[:]
             self._attendance.clear()
@@ -67,7 +67,7 @@ class Notices:
         """Vhost and name of the queue that a record is about, where that is there."""
         if control.kind not in OF_QUEUE or len(control.body) < QUEUE_ID.size:
             return None
-        queue = self._engine.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
+        queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
         return None if queue is None else (queue.vhost, queue.name)
 
     def _tell(self, known: Sequence[tuple[Control, tuple[str, str] | None]]) -> None:
@@ -97,7 +97,7 @@ class Notices:
             "exclusive": consumer.exclusive,
         }
         name = "consumer.created" if came else "consumer.deleted"
-        self.feed.tell(name, self._engine.clock.wall(), fields, vhost=queue.vhost, queue=queue.name)
+        self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=queue.vhost, queue=queue.name)
 
     def connection(self, session: Session, *, opened: bool) -> None:
         """An AMQP connection opened its vhost, or is gone."""
@@ -107,9 +107,9 @@ class Notices:
             "vhost": session.vhost,
         }
         if not opened:
-            fields["seconds"] = round((self._engine.clock.mono() - session.opened_at) / 1e6, 3)
+            fields["seconds"] = round((self._runtime.clock.mono() - session.opened_at) / 1e6, 3)
         name = "connection.created" if opened else "connection.closed"
-        self.feed.tell(name, self._engine.clock.wall(), fields, vhost=session.vhost, user=session.user)
+        self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=session.vhost, user=session.user)
 
 
 # -- records as events

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from penstock.core.effects import Judge
 from penstock.errors import PenstockError
@@ -22,27 +22,21 @@ from penstock.server.filters.evaluating import CHILD_BODY, SLICE_BYTES, SLICE_RO
 if TYPE_CHECKING:
     from penstock.core.publishing.judging import Question
     from penstock.ports import Disk
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Off, Runtime
+    from penstock.server.sow.present import Present
 
 logger = logging.getLogger("penstock.judging")
 
-T = TypeVar("T")
 Answer: TypeAlias = "list[bool] | list[int]"
-
-
-class Off(Protocol):
-    """Runs work off the loop, then `done` with its result on the loop.  What work raises stops the server."""
-
-    def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
-        """Start it."""
-        ...
 
 
 class Judges:
     """Has batches judged.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, runtime: Runtime, records: Present) -> None:
+        """records: has what deltas need at hand before anything is judged."""
+        self._runtime = runtime
+        self._records = records
         self.off: Off | None = None
         self.ask: Ask | None = None  # the bulk child, if there is one
 
@@ -59,11 +53,11 @@ class Judges:
         If not, `then` is called once the answers are on the batches, and asks again: queues may have come meanwhile.
         Where nothing runs off the loop the answer is yes, and publishing evaluates in place.
         """
-        if not self.engine.records.ready(batches, then):
+        if not self._records.ready(batches, then, self.off):
             return False
         if self.off is None:
             return True
-        core = self.engine.core
+        core = self._runtime.core
         asked = [
             (seen, questions)
             for seen in map(core.ahead, batches)  # a delta is judged as what it makes of its record
@@ -82,15 +76,15 @@ class Judges:
         """Judge what the core has asked about; it is told."""
 
         def tell() -> None:
-            self.engine.core.judged(self.engine.now(), effect.token)
-            self.engine.arm()
+            self._runtime.core.judged(self._runtime.now(), effect.token)
+            self._runtime.arm()
 
         self.ask_about(effect.asked, tell)
 
     def ask_about(self, asked: Sequence[tuple[Publishes, Sequence[Question]]], then: Callable[[], None]) -> None:
         """Put the answers on these batches, then call `then`; at once where nothing runs off the loop."""
         size = sum(len(batch.bodies[row]) for batch, questions in asked for q in questions for row in q.rows)
-        waiting = self.engine.bodies.partial
+        waiting = self._runtime.bodies.partial
         waiting.add(size)
 
         def done(answers: list[list[Answer]]) -> None:

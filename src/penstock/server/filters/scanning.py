@@ -31,11 +31,11 @@ from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
 from penstock.server.filters.evaluating import Ask, breathe, spent
-from penstock.server.filters.judging import Off, look
+from penstock.server.filters.judging import look
 
 if TYPE_CHECKING:
     from penstock.log import Log
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Off, Runtime
 
 IN_PLACE = 500
 """Rows of a scan that has to run on the loop."""
@@ -63,16 +63,16 @@ class Seen:
 class Scans:
     """The scans of an engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
         self.after: list[Callable[[], None]] = []  # each run once, soon after the core was told of a scan
         self.off: Off | None = None
         self.ask: Ask | None = None  # the bulk child, if there is one
         self._running: dict[int, int] = {}  # serial -> the lowest LSN it may still read
         self._serial = 0
-        self._join = min(JOIN_MOST, engine.bodies.budget.limit // JOIN_SHARE)
-        engine.row_readers.append(self.floor)  # through the log's list of segments, so they may be joined meanwhile
-        engine.bodies.budget.watch("scanning", lambda: self.holds)
+        self._join = min(JOIN_MOST, runtime.bodies.budget.limit // JOIN_SHARE)
+        runtime.row_readers.append(self.floor)  # through the log's list of segments, so they may be joined meanwhile
+        runtime.bodies.budget.watch("scanning", lambda: self.holds)
 
     @property
     def holds(self) -> int:
@@ -88,12 +88,12 @@ class Scans:
         if self.off is None:
             self._in_place(effect)
             return
-        engine, chunk = self.engine, effect.chunk
-        durable = bisect_right(chunk, engine.log.durable)
+        runtime, chunk = self.runtime, effect.chunk
+        durable = bisect_right(chunk, runtime.log.durable)
         work: Callable[[], Seen]
         if durable:
-            rows, mono = chunk[:durable], engine.clock.mono
-            work = partial(look_at_log, engine.log, rows, effect.filters, mono, self.ask, join=self._join)
+            rows, mono = chunk[:durable], runtime.clock.mono
+            work = partial(look_at_log, runtime.log, rows, effect.filters, mono, self.ask, join=self._join)
         else:
             work = partial(look_at_memory, self._pieces(chunk), effect.filters, chunk[-1], self.ask)
         self._serial += 1
@@ -107,11 +107,11 @@ class Scans:
         self.off(work, done)
 
     def _tell(self, effect: Scan, seen: Seen) -> None:
-        self.engine.core.scanned(self.engine.now(), effect.token, seen.found, seen.upto)
+        self.runtime.core.scanned(self.runtime.now(), effect.token, seen.found, seen.upto)
         after, self.after = self.after, []
         for hook in after:
-            self.engine.call_soon(hook)
-        self.engine.arm()
+            self.runtime.call_soon(hook)
+        self.runtime.arm()
 
     def _in_place(self, effect: Scan) -> None:
         chunk = effect.chunk[:IN_PLACE]
@@ -119,14 +119,14 @@ class Scans:
         def answer(rows: Rows) -> None:
             self._tell(effect, Seen(matching(effect.filters, rows), chunk[-1]))
 
-        self.engine.read_rows(chunk, answer)
+        self.runtime.read_rows(chunk, answer)
 
     def _pieces(self, chunk: Chunk) -> list[tuple[Publishes, Sequence[int]]]:
         """Batches in memory with the rows that are in the chunk; what is not there is lost, or no message."""
         out = list[tuple[Publishes, Sequence[int]]]()
         at, n = 0, len(chunk)
         while at < n:
-            batch = self.engine.bodies.peek(chunk[at])
+            batch = self.runtime.bodies.peek(chunk[at])
             if batch is None:
                 at += 1
                 continue

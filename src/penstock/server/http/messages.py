@@ -163,7 +163,7 @@ class Getter(Receiver):
             engine.scans.after.append(partial(resolve, looked))
             await looked
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        engine.after_deliveries(self, partial(resolve, arrived))
+        engine.gates.after_deliveries(self, partial(resolve, arrived))
         await arrived
         return len(self.got) > before
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.records.bodies import listed, size_of
 from penstock.records.entries import Publishes
@@ -21,8 +21,8 @@ from penstock.server.replaying.rights import Sieve
 from penstock.server.replaying.topics import Selection, rows_of
 
 if TYPE_CHECKING:
-    from penstock.server.replaying.follower import Follower
-    from penstock.server.replaying.replays import Replays
+    from penstock.memory.budget import Account
+    from penstock.server.runtime import Off
 
 QUIET_BYTES = 8_192
 """A batch of no more bytes is evaluated on the loop."""
@@ -34,15 +34,46 @@ WAITING_BYTES = 8 << 20
 """Batches that wait for the filter's thread; with more the followers read the log instead."""
 
 
+class Reader(Protocol):
+    """A follower, as its feed knows it."""
+
+    cursor: int
+
+    def hand(self, page: Page) -> None:
+        """A page for one that is live."""
+        ...
+
+    def fall_behind(self) -> None:
+        """It is not live any more."""
+        ...
+
+    def step(self) -> None:
+        """There may be something for it."""
+        ...
+
+
+class Committed(Protocol):
+    """What feeds have in common."""
+
+    off: Off | None  # runs work off the loop; None: soon, on it
+    ask: Ask | None  # the bulk child, if there is one
+    level: int  # all that is durable up to here was told to the feeds
+    kept: Account
+
+    def done(self) -> None:
+        """Something happened outside a turn: see that it is written."""
+        ...
+
+
 class Feed:
     """Made by `Replays`, which tells it what was committed."""
 
-    def __init__(self, replays: Replays, selection: Selection, sieve: Sieve | None, begins: int) -> None:
+    def __init__(self, replays: Committed, selection: Selection, sieve: Sieve | None, begins: int) -> None:
         self.selection = selection
         self.sieve = sieve
         self.begins = begins
-        self.live: dict[Follower, None] = {}  # level with the feed: they take each page as it comes
-        self.behind: dict[Follower, None] = {}  # all others
+        self.live: dict[Reader, None] = {}  # level with the feed: they take each page as it comes
+        self.behind: dict[Reader, None] = {}  # all others
         self.kept_bytes = 0
         self._replays = replays
         self._pages: deque[Page] = deque()

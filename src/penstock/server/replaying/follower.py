@@ -8,17 +8,21 @@ The cursor is the LSN that it looks at next.  A page counts as done when the rec
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import NotFound, PenstockError
 from penstock.history.places import Stretch
+from penstock.records.dataclass import dataclass
 from penstock.server.replaying.pace import Pace, Rate
 from penstock.server.replaying.page import PAGE_ROWS, Page
 
 if TYPE_CHECKING:
+    from penstock.server.entitlements import Rights
     from penstock.server.replaying.feed import Feed
     from penstock.server.replaying.reading import Found
-    from penstock.server.replaying.replays import Asked, Replays
+    from penstock.server.replaying.topics import Selection
+    from penstock.wire.flight.bookmarks import Recent
 
 
 class Receiver(Protocol):
@@ -44,10 +48,60 @@ class Receiver(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a subscriber wants, as it comes through a door."""
+
+    selection: Selection
+    bookmark: str = "NOW"
+    filter: str | None = None
+    rate: str | None = None
+    rate_max_gap: int | None = None  # microseconds
+    missing: str = "now"  # `bookmark_not_found`
+    recent: Recent | None = None  # what MOST_RECENT is
+    rights: Rights | None = None  # of the user; None: nothing is limited
+    name: str = ""  # the queue or topic as the subscriber named it; empty: a pattern, or several
+    client: str = ""  # for those who look on
+    user: str = ""
+    tag: str = ""
+
+
+class Reads(Protocol):
+    """What followers have in common: the log, the time, and who is told of them."""
+
+    sent: int  # messages, of clients' subscriptions to topics
+
+    @property
+    def durable(self) -> int:
+        """The last durable LSN."""
+        ...
+
+    @property
+    def first_lsn(self) -> int:
+        """The first LSN that the log or its archive keeps."""
+        ...
+
+    def now(self) -> int:
+        """Mono microseconds."""
+        ...
+
+    def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
+        """The next page of the log, off the loop."""
+        ...
+
+    def wake_at(self, mono: int) -> None:
+        """Have a follower step then, if its rate lets it."""
+        ...
+
+    def forget(self, follower: Follower, feed: Feed | None) -> None:
+        """A follower is closed."""
+        ...
+
+
 class Follower:
     """Made by `Replays`."""
 
-    def __init__(self, replays: Replays, receiver: Receiver, rate: Rate | None, asked: Asked | None = None) -> None:
+    def __init__(self, replays: Reads, receiver: Receiver, rate: Rate | None, asked: Asked | None = None) -> None:
         self.receiver = receiver
         self.asked = asked  # what a client wants; None: it works for something inside the server
         self.cursor = 0  # while it is live the feed knows

@@ -17,54 +17,33 @@ from penstock.errors import LogBroken, PenstockError
 from penstock.expr import Filter
 from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
-from penstock.records.dataclass import dataclass
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.server.replaying.feed import Feed
-from penstock.server.replaying.follower import Follower, Receiver
+from penstock.server.replaying.follower import Asked, Follower, Receiver
 from penstock.server.replaying.pace import Rate, parse_rate
 from penstock.server.replaying.rights import Sieve, sieve_of
 from penstock.server.replaying.topics import Selection
 from penstock.server.upkeep.holds import HOLD_US
-from penstock.wire.flight.bookmarks import Recent, parse_span
+from penstock.wire.flight.bookmarks import parse_span
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
     from penstock.server.filters.evaluating import Ask
-    from penstock.server.filters.judging import Off
     from penstock.server.replaying.reading import Found
+    from penstock.server.runtime import Off, Runtime
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a subscriber wants, as it comes through a door."""
-
-    selection: Selection
-    bookmark: str = "NOW"
-    filter: str | None = None
-    rate: str | None = None
-    rate_max_gap: int | None = None  # microseconds
-    missing: str = "now"  # `bookmark_not_found`
-    recent: Recent | None = None  # what MOST_RECENT is
-    rights: Rights | None = None  # of the user; None: nothing is limited
-    name: str = ""  # the queue or topic as the subscriber named it; empty: a pattern, or several
-    client: str = ""  # for those who look on
-    user: str = ""
-    tag: str = ""
 
 
 class Replays:
     """The followers of an engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.off: Off | None = None  # runs work off the loop; None: soon, on it
         self.ask: Ask | None = None  # the bulk child, if there is one
         self.active = False  # somebody follows: the engine tells what each turn has decided
         self.level = 0  # all that is durable up to here was told to the feeds
         self.sent = 0  # messages, of clients' subscriptions to topics
-        self._engine = engine
+        self._runtime = runtime
         self._feeds: dict[tuple[Selection, Sieve | None], Feed] = {}
         self._by_topic: dict[tuple[str, str, str], dict[Feed, None]] = {}  # those of one topic
         self._wide: dict[Feed, None] = {}  # all others
@@ -73,9 +52,9 @@ class Replays:
         self._known = 0  # everything appended from this LSN on was gathered
         self._alarms: list[tuple[int, int]] = []  # mono microseconds at which somebody's rate lets it go on
         self._serial = 0
-        engine.readers.append(self.floor)
-        engine.on_broken.append(self._broken)
-        self.kept = engine.bodies.budget.account("replays")
+        runtime.readers.append(self.floor)
+        runtime.on_broken.append(self._broken)
+        self.kept = runtime.bodies.budget.account("replays")
 
     # -- for those who want messages
 
@@ -93,7 +72,7 @@ class Replays:
         start: None for what is published from now on.
         """
         follower = self._new(receiver, rate)
-        place = self._engine.core.next_lsn if start is None else start
+        place = self._runtime.core.next_lsn if start is None else start
         sieve = None if filter is None else Sieve(filter, None, filter.text)
         follower.begin(self._feed(selection, sieve), Stretch(place))
         return follower
@@ -107,16 +86,16 @@ class Replays:
         missing = check_missing(asked.missing)
         sieve = sieve_of(asked.selection, asked.filter, asked.rights)
         rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
-        engine = self._engine
-        now = engine.now()
-        find = partial(resolve, engine.past, span, missing, wall=now.wall, last=engine.core.last_lsn)
+        runtime = self._runtime
+        now = runtime.now()
+        find = partial(resolve, runtime.past, span, missing, wall=now.wall, last=runtime.core.last_lsn)
         if not reads(span):
             stretch = find()
             follower = self._new(receiver, rate, asked)
             self._begin(follower, asked.selection, sieve, stretch)
             return follower
         follower = self._new(receiver, rate, asked)
-        follower.cursor = engine.past.first_lsn  # held until its place is known
+        follower.cursor = runtime.past.first_lsn  # held until its place is known
 
         def found(answer: Stretch | PenstockError) -> None:
             if follower.closed:
@@ -142,12 +121,12 @@ class Replays:
         follower.begin(self._feed(selection, sieve), stretch)
         until = follower.until()
         if until is not None:
-            self.wake_at(self.now() + max(0, until - self._engine.clock.wall()))
+            self.wake_at(self.now() + max(0, until - self._runtime.clock.wall()))
 
     def _new(self, receiver: Receiver, rate: Rate | None, asked: Asked | None = None) -> Follower:
         if not self.active:
             self.active = True
-            log = self._engine.log
+            log = self._runtime.log
             self.level = log.durable
             self._known = log.appended + 1
         follower = Follower(self, receiver, rate, asked)
@@ -242,11 +221,11 @@ class Replays:
             return
         while self._alarms and self._alarms[0][0] <= now:
             heappop(self._alarms)
-        wall = self._engine.clock.wall()
+        wall = self._runtime.clock.wall()
         for follower in list(self._followers):
             until = follower.until()
             if until is not None and until <= wall:
-                follower.end_here(self._engine.core.next_lsn)
+                follower.end_here(self._runtime.core.next_lsn)
             elif follower.due is not None and follower.due <= now:
                 follower.step()
 
@@ -258,47 +237,47 @@ class Replays:
         """Have `tick` look then."""
         self._serial += 1
         heappush(self._alarms, (mono, self._serial))
-        self._engine.arm()
+        self._runtime.arm()
 
     # -- for followers and feeds
 
     def now(self) -> int:
         """Mono microseconds."""
-        return self._engine.clock.mono()
+        return self._runtime.clock.mono()
 
     @property
     def durable(self) -> int:
         """The last durable LSN."""
-        return self._engine.log.durable
+        return self._runtime.log.durable
 
     @property
     def first_lsn(self) -> int:
         """The first LSN that the log or its archive keeps."""
-        return self._engine.past.first_lsn
+        return self._runtime.past.first_lsn
 
     def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
         """The next page of the log, off the loop."""
         from penstock.server.replaying.reading import look
 
-        engine = self._engine
+        runtime = self._runtime
 
         def found(answer: Found) -> None:
             done(answer)
             self.done()
 
-        work = partial(look, engine.past, feed.selection, feed.sieve, start, end, engine.clock.mono, rows, self.ask)
+        work = partial(look, runtime.past, feed.selection, feed.sieve, start, end, runtime.clock.mono, rows, self.ask)
         self._run(work, found)
 
     def done(self) -> None:
         """Something happened outside a turn: see that it is written."""
-        self._engine.flush()
-        self._engine.arm()
+        self._runtime.flush()
+        self._runtime.arm()
 
     def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         if self.off is not None:
             self.off(work, done)
         else:
-            self._engine.call_soon(lambda: done(work()))
+            self._runtime.call_soon(lambda: done(work()))
 
     # -- what it holds
 

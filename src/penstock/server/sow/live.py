@@ -32,8 +32,9 @@ from penstock.server.sow.wish import Taker, Wish
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
-    from penstock.server.engine import Engine
     from penstock.server.replaying.follower import Follower
+    from penstock.server.replaying.replays import Replays
+    from penstock.server.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -49,13 +50,13 @@ class _Drop:
     reason: str
 
 
-class Live:
+class RecordWatch:
     """One subscription.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine, sow: Sow, wish: Wish, taker: Taker) -> None:
+    def __init__(self, runtime: Runtime, replays: Replays, sow: Sow, wish: Wish, taker: Taker) -> None:
         """Begins at once.  Raises ExpressionError, InvalidArgument."""
         self.closed = False
-        self._engine, self._sow, self._wish, self._taker = engine, sow, wish, taker
+        self._runtime, self._replays, self._sow, self._wish, self._taker = runtime, replays, sow, wish, taker
         self._filter = None if wish.filter is None else compile_filter(wish.filter)
         if self._filter is not None and (wish.oof or wish.top_n is not None):
             self._filter.require_deterministic("a subscription that tells what leaves its focus")
@@ -71,18 +72,18 @@ class Live:
         self._held: list[Event] = []  # for want of room
         self._portions: Iterator[list[Event]] | None = None
         self._floor: int | None = None  # of the snapshot
-        place = engine.core.last_lsn
+        place = runtime.core.last_lsn
         if wish.oof or wish.delta or wish.paged:
             sow.watchers.append(self)
         sow.ending.append(self._ends)
-        engine.readers.append(self._lowest)
+        runtime.readers.append(self._lowest)
         selection = Selection.topic(sow.vhost, sow.exchange, sow.name)
         early = None if wish.knowing else self._filter
-        self._follower: Follower = engine.replays.follow(selection, _Receiver(self), start=place + 1, filter=early)
+        self._follower: Follower = replays.follow(selection, _Receiver(self), start=place + 1, filter=early)
         if wish.sow or wish.oof:
             taken = sow.index.snapshot()
             self._floor = sow.index.oldest()
-            engine.when_durable(place, lambda: self._run(partial(self._begin, taken), self._portion))
+            runtime.when_durable(place, lambda: self._run(partial(self._begin, taken), self._portion))
         else:
             self._busy = False
 
@@ -96,7 +97,7 @@ class Live:
         self._drops.clear()
         if self in self._sow.watchers:
             self._sow.watchers.remove(self)
-        self._engine.readers.remove(self._lowest)
+        self._runtime.readers.remove(self._lowest)
         if self._ends in self._sow.ending:
             self._sow.ending.remove(self._ends)
 
@@ -121,7 +122,7 @@ class Live:
 
         sow, wish = self._sow, self._wish
         self._portions = portions(
-            taken, sow, wish.filter, self._terms, self._window, self._engine.log, lambda: self.closed, PORTION
+            taken, sow, wish.filter, self._terms, self._window, self._runtime.log, lambda: self.closed, PORTION
         )  # fmt: skip
         return next(self._portions, None)
 
@@ -177,7 +178,7 @@ class Live:
     def dropped(self, lsn: int, numbers: Sequence[int], lsns: Sequence[int], reason: str) -> None:
         """For the core: these keys have no record any more."""
         self._drops.append(_Drop(lsn, numbers, lsns, reason))
-        self._engine.when_durable(lsn, self._soon)
+        self._runtime.when_durable(lsn, self._soon)
 
     def refused(self, error: PenstockError) -> None:
         """For the follower: it has ended."""
@@ -187,17 +188,17 @@ class Live:
         """For the core: the topic is deleted, or has another key."""
         sow = self._sow
         why = NotFound(f"topic '{sow.name}' in vhost '{sow.vhost}' was deleted, or has another key now")
-        self._engine.call_soon(lambda: self._fail(why))
+        self._runtime.call_soon(lambda: self._fail(why))
 
     def _soon(self) -> None:
-        self._engine.call_soon(self._look)  # by then the follower has what was committed with it
+        self._runtime.call_soon(self._look)  # by then the follower has what was committed with it
 
     def _look(self) -> None:
         """Removals may be next."""
         if not self.closed and not self._busy and not self._held:
             self._next()
-            self._engine.flush()
-            self._engine.arm()
+            self._runtime.flush()
+            self._runtime.arm()
 
     def _next(self) -> None:
         if self.closed:
@@ -216,7 +217,7 @@ class Live:
             self._removed(item)
         else:
             filter = self._filter if self._wish.knowing else None
-            work = partial(read_page, item, self._sow.rule, filter, self._terms, self._engine.replays.ask)
+            work = partial(read_page, item, self._sow.rule, filter, self._terms, self._replays.ask)
             self._run(work, partial(self._read, item))
 
     def _gather(self) -> None:
@@ -303,7 +304,7 @@ class Live:
         missing = {event.lsn for event, _ in told if not event.time}
         wanted = sorted(missing | ({before for _, before in told if before} - own.keys()))
         if wanted:
-            self._engine.read_rows(as_chunk(wanted), partial(self._fetched, told, own))
+            self._runtime.read_rows(as_chunk(wanted), partial(self._fetched, told, own))
         else:
             self._fetched(told, own, None)
 
@@ -380,20 +381,20 @@ class Live:
 
         def back(value: T | PenstockError) -> None:
             done(value)
-            self._engine.flush()
-            self._engine.arm()
+            self._runtime.flush()
+            self._runtime.arm()
 
-        off = self._engine.replays.off
+        off = self._replays.off
         if off is not None:
             off(told, back)
         else:
-            self._engine.call_soon(lambda: back(told()))
+            self._runtime.call_soon(lambda: back(told()))
 
 
 class _Receiver:
     """What the follower knows of a subscription."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: RecordWatch) -> None:
         self.room = live.room
         self.take = live.take
         self.ended = live.refused

@@ -1,6 +1,6 @@
 """Bodies of present records that deltas need: from memory, else read off the loop before the delta is published.
 
-A door asks `ready` before it publishes, as it does for content filters.  What was read stays for a moment, and so does
+`Judges` asks `ready` before anything is published.  What was read stays for a moment, and so does
 what was merged, since a key that changes once will change again.
 """
 
@@ -15,7 +15,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Rows
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Off, Runtime
 
 SHARE = 32
 """The part of the memory budget that bodies kept for later deltas may have."""
@@ -29,22 +29,22 @@ ROW_COST = 150
 class Present:
     """The bodies of one engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._kept = OrderedDict[int, tuple[int, bytes | None]]()  # by LSN: when it came, and it; None: unreadable
         self._bytes = 0
-        engine.core.bodies_from(self)
-        engine.bodies.budget.watch("records", lambda: self._bytes)
+        runtime.core.bodies_from(self)
+        runtime.bodies.budget.watch("records", lambda: self._bytes)
 
     # -- for the core
 
     def has(self, lsn: int) -> bool:
         """Whether `get` knows the message, be it that it cannot be read."""
-        return lsn in self._kept or self._engine.bodies.peek(lsn) is not None
+        return lsn in self._kept or self._runtime.bodies.peek(lsn) is not None
 
     def get(self, lsn: int) -> bytes | None:
         """The body of a message; None when it is not at hand."""
-        batch = self._engine.bodies.peek(lsn)
+        batch = self._runtime.bodies.peek(lsn)
         if batch is not None:
             return batch.bodies[lsn - batch.first]
         found = self._kept.get(lsn)
@@ -52,12 +52,12 @@ class Present:
 
     def keep(self, lsn: int, body: bytes | None) -> None:
         """A body that may be asked for again."""
-        now = self._engine.clock.mono()
+        now = self._runtime.clock.mono()
         if lsn in self._kept:
             self._forget(lsn)
         self._kept[lsn] = now, body
         self._bytes += ROW_COST + len(body or b"")
-        most = self._engine.bodies.budget.limit // SHARE
+        most = self._runtime.bodies.budget.limit // SHARE
         while self._bytes > most:
             oldest, (came, _) = next(iter(self._kept.items()))
             if came > now - STAYS_US:
@@ -66,16 +66,16 @@ class Present:
 
     # -- for doors
 
-    def ready(self, batches: Sequence[Publishes], then: Callable[[], None]) -> bool:
-        """Whether these may be published now.  If not, `then` is called later, and asks again."""
-        core = self._engine.core
+    def ready(self, batches: Sequence[Publishes], then: Callable[[], None], off: Off | None) -> bool:
+        """Whether these may be published now.  If not, `then` is called later, and asks again.  off: for heavy work."""
+        core = self._runtime.core
         if not core.sows:
             return True
-        if self._work([job for batch in batches for job in core.heavy(batch, merging=False)], then):
+        if self._work([job for batch in batches for job in core.heavy(batch, merging=False)], then, off):
             return False
         lsns = sorted({lsn for batch in batches for lsn in core.lacking(batch)})
         if not lsns:
-            return not self._work([job for batch in batches for job in core.heavy(batch, merging=True)], then)
+            return not self._work([job for batch in batches for job in core.heavy(batch, merging=True)], then, off)
         chunk = as_chunk(lsns)
 
         def answer(rows: Rows) -> None:
@@ -85,18 +85,17 @@ class Present:
                 self.keep(lsn, None)
             then()
 
-        self._engine.read_cold(chunk, answer)
+        self._runtime.read_cold(chunk, answer)
         return False
 
-    def _work(self, jobs: list[Job], then: Callable[[], None]) -> bool:
+    def _work(self, jobs: list[Job], then: Callable[[], None], off: Off | None) -> bool:
         """Have jobs done off the loop, and `then` called; False when there are none, or nothing runs off the loop."""
-        off = self._engine.judges.off
         if not jobs or off is None:
             return False
 
         def done(answers: list[Answer]) -> None:
             for job, answer in zip(jobs, answers, strict=True):
-                self._engine.core.worked_out(job, answer)
+                self._runtime.core.worked_out(job, answer)
             then()
 
         off(lambda: [job.work() for job in jobs], done)

@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument, NotFound, PenstockError
+from penstock.server.replaying.follower import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.replays import Asked
 from penstock.server.replaying.topics import selection_of
 from penstock.server.sow.page_work import published
 from penstock.server.sow.wish import Taker, Wish
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
+    from penstock.core.broker import Core
     from penstock.server.replaying.follower import Follower
+    from penstock.server.replaying.replays import Replays
 
 PORTION = 1000
 """Messages that are handed over together: a few milliseconds of the loop."""
@@ -25,14 +26,15 @@ PORTION = 1000
 class Unkeyed:
     """One subscription.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine, vhost: str, exchange: str, name: str, wish: Wish, taker: Taker) -> None:
+    def __init__(
+        self, core: Core, replays: Replays, vhost: str, exchange: str, name: str, wish: Wish, taker: Taker
+    ) -> None:
         """Begins at once.
 
         Errors: NotFound for a topic that nobody keeps; InvalidArgument for a queue, for a page, and for conflation
         that names no key.
         """
         where = f"'{name}' in vhost '{vhost}'"
-        core = engine.core
         if not exchange and (vhost, "", name) not in core.topology.topics and core.find_queue(vhost, name) is not None:
             raise InvalidArgument(f"{where} is a queue: look at it with sow, and consume its messages")
         if wish.paged:
@@ -45,7 +47,7 @@ class Unkeyed:
         self._taker = taker
         self._follower: Follower | None = None
         asked = Asked(selection_of(core, vhost, exchange, name), "NOW", wish.filter, name=name)
-        self._follower = engine.replays.subscribe(asked, _Receiver(self))
+        self._follower = replays.subscribe(asked, _Receiver(self))
         if wish.sow:
             taker.level()
 

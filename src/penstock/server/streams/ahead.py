@@ -20,8 +20,8 @@ from penstock.wire.flight.commands import Replay
 
 if TYPE_CHECKING:
     from penstock.core.state.streams import Asked
-    from penstock.server.engine import Engine
-    from penstock.server.filters.judging import Off
+    from penstock.server.runtime import Off, Runtime
+    from penstock.server.streams.walked import Walked
 
 PIECE_ROWS = 100_000
 """About how many records are looked at in one go."""
@@ -76,8 +76,9 @@ class Count:
 class Ahead:
     """The counts of one server.  All methods belong to the loop, but `_read`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime, walked: Walked) -> None:
+        self._runtime = runtime
+        self._walked = walked
         self._counts: dict[str, Count] = {}
         self._left = 0  # pieces that may be looked at until somebody asks again
         self._busy = False
@@ -88,20 +89,20 @@ class Ahead:
         found: dict[str, int] = {}
         if self.off is None:
             return found
-        states = self._engine.core.streams.states
+        states = self._runtime.core.streams.states
         for name in self._counts.keys() - states.keys():
             del self._counts[name]
         for name, state in states.items():
             if state.mode != "log" or state.position is None or not state.asked:
                 continue
             count = self._counts.get(name)
-            at = max(self._engine.walked.begin(name, state.position), self._engine.past.first_lsn)
+            at = max(self._walked.begin(name, state.position), self._runtime.past.first_lsn)
             if count is None or count.asked != state.asked or at < count.at:
                 count = self._counts[name] = Count(state.asked, at)
             count.move(at)
-            if count.upto > self._engine.log.durable:
+            if count.upto > self._runtime.log.durable:
                 found[name] = count.total
-            elif count.upto > at and self._engine.log.durable - count.upto < PIECE_ROWS:
+            elif count.upto > at and self._runtime.log.durable - count.upto < PIECE_ROWS:
                 found[name] = count.total  # what came in the last moment is not in it
         self._left = PIECES_MOST
         self._go_on()
@@ -111,7 +112,7 @@ class Ahead:
         """Hand the next piece to a thread."""
         if self._busy or self.off is None or not self._left:
             return
-        durable = self._engine.log.durable
+        durable = self._runtime.log.durable
         for name, count in self._counts.items():
             torn = count.torn
             if torn is None and count.upto > durable:
@@ -127,10 +128,10 @@ class Ahead:
         """In a thread: where the piece ends, and its messages.  None when it cannot be read."""
         fields: dict[str, Any] = {"topic": None, **{key: one for key, one in asked.items() if key != "filter"}}
         command = Replay(**fields)
-        history = History(self._engine.past, lambda: False)
+        history = History(self._runtime.past, lambda: False)
         try:
             rows = 0
-            for one in self._engine.past.spans(start, end, names_wanted(command)):
+            for one in self._runtime.past.spans(start, end, names_wanted(command)):
                 rows += one.rows
                 if rows >= PIECE_ROWS:
                     end = max(one.end, start + 1)

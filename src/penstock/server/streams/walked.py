@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.server.streams.ahead import Ahead
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 
 class Walked:
@@ -16,8 +16,8 @@ class Walked:
     Of this process alone, and of the loop.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.ahead = Ahead(engine)
+    def __init__(self, runtime: Runtime) -> None:
+        self.ahead = Ahead(runtime, self)
         self._upto = dict[str, tuple[int, int]]()  # start of the question, up to where it found nothing
         self._level = dict[
             str, int

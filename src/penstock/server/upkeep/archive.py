@@ -30,7 +30,7 @@ from penstock.log.archive.manifest import AGAIN, Manifest, Part, commit, read, t
 from penstock.log.archive.planning import Run, runs
 from penstock.log.archive.pruning import Pruned, prunable
 from penstock.log.archive.repairing import has_files
-from penstock.server.bulk.relay import asked_of
+from penstock.server.bulk.process import asked_of
 
 if TYPE_CHECKING:
     from penstock.config.settings import ArchiveSection

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.log.archive.reading import may_have, pieces
 from penstock.log.arrow import column
 from penstock.log.spans import Span, pieces_of
-from penstock.server.bulk.relay import batches_of, on_log
+from penstock.server.bulk.process import batches_of, on_log
 
 if TYPE_CHECKING:
     from penstock.log import Log

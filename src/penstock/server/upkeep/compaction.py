@@ -32,7 +32,7 @@ from penstock.records.dataclass import dataclass
 if TYPE_CHECKING:
     from penstock.core.state.durable import DurableState
     from penstock.log import SegmentInfo
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
     from penstock.server.upkeep.retention import Retirement
 
 logger = logging.getLogger("penstock.server")
@@ -94,7 +94,7 @@ class Compaction:
 
     def __init__(
         self,
-        engine: Engine,
+        runtime: Runtime,
         retirement: Retirement,
         pool: Executor,
         state: Callable[[], Awaitable[DurableState]],
@@ -105,7 +105,7 @@ class Compaction:
         """`state` gives what the log has settled, on disk for sure; `synced` waits until the log has synced an LSN."""
         self.totals = Totals()
         self.stopping = False
-        self._engine, self._retirement, self._pool = engine, retirement, pool
+        self._runtime, self._retirement, self._pool = runtime, retirement, pool
         self._state, self._synced, self._aims = state, synced, aims
         self._elsewhere = elsewhere
         self._rest = threading.Event()
@@ -116,7 +116,7 @@ class Compaction:
 
     def news(self) -> bool:
         """Whether there may be something to do that was not there at the last look.  Cheap; on the loop."""
-        segments = self._engine.log.segments()
+        segments = self._runtime.log.segments()
         past = self._retirement.past_upto  # by age alone, too
         seen = (len(segments), segments[-1].first, sum(one.generation for one in segments), past)
         if seen == self._seen:
@@ -126,17 +126,17 @@ class Compaction:
 
     async def look(self) -> Look:
         """What is worth doing now.  Raises LogBroken, LogDamaged, OSError."""
-        engine = self._engine
+        runtime = self._runtime
         past = {one.first for one in await self._off(self._retirement.past)}
-        closed = [_facts(one, one.first in past) for one in engine.log.segments()[:-1]]
+        closed = [_facts(one, one.first in past) for one in runtime.log.segments()[:-1]]
         room = self._room()
         state: DurableState | None = None
-        hold = engine.held()
+        hold = runtime.held()
         if any(one.past and one.last < hold and one.rows for one in closed):
             state = await self._state()
             closed = await self._off(partial(_counted, closed, state))
-            hold = min(engine.held(), held_from(state))  # what was settled for its delivery is on its way now
-        full, aims = engine.log.full, self._aims
+            hold = min(runtime.held(), held_from(state))  # what was settled for its delivery is on its way now
+        full, aims = runtime.log.full, self._aims
         if full:  # what does not free much has to wait, and what frees much goes in pieces that fit
             aims = replace(aims, segment=min(aims.segment, max(room, 1)))
         tasks = [
@@ -151,8 +151,8 @@ class Compaction:
 
         Scans for filters, which may follow each other without end, need the rows alone.
         """
-        engine = self._engine
-        return (engine.reading() if task.drops else engine.reading_files()) <= task.segments[-1].last
+        runtime = self._runtime
+        return (runtime.reading() if task.drops else runtime.reading_files()) <= task.segments[-1].last
 
     async def step(self) -> Task | None:
         """Do the most useful thing, if there is one; the task that was done."""
@@ -171,7 +171,7 @@ class Compaction:
         Raises LogBroken, OSError, and Unavailable when the other process died.  Segments that turn out to be damaged
         are told and not tried again.
         """
-        log = self._engine.log
+        log = self._runtime.log
         order = Order(tuple(Old(one.first, one.last, one.generation, one.rows) for one in task.segments))
         order = replace(order, compress=task.why == "cold" or _all_compressed(task))
         if task.drops:
@@ -229,7 +229,7 @@ class Compaction:
 
     def _wanted(self, task: Task) -> bool:
         """Whether a read or a delivery that began meanwhile may need the files as they were."""
-        return self._read(task) or (task.drops and self._engine.held() <= task.segments[-1].last)
+        return self._read(task) or (task.drops and self._runtime.held() <= task.segments[-1].last)
 
     async def _base_over(self, last: int, gain: int) -> int:
         """The floor of a durable base above `last`; 0 when a new one would cost too much for now.
@@ -238,7 +238,7 @@ class Compaction:
         twice its size is more than the bytes that it lets go, but for an hour at most: what nobody needs stays no
         longer beside a queue of many millions, and the log grows by one such base an hour at most.
         """
-        log, retirement = self._engine.log, self._retirement
+        log, retirement = self._runtime.log, self._retirement
         if log.base_floor > last:
             return log.base_floor
         if self._puts_off(self._base_size, gain):
@@ -255,8 +255,8 @@ class Compaction:
 
     def _puts_off(self, size: int, gain: int) -> bool:
         """Whether a base of this size has to wait."""
-        now = self._engine.clock.mono()
-        if 2 * size <= gain or (size < gain and self._engine.log.full):
+        now = self._runtime.clock.mono()
+        if 2 * size <= gain or (size < gain and self._runtime.log.full):
             return False
         self._base_since = self._base_since or now
         return now - self._base_since < BASE_WAIT_US
@@ -264,11 +264,11 @@ class Compaction:
     async def _rewrite(self, order: Order, size: int) -> Made:
         if self._elsewhere is not None and size >= LARGE:
             return await self._elsewhere.rewrite(order)
-        return await self._off(lambda: rewrite(self._engine.log.disk, order, self._between))
+        return await self._off(lambda: rewrite(self._runtime.log.disk, order, self._between))
 
     async def index(self) -> int:
         """Make the indexes of names that are missing; how many.  Segments that cannot be read are told once."""
-        log, made = self._engine.log, 0
+        log, made = self._runtime.log, 0
         sizes = {one.first: one.bytes for one in log.segments()}
         for first in await self._off(log.unindexed):
             if self.stopping or log.full or first in self._failed:
@@ -297,7 +297,7 @@ class Compaction:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def _room(self) -> int:
-        log = self._engine.log
+        log = self._runtime.log
         if log.full:
             return max(0, log.disk.free() - log.settings.low_space // LEFT_PART) if self._retirement.yields else 0
         held_back = log.settings.low_space + log.settings.reserve

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import LogSection
     from penstock.core.state.capture import Snapshot
     from penstock.core.state.durable import DurableState
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 logger = logging.getLogger("penstock.server")
 
@@ -63,7 +63,7 @@ class Keeper:
 
     def __init__(
         self,
-        engine: Engine,
+        runtime: Runtime,
         pool: Executor,
         settings: LogSection,
         loop: asyncio.AbstractEventLoop,
@@ -74,22 +74,22 @@ class Keeper:
 
         tidy: gives free memory back; called from the pool after a checkpoint, and when a burst is over.
         """
-        self.engine = engine
+        self.runtime = runtime
         self.checkpoints = 0
-        self.retention = ruling(settings.retention, engine.core.defaults)
-        self.retirement = Retirement(engine, self.retention)
+        self.retention = ruling(settings.retention, runtime.core.defaults)
+        self.retirement = Retirement(runtime, self.retention)
         aims = Aims(segment=settings.segment, compress=settings.compress_cold)
-        self.compaction = Compaction(engine, self.retirement, pool, self._state, self._synced, aims, elsewhere)
+        self.compaction = Compaction(runtime, self.retirement, pool, self._state, self._synced, aims, elsewhere)
         self._pool = pool
         self._settings = settings
         self._loop = loop
-        self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
+        self._bytes, self._records = runtime.log.bytes_written, runtime.core.last_lsn
         self._running: asyncio.Future[None] | None = None
         self._beats = 0  # since it last tended the log
         self._rest_until = 0  # mono microseconds: of looks at a full disk
         self._looked = (0, 0)  # how far the log was then, and how many segments there were
         self._tended = 0
-        self.pace = Pace(engine, loop.call_later)
+        self.pace = Pace(runtime, loop.call_later)
         self._left = 0  # bytes that tending left of what the log had
         self._succeeded = 0  # how often it came to its end
         self._tidy = tidy
@@ -106,7 +106,7 @@ class Keeper:
         """What whoever starts the server has to know of retention."""
         if not unsaid(self._settings.retention):
             return []  # it is among the settings that are told
-        if self.engine.core.defaults:
+        if self.runtime.core.defaults:
             return [f"setting log.retention: {self.rule} (default)"]
         told = (
             "warning: this data folder was made by a version that kept the whole log by default, and goes on so until "
@@ -117,7 +117,7 @@ class Keeper:
 
     def told(self) -> dict[str, object]:
         """What rules retention, and how far the log is from it: bytes; None where nothing is said."""
-        rule, log = self.retention, self.engine.log
+        rule, log = self.retention, self.runtime.log
         return {
             "rule": self.rule, "age": rule.age, "bytes": rule.bytes, "share": rule.share,
             "from": "default" if unsaid(self._settings.retention) else "settings",
@@ -126,18 +126,18 @@ class Keeper:
 
     def beat(self) -> None:
         """Start a checkpoint when enough was logged since the last one, or delete what may go."""
-        engine = self.engine
+        runtime = self.runtime
         self._beats += 1
-        if engine.log.bytes_written != self._seen:
-            self._seen, self._untidy = engine.log.bytes_written, True
+        if runtime.log.bytes_written != self._seen:
+            self._seen, self._untidy = runtime.log.bytes_written, True
         elif self._untidy and self._tidy is not None:
             self._untidy = False
             self._tidying = self._loop.run_in_executor(self._pool, self._tidy)
         outgrown = self._outgrown()
-        self.pace.set(0 if engine.broken is not None or self.stopping else self._lag_us())
-        if engine.broken is not None or self.stopping or (self._running is not None and not self._running.done()):
+        self.pace.set(0 if runtime.broken is not None or self.stopping else self._lag_us())
+        if runtime.broken is not None or self.stopping or (self._running is not None and not self._running.done()):
             return
-        grown = engine.log.bytes_written - self._bytes
+        grown = runtime.log.bytes_written - self._bytes
         # before checkpoints: under a load that makes one due each beat, too
         if self._beats >= RETENTION_BEATS or outgrown or self._may_get_out():
             self._beats = 0
@@ -145,7 +145,7 @@ class Keeper:
             self._tended += 1
             self._running = asyncio.ensure_future(self._look_after(), loop=self._loop)
         elif grown >= self._settings.checkpoint_bytes or (
-            engine.core.last_lsn - self._records >= self._settings.checkpoint_records and grown
+            runtime.core.last_lsn - self._records >= self._settings.checkpoint_records and grown
         ):
             self._running = asyncio.ensure_future(self._guarded(self.checkpoint()), loop=self._loop)
 
@@ -154,17 +154,17 @@ class Keeper:
         most = self.retirement.most()
         if most is None:
             return False
-        slack, size = GROWTH_SEGMENTS * self._settings.segment, self.engine.log.size
+        slack, size = GROWTH_SEGMENTS * self._settings.segment, self.runtime.log.size
         return size > most + slack and size - self._left > max(slack, self._left // GROWTH_PART)
 
     def _may_get_out(self) -> bool:
         """Whether the disk is full, and something has come since the log was last tended: a purge, acks."""
-        if not (self.engine.log.full and self.retirement.yields) or self.engine.clock.mono() < self._rest_until:
+        if not (self.runtime.log.full and self.retirement.yields) or self.runtime.clock.mono() < self._rest_until:
             return False
         return self._looked != self._seen_now()
 
     def _seen_now(self) -> tuple[int, int]:
-        log = self.engine.log
+        log = self.runtime.log
         return log.durable, len(log.segments())
 
     def _lag_us(self) -> int:
@@ -173,7 +173,7 @@ class Keeper:
         if most is None:
             return 0
         slack = GROWTH_SEGMENTS * self._settings.segment
-        return lag_us(self.engine.log.size - max(most, self._left) - slack, BEHIND_SEGMENTS * self._settings.segment)
+        return lag_us(self.runtime.log.size - max(most, self._left) - slack, BEHIND_SEGMENTS * self._settings.segment)
 
     async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         """Upkeep that fails is told and tried again later; the server goes on without it."""
@@ -187,34 +187,35 @@ class Keeper:
 
     async def checkpoint(self) -> None:
         """Take the state now; write it once the disk has everything it stands for."""
-        engine = self.engine
-        self._bytes, self._records = engine.log.bytes_written, engine.core.last_lsn
+        runtime = self.runtime
+        self._bytes, self._records = runtime.log.bytes_written, runtime.core.last_lsn
         snapshot = await self._snapshot()
         await self._loop.run_in_executor(self._pool, self._write, snapshot)
-        engine.core.captured(snapshot)
+        runtime.core.captured(snapshot)
 
     async def _snapshot(self) -> Snapshot:
         """The state now, on disk with everything it stands for.  Raises LogBroken."""
-        engine = self.engine
-        engine.acts.ledger.note()
-        engine.finish_turn()  # what is journalled belongs to the state and must reach the log
-        snapshot = engine.core.snapshot()
-        for _ in engine.core.capture(snapshot):
+        runtime = self.runtime
+        for hook in runtime.on_checkpoint:
+            hook()
+        runtime.finish_turn()  # what is journalled belongs to the state and must reach the log
+        snapshot = runtime.core.snapshot()
+        for _ in runtime.core.capture(snapshot):
             await asyncio.sleep(0)  # many queues: the others have their turn between two steps
-        engine.finish_turn()
-        await self._synced(engine.core.last_lsn)
+        runtime.finish_turn()
+        await self._synced(runtime.core.last_lsn)
         return snapshot
 
     async def _state(self) -> DurableState:
         """What the log has settled: nothing that this leaves out of the queues is needed again.  Raises LogBroken."""
         snapshot = await self._snapshot()
         state = await self._loop.run_in_executor(self._pool, snapshot.state, nap)
-        self.engine.core.captured(snapshot)
+        self.runtime.core.captured(snapshot)
         return state
 
     def _write(self, snapshot: Snapshot) -> None:
         try:
-            self.engine.log.write_checkpoint(snapshot.encode(nap), snapshot.cut)
+            self.runtime.log.write_checkpoint(snapshot.encode(nap), snapshot.cut)
         except OSError as error:  # a full disk, say; the next start takes longer, nothing else
             logger.warning("no checkpoint at LSN %d: %s", snapshot.cut, error)
         else:
@@ -229,8 +230,8 @@ class Keeper:
 
         When it fails nobody is slowed for anything: nothing says that there is less to come.
         """
-        log, before, tended = self.engine.log, self.engine.log.bytes_written, self._succeeded
-        mono = self.engine.clock.mono
+        log, before, tended = self.runtime.log, self.runtime.log.bytes_written, self._succeeded
+        mono = self.runtime.clock.mono
         began = mono()
         try:
             await self._guarded(self._tend())
@@ -242,11 +243,11 @@ class Keeper:
 
     async def _tend(self) -> None:
         """Delete what may go, rewrite what is worth it, and give back what the system caches of what was delivered."""
-        for _ in iter(lambda: self.engine.core.look_for_floor(FLOORS_AT_ONCE), False):
+        for _ in iter(lambda: self.runtime.core.look_for_floor(FLOORS_AT_ONCE), False):
             await asyncio.sleep(0)
         if self.stopping:
             return
-        log = self.engine.log
+        log = self.runtime.log
         makes_room = log.full and self.retirement.yields
         if makes_room and (lent := log.lend()):
             logger.info("the disk is full: %d bytes of the reserve are free for work that frees more", lent)
@@ -261,7 +262,7 @@ class Keeper:
         if log.full:
             log.check_space()  # what has gone counts at once
         await compaction.index()
-        await self._loop.run_in_executor(self._pool, log.give_back, self.engine.floor())
+        await self._loop.run_in_executor(self._pool, log.give_back, self.runtime.floor())
         self._succeeded += 1
 
     async def compact(self, *, dry_run: bool = False) -> dict[str, object]:
@@ -275,7 +276,7 @@ class Keeper:
             raise Unavailable("the server stops")
         ended = self._running = self._loop.create_future()
         try:
-            compaction, log = self.compaction, self.engine.log
+            compaction, log = self.compaction, self.runtime.log
             planned = [task.plain() for task in (await compaction.look()).tasks]
             before, totals = log.first_lsn, replace(compaction.totals)
             segments, gone = log.segments(), list[SegmentInfo]()
@@ -298,38 +299,38 @@ class Keeper:
 
     async def _retire(self) -> None:
         """One look at what retention may delete."""
-        due = await self._loop.run_in_executor(self._pool, self.retirement.due, self.engine.floor())
+        due = await self._loop.run_in_executor(self._pool, self.retirement.due, self.runtime.floor())
         if due is None:
             return
-        if self.engine.log.base_floor < due:  # else it was written for a look that came too early
+        if self.runtime.log.base_floor < due:  # else it was written for a look that came too early
             state = await self._loop.run_in_executor(self._pool, self.retirement.state_below, due)
             if not self.retirement.room_for(state):
                 return
             await self._synced(self.retirement.write_base(due, state))
-        if self.engine.floor() < due:
+        if self.runtime.floor() < due:
             return  # a read began meanwhile; the base stands, and the segments go at a later look
-        log = self.engine.log
+        log = self.runtime.log
         for name in await self._loop.run_in_executor(self._pool, log.remove, log.detach(due)):
             logger.info("%s is past retention and was deleted", name)
 
     async def _synced(self, lsn: int) -> None:
         """Wait until the log has written everything up to `lsn`, and ask for its sync.  Raises LogBroken."""
-        engine = self.engine
-        if engine.broken is not None:
-            raise LogBroken(engine.broken)
+        runtime = self.runtime
+        if runtime.broken is not None:
+            raise LogBroken(runtime.broken)
         durable: asyncio.Future[None] = self._loop.create_future()
 
         def broken(reason: str) -> None:
             if not durable.done():
                 durable.set_exception(LogBroken(reason))
 
-        engine.on_broken.append(broken)
+        runtime.on_broken.append(broken)
         try:
-            engine.log.request_sync()
-            engine.when_durable(lsn, lambda: durable.set_result(None))
+            runtime.log.request_sync()
+            runtime.when_durable(lsn, lambda: durable.set_result(None))
             await durable
         finally:
-            engine.on_broken.remove(broken)
+            runtime.on_broken.remove(broken)
 
     # -- the end
 
@@ -346,7 +347,7 @@ class Keeper:
     async def last_checkpoint(self) -> None:
         """After `stop`, at a clean stop: wait for what runs, then write the final state."""
         await self._rest()
-        if self.engine.broken is None:
+        if self.runtime.broken is None:
             await self._guarded(self.checkpoint())
 
     async def give_up(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 LAG_US, LAG_US_MOST = 5_000, 50_000
 
@@ -24,11 +24,11 @@ def lag_us(behind: int, scale: int) -> int:
 class Pace:
     """The delay of an engine's publishers.  For the loop's thread."""
 
-    def __init__(self, engine: Engine, later: Callable[[float, Callable[[], None]], object]) -> None:
+    def __init__(self, runtime: Runtime, later: Callable[[float, Callable[[], None]], object]) -> None:
         """later: run something after so many seconds."""
         self.lag_us = 0
         self.slowed_us = 0  # since the start
-        self._engine = engine
+        self._runtime = runtime
         self._later = later
         self._running = False
 
@@ -44,7 +44,7 @@ class Pace:
     def _shut(self) -> None:
         """Whoever published waits; he is let in for one batch when it is over."""
         if self.lag_us:
-            self._engine.slowed = True
+            self._runtime.slowed = True
             self.slowed_us += self.lag_us
             self._later(self.lag_us / 1e6, self._open)
         else:
@@ -55,6 +55,6 @@ class Pace:
         self._later(0, self._shut)  # after what they send now was read
 
     def _let_in(self) -> None:
-        if self._engine.slowed:
-            self._engine.slowed = False
-            self._engine.look_for_room()
+        if self._runtime.slowed:
+            self._runtime.slowed = False
+            self._runtime.look_for_room()

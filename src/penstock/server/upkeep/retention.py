@@ -26,7 +26,7 @@ from penstock.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Retention
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 SHARE = 0.5
 """The default since `DEFAULTS` 1: the log leaves at least as much free as it takes.  Before, everything was kept."""
@@ -74,14 +74,14 @@ def in_words(settings: Retention) -> str:
 class Retirement:
     """Retention of one log."""
 
-    def __init__(self, engine: Engine, settings: Retention) -> None:
+    def __init__(self, runtime: Runtime, settings: Retention) -> None:
         """settings: those that rule, see `ruling`."""
-        self._engine = engine
+        self._runtime = runtime
         self._settings = settings
         self._ages: dict[int, int] = {}  # by last LSN of a segment: time of its last record
         self.past_upto = 0  # last LSN of what was past retention when somebody last looked
         self._rest = threading.Event()  # never set: waiting for it lets the loop have the interpreter
-        self._floor, self._state = engine.log.base_state() or (0, b"")
+        self._floor, self._state = runtime.log.base_state() or (0, b"")
 
     @property
     def yields(self) -> bool:
@@ -90,7 +90,7 @@ class Retirement:
 
     def most(self) -> int | None:
         """Bytes that the log may have before what nobody needs goes; None: any number.  Any thread; asks the disk."""
-        log, most = self._engine.log, self._settings.bytes
+        log, most = self._runtime.log, self._settings.bytes
         if self._settings.share is None or not self.yields:
             return most
         size = log.size
@@ -101,7 +101,7 @@ class Retirement:
 
     def wants_a_new_segment(self) -> bool:
         """Whether the segment that is written to is so much of a log past its share that it has to be closed."""
-        log = self._engine.log
+        log = self._runtime.log
         last = log.segments()[-1]
         if not self.yields or not last.rows or last.bytes < max(ROLL_LEAST, log.size // ROLL_PART):
             return False
@@ -111,20 +111,20 @@ class Retirement:
     def past(self) -> list[SegmentInfo]:
         """Closed segments past retention, oldest first.  Reads the log: not on the loop."""
         age, size = self._settings.age, self.most()
-        segments = self._engine.log.segments()
+        segments = self._runtime.log.segments()
         found = list[SegmentInfo]()
         if age is None and size is None:
             return found
         present = {segment.last for segment in segments}
         self._ages = {last: time for last, time in self._ages.items() if last in present}
         total = sum(segment.bytes for segment in segments)
-        archive = self._engine.archive
-        now = self._engine.clock.wall()
+        archived = self._runtime.archived
+        now = self._runtime.clock.wall()
         for segment in segments[:-1]:
             too_large = size is not None and total > size
             if not too_large and (age is None or self._last_time(segment) >= now - age):
                 break
-            if archive is not None and not archive.has(segment):
+            if archived is not None and not archived(segment):
                 break  # it goes when it is archived
             found.append(segment)
             total -= segment.bytes
@@ -147,7 +147,7 @@ class Retirement:
         """The durable state of all records below `floor`, encoded.  Reads the log: not on the loop."""
         fold = Fold(DurableState.decode(self._state)) if self._state else Fold()
         held, rows = list[pa.RecordBatch](), 0
-        for batch in self._engine.log.batches(self._floor, floor):
+        for batch in self._runtime.log.batches(self._floor, floor):
             held.append(batch)
             rows += batch.num_rows
             if rows >= FOLD_ROWS:
@@ -160,7 +160,7 @@ class Retirement:
 
     def room_for(self, state: bytes) -> bool:
         """Whether a base of this state would leave the log room for what comes after it, acks above all."""
-        log = self._engine.log
+        log = self._runtime.log
         if not log.full or log.room_left >= len(state) + log.settings.reserve // ACKS_PART:
             return True
         logger.warning(
@@ -171,14 +171,14 @@ class Retirement:
 
     def write_base(self, floor: int, state: bytes) -> int:
         """Log the base, on the loop; the LSN that must be durable before anything is deleted."""
-        engine = self._engine
-        lsn = engine.core.write_base(
-            engine.now(),
-            engine.log.base_parts(state),
-            lambda first, time: engine.log.base_group(first, time, floor, state),
+        runtime = self._runtime
+        lsn = runtime.core.write_base(
+            runtime.now(),
+            runtime.log.base_parts(state),
+            lambda first, time: runtime.log.base_group(first, time, floor, state),
         )
         self._floor, self._state = floor, state
-        engine.finish_turn()
+        runtime.finish_turn()
         return lsn
 
     def _last_time(self, segment: SegmentInfo) -> int:
@@ -186,7 +186,7 @@ class Retirement:
         known = self._ages.get(segment.last)
         if known is None:
             known = 0
-            for batch in self._engine.log.batches(segment.last, segment.last + 1, ["time"]):
+            for batch in self._runtime.log.batches(segment.last, segment.last + 1, ["time"]):
                 known = batch.column(0).cast(pa.int64())[-1].as_py()
             self._ages[segment.last] = known
         return known

@@ -25,7 +25,7 @@ from penstock.server.views.worker import PORTION, edge_of, portion
 if TYPE_CHECKING:
     from penstock.core.queue.places import State
     from penstock.core.queue.view import Queue
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
     from penstock.server.views.live import Live
     from penstock.server.views.worker import Worker
 
@@ -41,8 +41,8 @@ Bytes = npt.NDArray[np.uint8]
 class Builder:
     """All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine, worker: Worker) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime, worker: Worker) -> None:
+        self._runtime = runtime
         self._worker = worker
 
     # -- sources
@@ -53,14 +53,14 @@ class Builder:
         if topic is not None:
             return topic
         try:
-            return self._engine.core.queue(vhost, name)
+            return self._runtime.core.queue(vhost, name)
         except PenstockError:
             return None  # none there, or another connection has it for itself
 
     def topic(self, vhost: str, name: str) -> Sow | None:
         """The topic with a key: `K`, or `E/K`."""
         exchange, slash, key = name.partition("/")
-        by_name = self._engine.core.sows.by_name
+        by_name = self._runtime.core.sows.by_name
         found = by_name.get((vhost, exchange, key)) if slash and exchange else None
         return found or by_name.get((vhost, "", name))
 
@@ -98,7 +98,7 @@ class Builder:
 
     def attach(self, live: Live) -> None:
         """Begin to gather the source, if it is there: first what it holds."""
-        core, worker = self._engine.core, self._worker
+        core, worker = self._runtime.core, self._worker
         source = self.source(live.vhost, live.definition.source)
         if source is None:
             self._let_go(live)
@@ -123,8 +123,8 @@ class Builder:
             return
         live.building = True
         live.floor = int(places[0])
-        self._engine.when_durable(live.since, partial(self._build, live, live.round, places, states, 0))
-        self._engine.arm()
+        self._runtime.when_durable(live.since, partial(self._build, live, live.round, places, states, 0))
+        self._runtime.arm()
 
     def _build(self, live: Live, round: int, places: Ints, states: Bytes, at: int) -> None:
         """Read the next portion of what the source held."""
@@ -139,7 +139,7 @@ class Builder:
         step = Noted(live.source, packed(some), states[at : at + len(some)].tobytes())
 
         def then(read: int) -> None:
-            self._engine.call_soon(partial(self._build, live, round, places, states, at + read))
+            self._runtime.call_soon(partial(self._build, live, round, places, states, at + read))
 
         self._worker.read([live], step, then)
 
@@ -156,7 +156,7 @@ class Builder:
                     return
                 if rest is not None:
                     live.later.appendleft(rest)
-                    self._engine.call_soon(partial(self._catch_up, live, round))
+                    self._runtime.call_soon(partial(self._catch_up, live, round))
                     return
                 continue
             live.floor = step.lsns[0]
@@ -171,7 +171,7 @@ class Builder:
     def _read(self, live: Live, round: int, step: Noted, read: int) -> None:
         if live.round == round and read < len(step.lsns):
             live.later.appendleft(Noted(step.queue, step.lsns[read:], step.states[read:]))
-        self._engine.call_soon(partial(self._catch_up, live, round))
+        self._runtime.call_soon(partial(self._catch_up, live, round))
 
     @staticmethod
     def _let_go(live: Live) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.core.views.conflation import DEFAULT_US
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
-from penstock.server.sow.live import Live as RecordWatch
+from penstock.server.sow.live import RecordWatch
 from penstock.server.sow.wish import Wish
 from penstock.server.views.shown import Told
 from penstock.server.views.watching import Conflated, RowWatch
@@ -19,8 +19,7 @@ from penstock.server.views.watching import Conflated, RowWatch
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.server.sow.page_work import Event
-    from penstock.server.views.shown import Shown
-    from penstock.server.views.views import Views
+    from penstock.server.views.shown import Alarms, Shown
     from penstock.server.views.watching import Watch
 
 
@@ -38,7 +37,7 @@ class ConflatedDefinition:
 class ConflatedTopic:
     """One conflated topic.  All methods belong to the loop's thread."""
 
-    def __init__(self, views: Views, definition: ConflatedDefinition) -> None:
+    def __init__(self, alarms: Alarms, definition: ConflatedDefinition) -> None:
         """ExpressionError for its filter."""
         if definition.filter is not None:
             compile_filter(definition.filter).require_deterministic("a conflated topic")
@@ -47,9 +46,9 @@ class ConflatedTopic:
         self.source = 0  # id of the topic that it follows; 0: it follows rows, or nothing
         self.error: PenstockError | None = None  # why nothing more comes
         self.rebuilds = 0
-        self._views = views
+        self._alarms = alarms
         self._rows: dict[str, bytes] = {}
-        self._conflated = Conflated(views, self, definition.interval)
+        self._conflated = Conflated(alarms, self, definition.interval)
         self._watch: Watch | None = None
         self._level = False  # it has the rows that there were
         self._waiting: list[Callable[[], None]] = []
@@ -63,6 +62,11 @@ class ConflatedTopic:
     def vhost(self) -> str:
         """See `Shown`."""
         return self.definition.vhost
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """See `Shown`."""
+        return [self.definition.source]
 
     def rows(self) -> dict[str, bytes]:
         """See `Shown`."""
@@ -92,7 +96,7 @@ class ConflatedTopic:
 
     def follow(self, source: Shown) -> None:
         """Begin, with rows."""
-        self._watch = RowWatch(self._views.clock, source, self._wish(), self._conflated)
+        self._watch = RowWatch(self._alarms.clock, source, self._wish(), self._conflated)
 
     def follow_topic(self, source: int, begin: Callable[[Wish, Conflated], RecordWatch]) -> None:
         """Begin, with the records of a topic of this id."""
@@ -109,7 +113,7 @@ class ConflatedTopic:
             self._watch = None
             self.rebuilds += 1
         self._conflated.close()
-        self._conflated = Conflated(self._views, self, self.definition.interval)
+        self._conflated = Conflated(self._alarms, self, self.definition.interval)
         self.source, self._level = 0, False
         rows, self._rows = self._rows, {}
         self._tell([Told(key, None, body, "deleted") for key, body in rows.items()])

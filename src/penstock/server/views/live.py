@@ -66,6 +66,11 @@ class Live:
         return len(self.view.rows)
 
     @property
+    def sources(self) -> Sequence[str]:
+        """See `Shown`."""
+        return [side.definition.source for side in self.sides] or [self.definition.source]
+
+    @property
     def rebuilds(self) -> int:
         """How often it began anew, each side of a join by itself."""
         return sum(one.round for one in (self, *self.sides))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError
 from penstock.expr.patterns import TopicPattern
@@ -20,10 +21,9 @@ from penstock.records.entries import Publishes
 from penstock.server.views.shown import Told
 
 if TYPE_CHECKING:
-    from penstock.server.engine import Engine
-    from penstock.server.views.conflated import ConflatedTopic
-    from penstock.server.views.live import Live
-    from penstock.server.views.views import Views
+    from penstock.server.filters.judging import Judges
+    from penstock.server.runtime import Runtime
+    from penstock.server.views.shown import Alarms, Shown
 
 logger = logging.getLogger("penstock.views")
 
@@ -41,29 +41,42 @@ AGAIN_US = 1_000_000
 """How often it is looked for room; the log looks no more often."""
 
 
+class Names(Protocol):
+    """Which views and conflated topics there are."""
+
+    def shown(self, vhost: str, name: str) -> Shown | None:
+        """That of a name."""
+        ...
+
+    def all_shown(self) -> Sequence[Shown]:
+        """All that have a name, in the order in which they came."""
+        ...
+
+
 class RowFeed:
     """All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine, views: Views) -> None:
-        self._engine, self._views = engine, views
+    def __init__(self, runtime: Runtime, judges: Judges, alarms: Alarms, names: Names) -> None:
+        self._runtime, self._names = runtime, names
+        self._begin = partial(_Feed, runtime, judges, alarms)
         self._feeds: dict[tuple[str, str], _Feed] = {}
 
     def look(self) -> None:
         """Queues may have come or gone: follow whatever some queue shows, and nothing else."""
-        for shown in self._views.all_shown():
+        for shown in self._names.all_shown():
             key = (shown.vhost, shown.name)
             feed = self._feeds.get(key)
-            wanted = self._engine.core.keeps(shown.vhost, "", shown.name) and not self._feeds_itself(shown)
+            wanted = self._runtime.core.keeps(shown.vhost, "", shown.name) and not self._feeds_itself(shown)
             if feed is not None and (feed.shown is not shown or not wanted):
                 feed.end()
                 del self._feeds[key]
                 feed = None
             if feed is None and wanted:
-                self._feeds[key] = _Feed(self._engine, self._views, shown)
+                self._feeds[key] = self._begin(shown)
 
-    def _feeds_itself(self, shown: Live | ConflatedTopic) -> bool:
+    def _feeds_itself(self, shown: Shown) -> bool:
         """Whether what is published would change the view anew, for ever."""
-        vhost, seen, waiting = shown.vhost, set[str](), list(sources_of(shown))
+        vhost, seen, waiting = shown.vhost, set[str](), list(shown.sources)
         while waiting:
             source = waiting.pop()
             if source == shown.name:
@@ -72,34 +85,25 @@ class RowFeed:
             if source in seen:
                 continue
             seen.add(source)
-            above = self._views.shown(vhost, source)
+            above = self._names.shown(vhost, source)
             if above is not None:
-                waiting += sources_of(above)
+                waiting += above.sources
                 continue
             try:
-                settings = self._engine.core.queue(vhost, source).settings
+                settings = self._runtime.core.queue(vhost, source).settings
             except PenstockError:
                 continue  # a topic, or another connection's own queue
             pattern = TopicPattern(settings.underlying_topic or source)
-            waiting += [one.name for one in self._views.all_shown() if one.vhost == vhost and pattern.matches(one.name)]
+            waiting += [one.name for one in self._names.all_shown() if one.vhost == vhost and pattern.matches(one.name)]
         return False
-
-
-def sources_of(shown: Live | ConflatedTopic) -> Sequence[str]:
-    """The names that a view or conflated topic gathers from."""
-    from penstock.server.views.conflated import ConflatedTopic  # it follows records, which follow replays
-
-    if isinstance(shown, ConflatedTopic) or not shown.sides:
-        return [shown.definition.source]
-    return [side.definition.source for side in shown.sides]
 
 
 class _Feed:
     """One view."""
 
-    def __init__(self, engine: Engine, views: Views, shown: Live | ConflatedTopic) -> None:
+    def __init__(self, runtime: Runtime, judges: Judges, alarms: Alarms, shown: Shown) -> None:
         self.shown = shown
-        self._engine, self._views = engine, views
+        self._runtime, self._judges, self._alarms = runtime, judges, alarms
         self._rows: deque[bytes] = deque()
         self._batch: Publishes | None = None  # what goes next: what was judged of it is on it
         self._size = 0  # bytes of those
@@ -134,7 +138,7 @@ class _Feed:
     def _arm(self) -> None:
         if (self._rows or self._batch is not None) and not self._armed and self._due is None:
             self._armed = True
-            self._engine.call_soon(self._publish)
+            self._runtime.call_soon(self._publish)
 
     # -- a full log
 
@@ -143,9 +147,9 @@ class _Feed:
             self._full = True
             logger.warning("rows of %r wait: the log has no room", self.shown.name)
         self._drop_oldest()
-        self._due = self._engine.clock.mono() + AGAIN_US
-        self._views.alarms.append(self)
-        self._views.alarmed()
+        self._due = self._runtime.clock.mono() + AGAIN_US
+        self._alarms.add(self)
+        self._alarms.changed()
 
     def _drop_oldest(self) -> None:
         while self._size > HELD_MOST and len(self._rows) > 1:
@@ -155,7 +159,7 @@ class _Feed:
     def _wait_no_more(self) -> None:
         if self._due is not None:
             self._due = None
-            self._views.alarms.remove(self)
+            self._alarms.remove(self)
 
     def next_due(self) -> int | None:
         """When to look for room again, monotonic."""
@@ -171,12 +175,12 @@ class _Feed:
 
     def _publish(self) -> None:
         self._armed = False
-        engine = self._engine
+        runtime = self._runtime
         batch = self._batch or self._next()
-        if batch is None or engine.broken is not None:
+        if batch is None or runtime.broken is not None:
             return
         self._batch = batch
-        if engine.log.full:
+        if runtime.log.full:
             self._wait()
             return
         if self._full:
@@ -184,13 +188,13 @@ class _Feed:
             if self._lost:
                 logger.warning("%d rows of %r are lost: the log had no room", self._lost, self.shown.name)
             self._lost = 0
-        if not engine.records.ready([batch], self._arm) or not engine.judges.ready([batch], self._arm):
+        if not self._judges.ready([batch], self._arm):
             return
         self._batch = None
-        refused = engine.core.publish(engine.now(), batch).refused
+        refused = runtime.core.publish(runtime.now(), batch).refused
         if refused:
             logger.warning("%d rows of %r are refused: %s", len(refused), self.shown.name, refused[0][1])
-        engine.arm()
+        runtime.arm()
         self._arm()
 
     def _next(self) -> Publishes | None:
@@ -202,5 +206,5 @@ class _Feed:
         if not bodies:
             return None
         self._size -= size
-        topic = self._engine.core.topic(self.shown.vhost, "", self.shown.name)
+        topic = self._runtime.core.topic(self.shown.vhost, "", self.shown.name)
         return Publishes(topic, HEADER, bodies, size=len(HEADER) * len(bodies) + size)

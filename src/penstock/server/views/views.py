@@ -8,61 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.core.views.feed import Noted
 from penstock.core.views.joins import Join
 from penstock.core.views.side import Side
 from penstock.core.views.view import Changed
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotFound
+from penstock.expr.gathering.definition import Definition
+from penstock.server.sow.live import RecordWatch
 from penstock.server.views.builder import Builder
+from penstock.server.views.conflated import ConflatedTopic
 from penstock.server.views.live import Live
 from penstock.server.views.rowfeed import RowFeed
+from penstock.server.views.shown import Alarms
+from penstock.server.views.watching import RowWatch, watched
 from penstock.server.views.worker import Worker
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
-    from penstock.expr.gathering.definition import Definition
-    from penstock.ports import Clock
     from penstock.records.entries import Entry
-    from penstock.server.engine import Engine
-    from penstock.server.filters.judging import Off
-    from penstock.server.views.conflated import ConflatedDefinition, ConflatedTopic
+    from penstock.server.filters.judging import Judges
+    from penstock.server.replaying.replays import Replays
+    from penstock.server.runtime import Off, Runtime
+    from penstock.server.sow.wish import Taker, Wish
+    from penstock.server.views.conflated import ConflatedDefinition
+    from penstock.server.views.watching import Watch
 
 Name = tuple[str, str]
 """Vhost and name."""
 
 
-class Alarm(Protocol):
-    """Something with a time of its own, monotonic."""
-
-    def next_due(self) -> int | None:
-        """When; None is never."""
-        ...
-
-    def tick(self, now: int) -> None:
-        """Do what is due."""
-        ...
-
-
 class Views:
     """All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, runtime: Runtime, judges: Judges, replays: Replays) -> None:
         self.active = False  # there are views: the engine tells what each turn has decided
-        self.alarms: list[Alarm] = []  # what is told, or looked at again, at its time
-        self._engine = engine
-        self._worker = Worker(engine, self._look, self._again)
-        self._builder = Builder(engine, self._worker)
+        self.alarms = Alarms(runtime)  # what is told, or looked at again, at its time
+        self._runtime = runtime
+        self._replays = replays
+        self._worker = Worker(runtime, self._look, self._again)
+        self._builder = Builder(runtime, self._worker)
         self._views: dict[Name, Live] = {}
         self._conflated: dict[Name, ConflatedTopic] = {}
         self._serial = 0
-        self.rows_published = RowFeed(engine, self)  # to queues that show them
-
-    @property
-    def clock(self) -> Clock:
-        """The engine's."""
-        return self._engine.clock
+        self.rows_published = RowFeed(runtime, judges, self.alarms, self)  # to queues that show them
 
     def run_off(self, off: Off) -> None:
         """Where to evaluate, off the loop."""
@@ -89,20 +79,6 @@ class Views:
             lows = [step.lsns[0] for step in live.later if isinstance(step, Noted)]
             floor = min([floor, *lows, *(() if live.floor is None else (live.floor,))])
         return floor
-
-    def next_deadline(self) -> int | None:
-        """When to `tick` next, monotonic; None is never."""
-        return min((due for due in (one.next_due() for one in self.alarms) if due is not None), default=None)
-
-    def tick(self) -> None:
-        """Tell what is due."""
-        now = self._engine.clock.mono()
-        for one in list(self.alarms):
-            one.tick(now)
-
-    def alarmed(self) -> None:
-        """Something has to be told in time: the engine looks at its deadlines."""
-        self._engine.arm()
 
     # -- which there are
 
@@ -146,12 +122,10 @@ class Views:
 
     def add_conflated(self, definition: ConflatedDefinition) -> ConflatedTopic:
         """A conflated topic more.  Its source may come later.  Errors as `add`."""
-        from penstock.server.views.conflated import ConflatedTopic  # it follows records, which follow replays
-
         key = (definition.vhost, definition.name)
         if self.shown(*key) is not None:
             raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
-        topic = self._conflated[key] = ConflatedTopic(self, definition)
+        topic = self._conflated[key] = ConflatedTopic(self.alarms, definition)
         self._begin()
         self._follow(topic)
         return topic
@@ -171,7 +145,7 @@ class Views:
 
     def lag(self, shown: Live | ConflatedTopic) -> int:
         """Durable records of the log that a view has not taken in; a conflated topic waits for its time alone."""
-        durable = self._engine.log.durable
+        durable = self._runtime.log.durable
         lives = () if not isinstance(shown, Live) else shown.sides or (shown,)
         behind = [one.floor for one in lives if one.building and one.floor is not None]
         waits = self._worker.waits if lives else None
@@ -182,9 +156,37 @@ class Views:
         """Aggregated subscriptions that are open."""
         return sum(1 for live in self._views.values() if live.name.startswith("\0"))
 
+    def watch(self, vhost: str, topic: str, wish: Wish, taker: Taker) -> Watch | None:
+        """A subscription to the rows of a name, or that a projection and a grouping make; None when there are none.
+
+        Errors: ExpressionError; InvalidArgument for one of projection and grouping alone; NotFound for their source.
+        """
+        clock = self._runtime.clock
+        if not wish.projection and wish.grouping is None:
+            shown = self.shown(vhost, topic)
+            if shown is None:
+                return None
+            return watched(self.alarms, wish, taker, lambda inner: RowWatch(clock, shown, wish, inner))
+        if not wish.projection or wish.grouping is None:
+            raise InvalidArgument("projection and grouping go together: an aggregated subscription needs both")
+        if not self.known(vhost, topic):
+            raise NotFound(f"no queue, topic with a key or view '{topic}' in vhost '{vhost}'")
+        live = self.add_unnamed(Definition("", topic, wish.projection, wish.grouping, wish.filter, vhost))
+        rest = replace(wish, filter=None, projection=(), grouping=None)
+        try:
+            return watched(
+                self.alarms,
+                rest,
+                taker,
+                lambda inner: RowWatch(clock, live, rest, inner, topic, lambda: self.drop(live)),
+            )
+        except BaseException:
+            self.drop(live)
+            raise
+
     def when_current(self, live: Live, then: Callable[[], None]) -> None:
         """Call back once a view has all that was decided so far; perhaps before this returns."""
-        engine, worker = self._engine, self._worker
+        runtime, worker = self._runtime, self._worker
 
         def mark() -> None:
             unready = live.unready()
@@ -194,11 +196,11 @@ class Views:
                 then()
 
         def durable() -> None:
-            worker.committed(engine.log.durable)
+            worker.committed(runtime.log.durable)
             worker.when_done(mark)
 
-        engine.arm()
-        engine.when_durable(engine.core.last_lsn, durable)
+        runtime.arm()
+        runtime.when_durable(runtime.core.last_lsn, durable)
 
     # -- sources
 
@@ -206,7 +208,7 @@ class Views:
         """From the first view on the engine tells what it decides."""
         if not self.active:
             self.active = True
-            self._engine.readers.append(self.floor)
+            self._runtime.readers.append(self.floor)
 
     def _all(self) -> list[Live]:
         """Every view, sides instead of what joins them."""
@@ -252,6 +254,6 @@ class Views:
             return
         found = self._builder.topic(definition.vhost, definition.source)
         if found is not None:
-            from penstock.server.sow.live import Live as RecordWatch
-
-            topic.follow_topic(found.id, lambda wish, taker: RecordWatch(self._engine, found, wish, taker))
+            topic.follow_topic(
+                found.id, lambda wish, taker: RecordWatch(self._runtime, self._replays, found, wish, taker)
+            )

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.sow.ordering import parse_order
 from penstock.core.views.conflation import DEFAULT_US, LEAST_US, Conflation
-from penstock.errors import InvalidArgument, NotFound, PenstockError
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.filter import Filter, Value
-from penstock.expr.gathering.definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 from penstock.server.sow.page_work import Event, Kind
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.ports import Clock
     from penstock.server.sow.wish import Taker, Wish
-    from penstock.server.views.shown import Shown, Told
-    from penstock.server.views.views import Views
+    from penstock.server.views.shown import Alarms, Shown, Told
 
 
 class Watch(Protocol):
@@ -184,39 +182,11 @@ class _Both:
         self._conflated.go_on()
 
 
-def watch_rows(views: Views, vhost: str, topic: str, wish: Wish, taker: Taker) -> Watch | None:
-    """A subscription to the rows of a name, or that a projection and a grouping make; None when there are none.
-
-    Errors: ExpressionError; InvalidArgument for one of projection and grouping alone; NotFound for their source.
-    """
-    if not wish.projection and wish.grouping is None:
-        shown = views.shown(vhost, topic)
-        if shown is None:
-            return None
-        return watched(views, wish, taker, lambda inner: RowWatch(views.clock, shown, wish, inner))
-    if not wish.projection or wish.grouping is None:
-        raise InvalidArgument("projection and grouping go together: an aggregated subscription needs both")
-    if not views.known(vhost, topic):
-        raise NotFound(f"no queue, topic with a key or view '{topic}' in vhost '{vhost}'")
-    live = views.add_unnamed(Definition("", topic, wish.projection, wish.grouping, wish.filter, vhost))
-    rest = replace(wish, filter=None, projection=(), grouping=None)
-    try:
-        return watched(
-            views,
-            rest,
-            taker,
-            lambda inner: RowWatch(views.clock, live, rest, inner, topic, lambda: views.drop(live)),
-        )
-    except BaseException:
-        views.drop(live)
-        raise
-
-
-def watched(views: Views, wish: Wish, taker: Taker, begin: Callable[[Taker], Watch]) -> Watch:
+def watched(alarms: Alarms, wish: Wish, taker: Taker, begin: Callable[[Taker], Watch]) -> Watch:
     """A subscription that `begin` makes, conflated if that is asked for."""
     if wish.conflation is None:
         return begin(taker)
-    conflated = Conflated(views, taker, wish.conflation, wish.conflation_key)
+    conflated = Conflated(alarms, taker, wish.conflation, wish.conflation_key)
     try:
         return _Both(begin(conflated), conflated)
     except BaseException:
@@ -233,7 +203,7 @@ class Conflated:
 
     def __init__(
         self,
-        views: Views,
+        alarms: Alarms,
         taker: Taker,
         interval: int,
         key: Sequence[str] = (),
@@ -241,20 +211,19 @@ class Conflated:
         """key: expressions that tell what is one key, instead of the record's own."""
         self.closed = False
         self._taker = taker
-        self._views = views
+        self._alarms = alarms
         self._sender = Sender(taker)
         self._keys: list[Value] = [compile_value(text) for text in key]
         self._waiting: Conflation[object, Event] = Conflation(interval)
         self._told = set[object]()
-        views.alarms.append(self)
+        alarms.add(self)
 
     def close(self) -> None:
         """See `Watch`."""
         if not self.closed:
             self.closed = True
             self._sender.clear()
-            if self in self._views.alarms:
-                self._views.alarms.remove(self)
+            self._alarms.remove(self)
 
     # -- a taker
 
@@ -266,7 +235,7 @@ class Conflated:
         """See `Taker`."""
         if self.closed:
             return
-        now = self._views.clock.mono()
+        now = self._alarms.clock.mono()
         at_once: list[Event] = []
         for event, key in zip(events, self._keys_of(events), strict=True):
             if event.kind == "sow":
@@ -282,7 +251,7 @@ class Conflated:
                 self._waiting.put(key, event if first is None else replace(event, time=first.time), now)
         if at_once:
             self._sender.send(at_once)
-        self._views.alarmed()
+        self._alarms.changed()
 
     def level(self) -> None:
         """See `Taker`."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.effects import Dying
     from penstock.core.queue.view import Queue
     from penstock.records.entries import Entry, Publishes, Rows
-    from penstock.server.engine import Engine
-    from penstock.server.filters.judging import Off
+    from penstock.server.runtime import Off, Runtime
     from penstock.server.views.live import Live
 
 PORTION = 1000
@@ -50,13 +49,13 @@ LOOKED_MOST = 1000
 class Worker:
     """All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine, look: Callable[[], None], again: Callable[[Live], None]) -> None:
+    def __init__(self, runtime: Runtime, look: Callable[[], None], again: Callable[[Live], None]) -> None:
         """look: sources may have come or gone.  again: the source of a view is gone, or is to be gathered anew."""
         self.off: Off | None = None  # runs work off the loop; None: in place
-        self.feed = Feed(engine.core.queues_of_route)
+        self.feed = Feed(runtime.core.queues_of_route)
         self.by_source: dict[int, list[Live]] = {}
         self.dirty: dict[Live, None] = {}
-        self._engine = engine
+        self._runtime = runtime
         self._look = look
         self._again = again
         self._gathered: deque[tuple[int, Sequence[Step]]] = deque()  # by last LSN: not durable yet
@@ -81,7 +80,7 @@ class Worker:
         steps: list[Step] = []
         last = last_of(journal[-1])
         for number in self.by_source:
-            queue = self._engine.core.queue_by_id(number)
+            queue = self._runtime.core.queue_by_id(number)
             if queue is not None and queue.settings.target_queue_depth:
                 steps += self.feed.moved(number, edge_of(queue), last)
         for step in self.feed.read(journal):
@@ -92,10 +91,10 @@ class Worker:
     def dying(self, effect: Dying) -> None:
         """Messages of a queue are on their way out: what they gave is taken away before a record says so."""
         if effect.queue in self.by_source:
-            last = self._engine.core.last_lsn
+            last = self._runtime.core.last_lsn
             pairs = [end for chunk in effect.chunks for end in pairs_of(chunk, False)]
             self._gathered.append((last, [Moved(effect.queue, "leave", pairs, last + 1)]))
-            self.committed(self._engine.log.durable)
+            self.committed(self._runtime.log.durable)
 
     def _bounded(self, step: Arrived) -> Step:
         """The step, without bodies if too many wait already."""
@@ -147,7 +146,7 @@ class Worker:
     def _arm(self) -> None:
         if self._steps and not self._armed and not self._busy:
             self._armed = True
-            self._engine.call_soon(self._work)
+            self._runtime.call_soon(self._work)
 
     def _work(self) -> None:
         """Do steps, about a portion of messages; go on soon if some are left."""
@@ -253,7 +252,7 @@ class Worker:
             mine = states and bytes(states[bisect_left(lsns, lsn)] for lsn in rows.lsns)
             self.enter(lives, elements_of_rows(rows, mine), lambda: then(read), rounds)
 
-        self._engine.read_cold(lsns, answer, READ_BYTES)
+        self._runtime.read_cold(lsns, answer, READ_BYTES)
 
     def enter(
         self, lives: Sequence[Live], elements: Elements, then: Callable[[], None], rounds: Sequence[int] | None = None

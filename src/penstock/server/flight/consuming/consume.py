@@ -192,14 +192,14 @@ class Exchange(Receiver):
         finally:
             self.engine.arm()
         if number is not None:
-            self.engine.after_deliveries(self.gate, partial(self._down.say, orjson.dumps(answer)))
+            self.engine.gates.after_deliveries(self.gate, partial(self._down.say, orjson.dumps(answer)))
 
     def unsubscribe(self, *, lost: bool) -> None:
         """Give back what is leased; twice does no harm."""
         wish, self.wish = self.wish, None
         if wish is not None:
             self.engine.core.close(self.engine.now(), wish, lost=lost)
-            self.engine.reopen(self)
+            self.engine.gates.reopen(self)
             self.engine.arm()
 
     def end(self, error: PenstockError) -> None:
@@ -219,7 +219,7 @@ class Exchange(Receiver):
     def _resume(self) -> None:
         if self.wish is not None:
             self.engine.core.go_on(self.engine.now(), self.wish)
-        self.engine.reopen(self)
+        self.engine.gates.reopen(self)
         self.engine.arm()
 
     # -- loop: settling

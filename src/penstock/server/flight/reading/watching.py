@@ -30,12 +30,12 @@ from penstock.server.flight.bell import Bell
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.reading.outlet import BATCH_ROWS, BEAT_S, POLL_S, QUEUED_MOST, Piece
-from penstock.server.sow.live import Live
+from penstock.server.sow.live import RecordWatch
 from penstock.server.sow.page_work import Event
 from penstock.server.sow.selecting import selected
 from penstock.server.sow.unkeyed import Unkeyed
 from penstock.server.sow.wish import Wish
-from penstock.server.views.watching import Watch, interval_of, watch_rows, watched
+from penstock.server.views.watching import Watch, interval_of, watched
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import Subscribe
 from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, select
@@ -69,14 +69,18 @@ class Watching:
             nonlocal sent
             watch = None
             if not command.exchange:
-                watch = watch_rows(engine.views, command.vhost, command.topic, wish, outlet)
+                watch = engine.views.watch(command.vhost, command.topic, wish, outlet)
             if watch is None:
                 name = command.vhost, command.exchange, command.topic
                 sow = engine.core.sows.by_name.get(name)
                 if sow is None:
-                    watch = watched(engine.views, wish, outlet, partial(Unkeyed, engine, *name, wish))
+                    watch = watched(
+                        engine.views, wish, outlet, partial(Unkeyed, engine.core, engine.replays, *name, wish)
+                    )
                 else:
-                    watch = watched(engine.views, wish, outlet, partial(Live, engine, sow, wish))
+                    watch = watched(
+                        engine.views.alarms, wish, outlet, partial(RecordWatch, engine, engine.replays, sow, wish)
+                    )
                     if wish.delta and sent is not None:
                         sent = sent.with_paths(sow.rule.paths)
             self.open.add(outlet)

@@ -8,17 +8,30 @@ schedules, are not followed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from penstock.core.actions.acted import OWN
-from penstock.records.chunks import as_chunk
+from penstock.core.actions.hops import HOPS_MOST
+from penstock.core.actions.rules import (
+    Deleting,
+    Echoing,
+    Executing,
+    Extracting,
+    Incrementing,
+    Publishing,
+    Querying,
+    Rule,
+)
+from penstock.core.actions.templates import Happening
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
     from penstock.core.actions.rules import Rules
-    from penstock.server.actions.steps import Run
-    from penstock.server.engine import Engine
+    from penstock.server.runtime import Runtime
 
 NONE = -1
 """The cause of what no record tells of."""
@@ -30,12 +43,63 @@ NOTED = 256
 """LSNs that it has to have moved to be told with a checkpoint."""
 
 
+EMPTY = Happening(0, "")
+"""The happening of a run for several messages: what it publishes is made already, and its last step is left."""
+
+_NAMES: Mapping[type[object], str] = {
+    Deleting: "delete_sow",
+    Querying: "query_sow",
+    Extracting: "extract_values",
+    Executing: "execute_system",
+    Incrementing: "increment_counter",
+    Echoing: "echo_message",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One action under way for one message."""
+
+    rule: Rule
+    step: int
+    happening: Happening
+    hops: int  # actions before this one
+    after: int  # LSN that has to be durable before it begins
+    failed: str = ""
+    inline: bool = False  # it ended in the call that began it
+    batch: Publishes | None = None  # that is about to be published
+    count: int = 1  # messages that it is for
+    chunk: Chunk = range(0)  # these messages
+    cause: int = NONE  # as of its event
+    begins: int = 0  # before this step only values are worked out: the others were done
+    written: bool = False  # a record says that it is done
+    lost: int = 1  # of these, if it failed
+
+    @property
+    def place(self) -> int:
+        """The LSN of its trigger; NONE without one."""
+        return self.chunk[0] if self.cause == OWN else self.cause
+
+    @property
+    def trouble(self) -> str:
+        """Where it failed, in the words that metrics have."""
+        step = self.rule.steps[min(self.step, len(self.rule.steps) - 1)]
+        if isinstance(step, Publishing):
+            return "rounds" if self.hops >= HOPS_MOST else "publish"
+        return _NAMES[type(step)]
+
+    def together(self) -> Publishes:
+        """What a run for several messages publishes."""
+        assert self.batch is not None
+        return self.batch
+
+
 class Ledger:
     """Of one engine.  All methods belong to the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.names = frozenset(watching(engine.core.rules))
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.names = frozenset(watching(runtime.core.rules))
         self.seen = 0  # the triggers up to here were told to the actions
         self._open: dict[int, int] = {}  # place -> how many
         self._places: list[int] = []  # a heap; those that are closed stay until they are at its top
@@ -71,8 +135,8 @@ class Ledger:
         """A record that a run is done; the caller puts it into one group with the last thing that it does."""
         if run.cause == NONE or not self.names:
             return
-        core = self._engine.core
-        core.acts(self._engine.now(), min(self.floor, core.acted.floor + STEP), run.rule.name, run.chunk, run.cause)
+        core = self._runtime.core
+        core.acts(self._runtime.now(), min(self.floor, core.acted.floor + STEP), run.rule.name, run.chunk, run.cause)
         run.written = True
 
     def done(self, run: Run) -> None:
@@ -84,21 +148,21 @@ class Ledger:
     def tell(self) -> None:
         """Write what was done since the last time."""
         did, self._did = self._did, {}
-        core, floor = self._engine.core, self.floor
+        core, floor = self._runtime.core, self.floor
         wrote = False
         for (name, cause), lsns in did.items():
             left = above(floor, cause, lsns)
             if left:
                 wrote = True
-                core.acts(self._engine.now(), floor, name, as_chunk(left), cause)
+                core.acts(self._runtime.now(), floor, name, as_chunk(left), cause)
         if self.names and not wrote and (did or floor - core.acted.floor >= STEP):
-            core.acts(self._engine.now(), floor)
+            core.acts(self._runtime.now(), floor)
 
     def note(self) -> None:
         """A checkpoint is about to be taken: a start after it need not look at what is before."""
-        core, floor = self._engine.core, self.floor
+        core, floor = self._runtime.core, self.floor
         if self.names and floor - core.acted.floor >= NOTED:
-            core.acts(self._engine.now(), floor)
+            core.acts(self._runtime.now(), floor)
 
 
 def above(floor: int, cause: int, lsns: Sequence[int]) -> list[int]:

@@ -1,0 +1,186 @@
+"""What every part of a running server rests on: core, log and memory, the clock, when something runs, and durability.
+
+A part is made with a `Runtime` and asks nothing else of the server; `Engine` is one with its parts, and says what a
+turn is.  Whoever reads the log registers what it may still need (`readers`), and retention asks here.  All methods
+belong to the loop's thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.memory import Caches, Loader
+from penstock.memory.budget import GATHER_LEAST
+from penstock.memory.reads import ReadCold
+from penstock.memory.rows import merged
+from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
+from penstock.records.entries import Rows
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.history.history import Spread
+    from penstock.log import Log
+    from penstock.log.listing import SegmentInfo
+    from penstock.ports import Clock
+
+T = TypeVar("T")
+
+Lowest = Callable[[], "int | None"]
+"""The lowest LSN that somebody may still need; None: he needs nothing."""
+
+
+class Off(Protocol):
+    """Runs work off the loop, then `done` with its result on the loop.  What work raises stops the server."""
+
+    def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
+        """Start it."""
+        ...
+
+
+class Runtime(ABC):
+    """Core, log and memory under one roof."""
+
+    def __init__(
+        self,
+        core: Core,
+        log: Log,
+        bodies: Caches,
+        clock: Clock,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        read_cold: ReadCold,
+    ) -> None:
+        """read_cold: reads rows of the log, off the loop where there is one."""
+        self.core = core
+        self.log = log
+        self.bodies = bodies
+        self.loader = Loader(bodies, read_cold)
+        self.clock = clock
+        self.call_soon = call_soon
+        self.read_cold = read_cold
+        self.past: Spread = log  # what can be read back: the log, and its archive where there is one
+        self.archived: Callable[[SegmentInfo], bool] | None = (
+            None  # whether the archive has a segment; None: there is none
+        )
+        self.broken: str | None = None  # why nothing is confirmed any more
+        self.slowed = False  # publishers wait a moment: see `upkeep.pacing`
+        self.on_flush: list[Callable[[], None]] = []  # run once at the end of a turn or commit, then forgotten
+        self.on_broken: list[Callable[[str], None]] = []
+        self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
+        self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
+        self.on_checkpoint: list[Callable[[], None]] = []  # run before each checkpoint; they may write records
+        self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
+        self.readers: list[Lowest] = []  # of running reads
+        self.row_readers: list[Lowest] = []  # the same; they need rows, whichever file has them
+        self.deliverers: list[Lowest] = []  # of messages on their way to consumers
+        self._armed = False
+        self._awaited = 0  # the highest LSN that anything waits for
+        self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        bodies.arrivals.lacking = log.durable
+        bodies.budget.watch("commits", lambda: log.pending_bytes)  # beside the bodies that they were made from
+        bodies.budget.watch("decoded", lambda: log.decoded_bytes)
+
+    # -- time and turns
+
+    def now(self) -> Now:
+        """The instant for commands of this turn."""
+        return Now(self.clock.wall(), self.clock.mono())
+
+    def arm(self) -> None:
+        """See that `finish_turn` runs once before the loop waits again."""
+        if not self._armed:
+            self._armed = True
+            self.call_soon(self.finish_turn)
+
+    @abstractmethod
+    def finish_turn(self) -> None:
+        """Log what was decided, and send what may leave."""
+
+    def flush(self) -> None:
+        """Let sessions write what this turn brought them."""
+        while self.on_flush:  # confirms that are flushed make their sessions dirty
+            flushes, self.on_flush = self.on_flush, []
+            for flush in flushes:
+                flush()
+
+    # -- durability
+
+    def when_durable(self, lsn: int, callback: Callable[[], None]) -> None:
+        """Run `callback` once everything up to `lsn` is durable; callbacks run in the order they came.
+
+        Never runs once the log is broken: the outcome is unknown then, and `on_broken` says so.
+        """
+        if lsn <= self.log.durable and not self._waiters:
+            callback()
+        else:
+            self._waiters.append((lsn, callback))
+            self.await_lsn(lsn)
+
+    def await_lsn(self, lsn: int) -> None:
+        """Something waits for this LSN: the log hurries with it at the end of the turn."""
+        self._awaited = max(self._awaited, lsn)
+
+    # -- rows
+
+    def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None], queue: int | None = None) -> None:
+        """Rows of a chunk, each from memory where it is there, else from the log; `answer` may run before this returns.
+
+        The log is asked for nothing that memory has: what is not durable yet is in memory alone.
+        """
+        present, missing = self.bodies.rows(chunk, queue)
+        if not missing:
+            answer(present)
+        elif not len(present):
+            self.read_cold(chunk, answer)
+        else:
+            self.read_cold(as_chunk(missing), lambda rows: answer(merged(present, rows)))
+
+    # -- publishers
+
+    def has_room(self) -> bool:
+        """Whether publishers may be read from: the gathering commit is within its bound, and nobody slows them."""
+        if self.broken is not None:
+            return True  # what comes is refused, and whoever waited would wait for ever
+        return not self.slowed and self.log.pending_bytes < self.bodies.budget.gather_most and not self.bodies.tight
+
+    def look_for_room(self) -> None:
+        """Let publishers go on that wait for room, if there is some."""
+        if self.on_room and self.has_room() and (self.broken is not None or self.bodies.budget.over <= GATHER_LEAST):
+            run_once(self.on_room)
+
+    # -- what retention asks
+
+    def floor(self) -> int:
+        """No message below this LSN is in a queue, on its way to a consumer, being read, or promised to a stream."""
+        return min(self.core.floor(), self.held())
+
+    def promised(self) -> int:
+        """No stream and no running read may ask for what is below this LSN; queues are not looked at."""
+        return min(self.core.promised(), self.held())
+
+    def held(self) -> int:
+        """No message below this LSN is on its way to a consumer or being read; those in queues are not looked at."""
+        loading = [chunk[0] for chunk in self.loader.reading]
+        return min([self.core.next_lsn, self.reading(), _lowest(self.deliverers), *loading])
+
+    def reading(self) -> int:
+        """No registered reader may still need what is below this LSN."""
+        return min(self.reading_files(), _lowest(self.row_readers))
+
+    def reading_files(self) -> int:
+        """No registered reader may still need the very files that hold what is below this LSN."""
+        return _lowest(self.readers)
+
+
+def run_once(hooks: list[Callable[[], None]]) -> None:
+    """Run what waits, and forget it; what is added meanwhile waits for the next time."""
+    run, hooks[:] = hooks[:], []
+    for hook in run:
+        hook()
+
+
+def _lowest(readers: Sequence[Lowest]) -> int:
+    return min((low for low in (reader() for reader in readers) if low is not None), default=LSN_LIMIT)
