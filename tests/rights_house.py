@@ -22,7 +22,7 @@ from pyarrow import flight
 from penstock.records.password_hashes import SHA256
 from penstock.records.settings import QueueSettings
 from penstock.server.accounts import Account, Permission
-from penstock.server.app import Server
+from penstock.server.app import App
 from penstock.server.flight import logins
 from penstock.server.passwords import Kept, hash_password
 from penstock.testing.settings import load
@@ -170,7 +170,7 @@ class House:
     def __init__(self, folder: Path, more: str = "") -> None:
         config = CONFIG.replace("[server]\n", f'[server]\ndata = "{folder}"\n') + more
         self.loop = asyncio.new_event_loop()
-        self.server = Server(load(config), lambda text: None)
+        self.server = App(load(config), lambda text: None)
         self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-rights")
         self._links = dict[str, Link]()
         self._flights = dict[str, flight.FlightClient]()

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
+from penstock.server.loading import do_without_pandas
 from penstock.server.upkeep import keeper as keepers
 from penstock.server.upkeep import retention
-from penstock.server.without_pandas import do_without_pandas
 from penstock.testing.clock import FakeClock
 from sim import baton as threads
 from sim.baton import Baton, Killed

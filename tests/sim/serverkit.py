@@ -19,8 +19,8 @@ from penstock.log import MEMORY, Log, LogSettings, SimDisk
 from penstock.memory import Caches
 from penstock.records.entries import Rows
 from penstock.records.properties import Properties, decode, encode
+from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.door import AmqpDoor
-from penstock.server.amqp.session import Session
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.logins import Logins
@@ -91,7 +91,7 @@ class Client:
         self._open: Content | None = None
         self._missing = 0
         self._unread = b""
-        self.session: Session = life.door.open_session(self, peer)  # type: ignore[arg-type]
+        self.session: Connection = life.door.open_session(self, peer)  # type: ignore[arg-type]
         if login:
             tune = m.ConnectionTuneOk(channel_max=2047, frame_max=131_072, heartbeat=heartbeat)
             for part in (*HANDSHAKE[:2], frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):

@@ -18,15 +18,15 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 SERVER = """
 import asyncio, sys
 from penstock.cli.serving import read_settings
-from penstock.server.without_pandas import do_without_pandas
+from penstock.server.loading import do_without_pandas
 
 do_without_pandas()
 listen = {f"listen.{door}": "127.0.0.1:0" for door in ("amqp", "flight")}
 settings = read_settings(None, {"server.data": sys.argv[1], "listen.http": "off", **listen})
-from penstock.server.app import Server
+from penstock.server.app import App
 
 async def run():
-    server = Server(settings, say=lambda text: None)
+    server = App(settings, say=lambda text: None)
     await server.start()
     print(*sys.modules)
     await server.stop()
@@ -45,7 +45,7 @@ NOT_IN_AN_EMPTY_SERVER = (
 
 CHILD = """
 import json, socket, sys
-from penstock.server.without_pandas import do_without_pandas
+from penstock.server.loading import do_without_pandas
 
 do_without_pandas()
 from penstock.server.bulk import frames

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -29,31 +28,26 @@ from penstock.log.settings import BATCH_MOST, CACHE_MOST
 from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
-from penstock.server.accounts import accounts_of
 from penstock.server.alarm import Alarm
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.compacting import Compactor
 from penstock.server.bulk.process import Bulk
-from penstock.server.clock import SystemClock
-from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.filters.scanning import warm_up
 from penstock.server.gates import scattered
-from penstock.server.guard.listening import Entry
 from penstock.server.guard.opening import connections_most, entry_of
 from penstock.server.logins import Logins
 from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, open_core
 from penstock.server.opening.making_room import make_room
-from penstock.server.opening.progress import Lines, Progress, Show
+from penstock.server.opening.progress import Lines, Show
 from penstock.server.opening.starting import Starting
 from penstock.server.paging.scratch import Pager, Scratch
 from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse
-from penstock.server.shares import Shares
+from penstock.server.services import Say, Server, say_aloud
 from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.stopping import Stopping
 from penstock.server.upkeep.keeper import Keeper
-from penstock.server.users import Users
 from penstock.server.views.declaring import declare as declare_views
 from penstock.wire.amqp.frames import Limits
 
@@ -63,11 +57,8 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Rows
-    from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.flight.door import FlightDoor, FlightLimits
+    from penstock.server.flight.door import FlightLimits
     from penstock.server.http.door import HttpDoor
-    from penstock.server.tls.keeping import Keeper as TlsKeeper
-    from penstock.server.upkeep.pacing import Pace
 
 TIDY_S = 0.25
 """How often it is asked whether the process has grown."""
@@ -83,14 +74,6 @@ FIRST_USES = ("penstock.core.queue.dedup", "penstock.core.queue.last_values", "p
 
 READ_AHEAD = 1 << 20
 """Bytes of the log decoded beyond what a cold read asked for: a queue that is drained from disk reads on."""
-
-Say = Callable[[str], None]
-
-
-def say_aloud(text: str) -> None:
-    """A line to standard output, at once: whoever waits for it may read from a pipe."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +97,7 @@ class Ready:
         )
 
 
-class Server:
+class App(Server):
     """One instance on its event loop.  `start`, then `stopped` until somebody calls `stop`."""
 
     def __init__(
@@ -129,52 +112,16 @@ class Server:
 
         show: who looks on while it recovers; a line a second without.  pools: others than its own threads.
         """
-        self.settings = settings
-        self.say = say
-        self.pulse = pulse or Pulse()
-        self.clock = SystemClock()
-        self.stopping = asyncio.Event()
-        self.counters = Counters()
-        self.accounts = accounts_of(settings)
-        self.users = Users(
-            settings.users,
-            settings.entitlement,
-            settings.server.name,
-            self.accounts,
-            settings.permission,
-            settings.topic_permission,
-            settings.server.loopback_users,
-        )
-        self.shares = Shares()
-        self.serving = False  # the doors are open
-        self.failure: BaseException | None = None  # why the process must stop
-        self.recovered_records = 0
-        self.recovered_seconds = 0.0
+        super().__init__(settings, say, pulse, pools)
         self.http: HttpDoor | None = None
-        self.tls: TlsKeeper | None = None  # where a door has TLS
-        self.addresses = dict[str, str]()  # of the open doors, by name
-        self.progress = Progress(self.clock.mono)
+        self.alarm: Alarm | None = None
         self._show = show or Lines(say)
         self._opened: Log | None = None
-        self.pools = pools or Pools()
-        self.alarm: Alarm | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
         self._warm_timer: asyncio.TimerHandle | None = None
         self._tidiness = allocator.Tidy(settings.server.memory // HOLES_SHARE)
         self._tidying: Future[None] | None = None
-        self.loop: asyncio.AbstractEventLoop
-        self.entry: Entry
-        self.log: Log
-        self.engine: Engine
-        self.logins: Logins
-        self.amqp: AmqpDoor
-        self.bulk: Bulk
-        self.flight: FlightDoor
-        self.keeper: Keeper
-        self.pace: Pace
-        self.scratch: Scratch
-        self.pager: Pager
 
     async def start(self) -> Ready:
         """Recover and open the doors.  Raises what stands in the way; nothing is left running then."""
@@ -378,7 +325,7 @@ class Server:
             self._tidying = self.pools.reading.submit(self._tidiness.run) if self._tidiness.due() else None
         self._tidy_timer = self.loop.call_later(TIDY_S, self._tidy)
 
-    def end_timers(self) -> None:
+    def _end_timers(self) -> None:
         """Nothing is done by time any more."""
         self.engine.on_turn = None
         if self.alarm is not None:
@@ -394,7 +341,7 @@ class Server:
 
     async def stop(self) -> None:
         """Close the doors and the log; what was taken is durable when this returns, unless the server failed."""
-        await Stopping(self).run()
+        await Stopping(self, self.http, self._end_timers).run()
 
 
 def load_first_uses() -> None:

@@ -40,7 +40,7 @@ from penstock.server.rooms import Rooms
 from penstock.server.runtime import Runtime, run_once
 from penstock.server.shares import Shares
 from penstock.server.sow.present import Present
-from penstock.server.streams.walked import Walked
+from penstock.server.streams.ahead import Walked
 from penstock.server.tending import Tending
 from penstock.server.views.views import Views
 

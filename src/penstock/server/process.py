@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from penstock.config.in_force import chosen
 from penstock.log import descriptors
 from penstock.server import allocator
-from penstock.server.app import Ready, Say, Server, say_aloud
-from penstock.server.launching import decoded_most
+from penstock.server.app import App, Ready
+from penstock.server.loading import decoded_most, do_without_pandas
 from penstock.server.opening.modules import lend_to_modules
 from penstock.server.pulse import Pulse
-from penstock.server.without_pandas import do_without_pandas
+from penstock.server.services import Say, say_aloud
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -42,14 +42,14 @@ def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_a
         say("warning: Arrow was loaded with another memory pool: what Flight's clients compress has no bound here")
     pulse = Pulse()
     with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
-        runner.run(_serve(Server(settings, say, pulse, show), ready_file))
+        runner.run(_serve(App(settings, say, pulse, show), ready_file))
 
 
 def _heard(number: int, frame: object) -> None:
     """Nothing: whoever wants files looked at again may say so before there is a server, or to one without TLS."""
 
 
-async def _serve(server: Server, ready_file: str | None) -> None:
+async def _serve(server: App, ready_file: str | None) -> None:
     loop = asyncio.get_running_loop()
     starting = loop.create_task(server.start())
 
@@ -76,7 +76,7 @@ async def _serve(server: Server, ready_file: str | None) -> None:
         raise server.failure
 
 
-def tell(server: Server, ready: Ready) -> None:
+def tell(server: App, ready: Ready) -> None:
     """What has started, what was set, and what the operator should know."""
     settings, say = server.settings, server.say
     some = chosen(settings)

@@ -15,12 +15,18 @@ After a bug memory is not trusted: no last turn, no checkpoint, and a log that a
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.server.actions.ending import end_actions
-
 if TYPE_CHECKING:
-    from penstock.server.app import Server
+    from penstock.server.engine import Engine
+    from penstock.server.http.door import HttpDoor
+    from penstock.server.services import Server
+
+PATIENCE_S = 2.0
+LOOK_S = 0.01
+"""How often it looks: once in the life of a server, so no action tells of its end for this alone."""
 
 REASON = "the server stops"
 
@@ -28,8 +34,8 @@ REASON = "the server stops"
 class Stopping:
     """The stop of one server.  For the loop's thread."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, http: HttpDoor | None, end_timers: Callable[[], None]) -> None:
+        self._server, self._http, self._end_timers = server, http, end_timers
 
     async def run(self) -> None:
         """All of it; what was taken and confirmed is durable when this returns."""
@@ -51,7 +57,7 @@ class Stopping:
             server.tls.stop()
         if server.engine.archive is not None:
             server.engine.archive.stop()
-        server.end_timers()
+        self._end_timers()
         server.pager.end()
 
     async def end_calls(self) -> None:
@@ -61,8 +67,8 @@ class Stopping:
         await loop.run_in_executor(None, server.bulk.close)
         await loop.run_in_executor(None, server.flight.close)
         server.flight.shut()
-        if server.http is not None:
-            await server.http.close()
+        if self._http is not None:
+            await self._http.close()
         server.logins.close()
 
     async def end_work(self) -> None:
@@ -84,3 +90,12 @@ class Stopping:
         clean = self._server.failure is None
         self._server.engine.end(last_turn=clean)
         self._server.log.close(clean=clean)
+
+
+async def end_actions(engine: Engine) -> None:
+    """Wait until nothing is under way, two seconds at most; then no program runs any more."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PATIENCE_S
+    while not engine.acts.idle and engine.broken is None and loop.time() < until:  # noqa: ASYNC110 - it is bounded
+        await asyncio.sleep(LOOK_S)
+    engine.acts.steps.programs.stop()

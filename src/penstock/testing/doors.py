@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from penstock.errors import PenstockError, Unavailable
 from penstock.server.accounts import accounts_of
 from penstock.server.amqp.admission import Admission
-from penstock.server.amqp.door import AmqpDoor, AmqpLink
+from penstock.server.amqp.door import AmqpDoor
+from penstock.server.amqp.links import AmqpLink
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
 from penstock.server.guard.opening import patient
@@ -30,9 +31,9 @@ from penstock.wire.amqp.frames import Limits
 
 if TYPE_CHECKING:
     from penstock.ports import Disk
-    from penstock.server.app import Server
     from penstock.server.flight.door import FlightDoor
     from penstock.server.http.door import HttpDoor
+    from penstock.server.services import Server
     from penstock.testing.instance import Instance
 
 T = TypeVar("T")

@@ -164,7 +164,7 @@ class Watching(Records, Settling):
         if wish.delta and wish.select is not None:
             subscription.select = wish.select.with_paths(found.rule.paths)
         subscription.live = watched(
-            engine.views, wish, subscription.taker(), partial(RecordWatch, engine, engine.replays, found, wish)
+            engine.views.alarms, wish, subscription.taker(), partial(RecordWatch, engine, engine.replays, found, wish)
         )
         return subscription
 

@@ -7,7 +7,7 @@ import socket
 from itertools import pairwise
 from typing import Any, cast
 
-from penstock.server.amqp.appetite import FIRST, LEAST, LONG_US, MOST, SHORT_US, Appetite
+from penstock.server.amqp.links import FIRST, LEAST, LONG_US, MOST, SHORT_US, Appetite
 
 
 def test_it_grows_while_full_reads_are_short() -> None:

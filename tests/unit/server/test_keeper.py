@@ -255,7 +255,7 @@ async def test_what_comes_while_the_log_is_tended_is_behind(
     """Unless tending failed: then nothing says that waiting would help."""
     one = Keeper(life.engine, Held(), section(**OUTGROWN), asyncio.get_running_loop())
     one.pace = Pace(life.engine, lambda seconds, work: None)
-    floors = one.engine.core.look_for_floor
+    floors = life.engine.core.look_for_floor
 
     def busy(most: int) -> bool:
         if life.log.size < 5 * TWO_SEGMENTS:
@@ -267,7 +267,7 @@ async def test_what_comes_while_the_log_is_tended_is_behind(
         if fails:
             raise LogDamaged("not readable")
 
-    monkeypatch.setattr(one.engine.core, "look_for_floor", busy)
+    monkeypatch.setattr(life.engine.core, "look_for_floor", busy)
     monkeypatch.setattr(one, "_retire", retire)
     one._pool.let_go()  # type: ignore[attr-defined]
     one._tended = -1

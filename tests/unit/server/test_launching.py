@@ -14,13 +14,13 @@ import pytest
 
 from penstock.log.arrow import make_batch, message_with, rows_of
 from penstock.records.schema import COLUMNS
-from penstock.server.launching import NO_MORE, POOL, RESERVED
+from penstock.server.loading import NO_MORE, POOL, RESERVED
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 PROGRAM = """
 import json, os, sys
-from penstock.server.launching import with_bounded_pool
+from penstock.server.loading import with_bounded_pool
 assert "pyarrow" not in sys.modules
 before = dict(os.environ)
 with_bounded_pool(64 << 20)

@@ -17,7 +17,7 @@ from penstock.errors import Unavailable
 from penstock.log import Log
 from penstock.log.disk import OsDisk
 from penstock.server.actions import ending
-from penstock.server.app import Server
+from penstock.server.app import App
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.pools import Pools
@@ -124,25 +124,25 @@ class HeldPools(Pools):
             reading.step()
 
 
-def served(folder: Path, pools: Pools) -> Server:
+def served(folder: Path, pools: Pools) -> App:
     """A server of this process, without doors to the outside."""
-    return Server(load(CONFIG.replace("[server]\n", f'[server]\ndata = "{folder}"\n')), lambda text: None, pools=pools)
+    return App(load(CONFIG.replace("[server]\n", f'[server]\ndata = "{folder}"\n')), lambda text: None, pools=pools)
 
 
-def clients(server: Server) -> Any:
+def clients(server: App) -> Any:
     """What a client of bytes needs of its server."""
     loop = asyncio.get_running_loop()
     jobs = SimpleNamespace(append=loop.call_soon)
     return SimpleNamespace(door=server.amqp, turn=server.engine.finish_turn, jobs=jobs)
 
 
-def opened(server: Server, *, confirm: bool = False) -> Client:
+def opened(server: App, *, confirm: bool = False) -> Client:
     client = Client(clients(server))
     client.channel(confirm=confirm)
     return client
 
 
-async def settled(server: Server) -> None:
+async def settled(server: App) -> None:
     """Everything up to now is on the disk, and the loop has done what follows."""
     server.engine.finish_turn()
     durable = asyncio.get_running_loop().create_future()
@@ -162,7 +162,7 @@ async def filled(folder: Path) -> None:
     await server.stop()
 
 
-def load_on(server: Server) -> None:
+def load_on(server: App) -> None:
     """Work for each pool."""
     cold, scanned, replayed = (opened(server) for _ in range(3))
     cold.channel(2, prefetch=50)

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.config.tls import TlsSection
 from penstock.errors import SettingsError
-from penstock.server.amqp.appetite import FIRST
+from penstock.server.amqp.links import FIRST
 from penstock.server.guard.complaints import Complaints
 from penstock.server.guard.listening import Entry, Listener
 from penstock.server.guard.strangers import Guards, Stranger, Terms
@@ -256,7 +256,7 @@ async def test_a_probe_of_the_port_is_not_told(files: Files, caplog: pytest.LogC
 
 
 def test_a_read_of_tls_is_larger_than_the_first_of_a_door() -> None:
-    """Why `amqp.tls_link` cuts: asyncio hands over as much as its buffer holds."""
+    """Why `amqp.links.TlsLink` cuts: asyncio hands over as much as its buffer holds."""
     from asyncio.sslproto import SSLProtocol
 
     assert SSLProtocol.max_size > FIRST

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
-from penstock.server.amqp.appetite import FIRST
-from penstock.server.amqp.tls_link import TlsLink
+from penstock.server.amqp.links import FIRST, TlsLink
 from penstock.server.guard.opening import patient
 
 
@@ -41,10 +39,11 @@ class Session:
         self.link: TlsLink
         self.lost = False
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> int:
         self.heard.append(data)
         if len(self.heard) == self.pause_after:
             self.link.pause_reading()
+        return 0
 
     def connection_lost(self) -> None:
         self.lost = True
@@ -52,11 +51,8 @@ class Session:
 
 def linked() -> tuple[TlsLink, Transport, Session]:
     session, transport = Session(), Transport()
-    door: Any = SimpleNamespace(
-        engine=SimpleNamespace(clock=SimpleNamespace(mono=lambda: 0)), open_session=lambda *_: session
-    )
     guards = patient(asyncio.get_running_loop()).guards
-    link = session.link = TlsLink(door, guards.of("amqps").enter("127.0.0.1", 5000, print))
+    link = session.link = TlsLink(lambda *_: session, guards.of("amqps").enter("127.0.0.1", 5000, print))
     link.connection_made(transport)
     return link, transport, session
 

@@ -10,7 +10,7 @@ from penstock.log import MEMORY, SimDisk
 from penstock.records.kinds import Kind
 from penstock.records.properties import Properties, encode
 from penstock.server import committing
-from penstock.server.amqp import transacting
+from penstock.server.amqp import transaction
 from penstock.wire.amqp import methods as m
 from sim.serverkit import PERSISTENT, Client, Content, Life, clock
 
@@ -350,7 +350,7 @@ def test_a_lease_that_ended_meanwhile_is_silent() -> None:
 
 
 def test_a_transaction_has_a_most_of_bytes(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transacting, "TRANSACTION_BYTES_MAX", 1000)
+    monkeypatch.setattr(transaction, "TRANSACTION_BYTES_MAX", 1000)
     client = open_tx(life)
     client.publish("q", b"x" * 600)
     client.publish("q", b"x" * 600)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.records.rights import MONITORING
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.session import Session
+    from penstock.server.amqp.connection import Connection
     from penstock.server.users import Users
 
 
@@ -18,7 +18,7 @@ class Admission:
     def __init__(self, users: Users) -> None:
         self._users = users
 
-    def to_vhost(self, session: Session, vhost: str) -> str | None:
+    def to_vhost(self, session: Connection, vhost: str, others: Iterable[Connection]) -> str | None:
         """Why the session may not open the vhost, None if it may or there is none.  Whoever has opened one counts.
 
         Only who sees all vhosts, or may open any, is told that there is none.
@@ -29,21 +29,21 @@ class Admission:
         if not self._users.enters(user, vhost):
             return f"access to vhost '{vhost}' refused for user '{user}'"
         most = accounts.limits_of_vhosts().get(vhost, {}).get("max-connections", -1)
-        if most >= 0 and sum(one.vhost == vhost for one in _open(session)) >= most:
+        if most >= 0 and sum(one.vhost == vhost for one in _open(others)) >= most:
             return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
         most = accounts.limits_of_users().get(user, {}).get("max-connections", -1)
-        if most >= 0 and sum(one.user == user for one in _open(session)) >= most:
+        if most >= 0 and sum(one.user == user for one in _open(others)) >= most:
             return f"connection refused for user '{user}': user connection limit ({most}) is reached"
         return None
 
-    def to_channel(self, session: Session) -> str | None:
+    def to_channel(self, session: Connection, others: Iterable[Connection]) -> str | None:
         """Why the session may not have one more channel than it has now."""
         most = self._users.accounts.limits_of_users().get(session.user, {}).get("max-channels", -1)
-        if most < 0 or sum(len(one.channels) for one in session.door.sessions if one.user == session.user) < most:
+        if most < 0 or sum(len(one.channels) for one in others if one.user == session.user) < most:
             return None
         return f"number of channels opened for user '{session.user}' has reached the user's limit ({most})"
 
 
-def _open(session: Session) -> Iterator[Session]:
-    """The connections of the door that have opened a vhost and are not on their way out."""
-    return (one for one in session.door.sessions if one.opened and not one.closing)
+def _open(some: Iterable[Connection]) -> Iterator[Connection]:
+    """Those that have opened a vhost and are not on their way out."""
+    return (one for one in some if one.opened and not one.closing)

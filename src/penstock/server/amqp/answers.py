@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from penstock.records.dataclass import dataclass
 from penstock.wire.amqp.methods import Method
-
-if TYPE_CHECKING:
-    from penstock.server.amqp.channel import Channel
 
 
 @dataclass(slots=True, eq=False)
@@ -31,10 +27,10 @@ class Answer:
 class Answers:
     """Those that could not be sent at once."""
 
-    __slots__ = ("_channel", "_waiting")
+    __slots__ = ("_send", "_waiting")
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, send: Callable[[Method], None]) -> None:
+        self._send = send
         self._waiting: deque[Answer] = deque()
 
     def __bool__(self) -> bool:
@@ -78,10 +74,9 @@ class Answers:
         self._go_on()
 
     def _go_on(self) -> None:
-        channel = self._channel
         while self._waiting and self._waiting[0].ready:
             first = self._waiting.popleft()
             if first.method is not None:
-                channel.session.send(channel.number, first.method)
+                self._send(first.method)
             if first.then is not None:
                 first.then()

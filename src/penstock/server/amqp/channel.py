@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Deliver, DeliverEach
-from penstock.errors import NotFound, PreconditionFailed
+from penstock.errors import LogBroken, NotFound, PreconditionFailed
 from penstock.memory import Piece
 from penstock.records.chunks import Now
 from penstock.server.amqp.answers import Answer, Answers
-from penstock.server.amqp.getting import answer_get
-from penstock.server.amqp.subscribing import encoder_of, informed
+from penstock.server.amqp.consumer_arguments import informed
 from penstock.server.amqp.tags import Tags
 from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
-from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each
+from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, get_ok
+from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.commands.subscription import Subscription
     from penstock.core.queue.dispatching.consumers import Consumer, Credit
     from penstock.core.queue.view import Queue
     from penstock.expr import Filter
-    from penstock.server.amqp.following import Following
-    from penstock.server.amqp.replying import Replies
     from penstock.server.amqp.session import Session
-    from penstock.server.amqp.transacting import Open
+    from penstock.server.amqp.transaction import Open
+
+
+class Reader(Protocol):
+    """A consumer of topics, from a bookmark on."""
+
+    def go_on(self) -> None:
+        """The connection takes bytes again."""
+        ...
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+        ...
+
+
+class ReplyReader(Protocol):
+    """What the pseudo queue of replies leads to."""
+
+    tag: str
+    address: str
+
+    def close(self) -> None:
+        """Nobody waits any more; the address leads nowhere, for ever."""
+        ...
 
 
 class Channel(Receiver):
@@ -37,9 +60,9 @@ class Channel(Receiver):
         self.open = True
         self.tags = Tags()
         self.consumers: dict[str, Consumer] = {}  # by consumer tag
-        self.followings: dict[str, Following] = {}  # those with a bookmark
+        self.followings: dict[str, Reader] = {}  # those with a bookmark
         self.subscriptions: dict[str, Subscription] = {}  # by consumer tag: of several queues, or replaced
-        self.replies: Replies | None = None  # what the pseudo queue of replies leads to
+        self.replies: ReplyReader | None = None
         self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
         self.informed: set[str] = set()  # tags of consumers that want to know of their leases
         self.encoders: dict[Consumer, DeliveryEncoder] = {}
@@ -53,7 +76,7 @@ class Channel(Receiver):
         self.confirming = False
         self.published = 0  # sequence number of the last publish
         self.unconfirmed = 0
-        self.answers = Answers(self)
+        self.answers = Answers(partial(session.send, number))
         self.getting: dict[Consumer, deque[Answer]] = {}  # basic.gets whose message is on its way
         self.unannounced: dict[Consumer, list[tuple[Deliver, Piece]]] = {}  # consume-ok waits: what came before it
 
@@ -83,6 +106,37 @@ class Channel(Receiver):
         for effect, piece in self.unannounced.pop(consumer, ()):
             self.session.engine.gates.deliver_again(effect, piece.chunk, piece)
 
+    def reply(
+        self,
+        method: methods.Method,
+        *,
+        durable: bool = False,
+        needs: int = 0,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Answer a method; when it promises something durable, after the sync.  Replies keep their order.
+
+        needs: the LSN of an older record that the answer rests on.  then: run when the answer is on its way.
+        Raises LogBroken when the sync will never come.
+        """
+        session, answers = self.session, self.answers
+        last = session.core.last_lsn
+        lsn = max(needs, last if last > session.began_after else 0) if durable else 0
+        waits = lsn > session.engine.log.durable
+        if waits and session.engine.broken is not None:
+            raise LogBroken(f"{session.engine.broken}; whether this will last is unknown")
+        answer = answers.add(method, then)
+        answer.promise = waits
+        if waits:
+            session.engine.when_durable(lsn, partial(answers.ready, answer))
+        else:
+            answers.ready(answer)
+
+    def notify_cancel(self, tag: str) -> None:
+        """basic.cancel to a client that announced that it understands one."""
+        if "consumer_cancel_notify" in self.session.machine.client_capabilities:
+            self.answers.tell(partial(self.session.send, self.number, methods.BasicCancel(tag, True)))
+
     @property
     def gate(self) -> object:
         """Cold reads hold back the whole connection, so that the order within it is kept."""
@@ -99,10 +153,10 @@ class Channel(Receiver):
             return
         encoder = self.encoders.get(effect.consumer)
         if encoder is None and self.subscriptions:
-            encoder = encoder_of(self, effect.consumer)
+            encoder = self._joined(effect.consumer)
         if encoder is None:
             if self.getting.get(effect.consumer):
-                answer_get(self.session, self, effect, piece)
+                self._answer_get(effect, piece)
             return  # else its queue is gone
         if effect.consumer in self.unannounced:
             self.unannounced[effect.consumer].append((effect, piece))
@@ -115,7 +169,7 @@ class Channel(Receiver):
         outgoing.unsent += piece.size
         properties = piece.properties
         if effect.consumer.tag in self.informed:
-            properties = informed(effect, piece, self.session.engine.log.origin)
+            properties = self._informed(effect, piece)
         outgoing.frames += encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
         counters, count = self.session.counters, len(piece.chunk)
         if effect.consumer.no_ack:
@@ -125,6 +179,56 @@ class Channel(Receiver):
         if effect.redelivered:
             counters.redelivered += count
         outgoing.mark_dirty()
+
+    def _joined(self, consumer: Consumer) -> DeliveryEncoder | None:
+        """The encoder of a consumer that joined a queue after its subscription began; None: it is over."""
+        wish = self.subscriptions.get(consumer.tag)
+        if wish is None or consumer not in wish.all():
+            return None
+        encoder = self.encoders[consumer] = self.encoder(consumer.tag)
+        return encoder
+
+    def _informed(self, effect: Deliver, piece: Piece) -> list[bytes]:
+        """The headers of some rows, each with what `x-info` asks for."""
+        origin, attempt, until = self.session.engine.log.origin, effect.attempt, effect.until
+        some = piece.properties
+        return [
+            informed(
+                some[row] if isinstance(some, list) else some,
+                bookmark=format_bookmark(origin, lsn),
+                attempt=attempt,
+                until=until,
+            )
+            for row, lsn in enumerate(piece.chunk)
+        ]
+
+    def _answer_get(self, effect: Deliver, piece: Piece) -> None:
+        """basic.get-ok for the row that was asked for."""
+        counters, outgoing = self.session.counters, self.session.outgoing
+        if effect.consumer.no_ack:
+            counters.delivered_get_auto_ack += 1
+        else:
+            counters.delivered_get_manual_ack += 1
+        first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
+        assert piece.bodies is not None
+        frames = get_ok(
+            self.number,
+            first,
+            effect.redelivered,
+            piece.topics[0] if isinstance(piece.topics, list) else piece.topics,
+            effect.queue.ready,
+            piece.properties[0] if isinstance(piece.properties, list) else piece.properties,
+            piece.bodies[0],
+            self.session.machine.frame_max,
+        )
+
+        def write() -> None:
+            outgoing.frames += frames
+            outgoing.mark_dirty()
+
+        answer = self.getting[effect.consumer].popleft()
+        answer.method, answer.then, answer.lasts = None, write, False
+        self.answers.ready(answer)
 
     def deliver_each(self, effect: DeliverEach, piece: Piece) -> None:
         """Send each row to its consumer, as `deliver` would one after the other."""
@@ -155,10 +259,10 @@ class Channel(Receiver):
         wish = self.subscriptions.get(consumer.tag)
         if wish is not None and wish.pattern is None:
             del self.subscriptions[consumer.tag]
-            self.session.notify_cancel(self, consumer.tag)
+            self.notify_cancel(consumer.tag)
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
-            self.session.notify_cancel(self, consumer.tag)
+            self.notify_cancel(consumer.tag)
 
     def overdue(self, timeout: int) -> None:
         """A delivery was not settled within so many microseconds: the channel ends, and all it holds goes back."""
@@ -190,8 +294,7 @@ class Channel(Receiver):
     def go_on_following(self) -> None:
         """There is room again for those with a bookmark."""
         for following in list(self.followings.values()):
-            if following.follower is not None and not following.follower.live:
-                following.follower.step()
+            following.go_on()
 
     def give_back(self, now: Now, *, lost: bool) -> None:
         """It is over: what its consumers hold goes back to the queues.  lost: the connection broke."""

@@ -54,12 +54,12 @@ def _no_tag(tag: int) -> NoReturn:
 
 
 def _flow(session: Session, channel: Channel, method: m.ChannelFlow) -> None:
-    session.reply(channel, m.ChannelFlowOk(True))  # the machine refuses to stop
+    channel.reply(m.ChannelFlowOk(True))  # the machine refuses to stop
 
 
 def _recover(session: Session, channel: Channel, method: m.BasicRecover) -> None:
     session.settle(channel.tags.all(), Verb.RELEASE)
-    session.reply(channel, m.BasicRecoverOk())
+    channel.reply(m.BasicRecoverOk())
 
 
 def _recover_async(session: Session, channel: Channel, method: m.BasicRecoverAsync) -> None:
@@ -69,10 +69,10 @@ def _recover_async(session: Session, channel: Channel, method: m.BasicRecoverAsy
 def _confirm_select(session: Session, channel: Channel, method: m.ConfirmSelect) -> None:
     if channel.tx is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
-    session.door.holding.mute(session, channel)
+    session.mute(channel.number)
     channel.confirming = True
     if not method.nowait:
-        session.reply(channel, m.ConfirmSelectOk())
+        channel.reply(m.ConfirmSelectOk())
 
 
 _HANDLERS: dict[type[Any], Handler] = {

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
 from penstock.core.topology.names import REPLY_TO
-from penstock.errors import InvalidArgument, ProtocolError
+from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.server.amqp import replying
-from penstock.server.amqp.arguments import count_of, flag, text_of
+from penstock.server.amqp.consumer_arguments import BOOKMARK, count_of, flag, text_of
 from penstock.server.amqp.entitled import consuming
-from penstock.server.amqp.following import BOOKMARK
 from penstock.server.amqp.following import consume as consume_from_bookmark
+from penstock.server.amqp.session import generated_name, refuse_reuse
 from penstock.server.amqp.subscribing import INFO, REPLACE, consume_from_several, is_pattern, replace
 from penstock.server.filters.asking import asked_by
 from penstock.wire.amqp import methods as m
@@ -37,7 +37,7 @@ def qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
                     session.core.resume(session.engine.now(), consumer)
     else:
         channel.prefetch = method.prefetch_count
-    session.reply(channel, m.BasicQosOk())
+    channel.reply(m.BasicQosOk())
 
 
 OF_TOPICS = {
@@ -53,15 +53,15 @@ OF_TOPICS = {
 
 def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     """basic.consume: of one queue; of several, or from a bookmark, elsewhere."""
-    tag = method.consumer_tag or session.door.generated_name("amq.ctag-")
+    tag = method.consumer_tag or generated_name("amq.ctag-")
     if method.queue == REPLY_TO:
         if channel.has_consumer(tag):
-            raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
+            raise refuse_reuse(tag)
         replying.consume(session, channel, tag, method)
         return
     if BOOKMARK in method.arguments:
         if channel.has_consumer(tag):
-            raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
+            raise refuse_reuse(tag)
         consume_from_bookmark(session, channel, channel.queue_name(method.queue), tag, method)
         return
     arguments = cast("Mapping[str, object]", method.arguments)
@@ -80,7 +80,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         replace(session, channel, name, tag, method, filter=text, max_backlog=backlog)
         return
     if channel.has_consumer(tag):
-        raise ProtocolError(f"attempt to reuse consumer tag '{tag}'", reply_code=530)
+        raise refuse_reuse(tag)
     if backlog is None and channel.prefetch:
         backlog = channel.prefetch
     priority = count_of(arguments, "x-priority", None) or 0
@@ -116,7 +116,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     if not method.nowait:
         if channel.answers:
             channel.unannounced[consumer] = []
-        session.reply(channel, m.BasicConsumeOk(tag), then=partial(channel.announce, consumer))
+        channel.reply(m.BasicConsumeOk(tag), then=partial(channel.announce, consumer))
 
 
 def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
@@ -130,7 +130,7 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
         following.close()
     if consumer is None and wish is None:
         if not method.nowait:
-            session.reply(channel, ok)
+            channel.reply(ok)
         return
     over = [consumer] if consumer is not None else []
     if wish is not None:

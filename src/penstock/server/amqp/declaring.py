@@ -11,6 +11,7 @@ from penstock.core.topology.topology import canonical_table
 from penstock.errors import NotFound
 from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_find, may_purge
 from penstock.server.amqp.replying import declared
+from penstock.server.amqp.session import generated_name
 from penstock.server.entitlements import exchange_needs
 from penstock.wire.amqp import methods as m
 
@@ -26,7 +27,7 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
         if not declared(session, name):
             raise NotFound(f"no queue '{name}' in vhost '{session.vhost}'")
         if not method.nowait:
-            session.reply(channel, m.QueueDeclareOk(name, 0, 1))
+            channel.reply(m.QueueDeclareOk(name, 0, 1))
         return
     if method.passive:
         may_find(session, "queue", channel.queue_name(name))
@@ -35,7 +36,7 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
     else:
         server_named = not name
         prefix = name_prefix(method.arguments, name, session.vhost)
-        name = name or session.door.generated_name(prefix)
+        name = name or generated_name(prefix)
         present = session.core.find_queue(session.vhost, name)
         if present is not None and canonical_table(present.arguments) == canonical_table(method.arguments):
             settings = present.settings  # it was asked of when it was declared, by whomever
@@ -58,7 +59,7 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
     channel.last_queue = queue.name
     if not method.nowait:
         ok = m.QueueDeclareOk(queue.name, queue.available, len(queue.consumers))
-        session.reply(channel, ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
+        channel.reply(ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
 
 
 def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
@@ -66,13 +67,13 @@ def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
     name = _change_binding(session, channel, method, "binding", session.core.bind)
     queue = session.core.queue(session.vhost, name, by=session)
     if not method.nowait:
-        session.reply(channel, m.QueueBindOk(), durable=queue.durable)
+        channel.reply(m.QueueBindOk(), durable=queue.durable)
 
 
 def unbind_queue(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
     """queue.unbind."""
     _change_binding(session, channel, method, "unbinding", session.core.unbind)
-    session.reply(channel, m.QueueUnbindOk(), durable=True)
+    channel.reply(m.QueueUnbindOk(), durable=True)
 
 
 def _change_binding(
@@ -93,7 +94,7 @@ def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> Non
     queue = channel.queue(method.queue)
     count = session.core.purge_queue(session.engine.now(), queue)
     if not method.nowait:
-        session.reply(channel, m.QueuePurgeOk(count), durable=queue.durable)
+        channel.reply(m.QueuePurgeOk(count), durable=queue.durable)
 
 
 def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> None:
@@ -111,7 +112,7 @@ def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> N
             session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
         )
     if not method.nowait:
-        session.reply(channel, m.QueueDeleteOk(count), durable=True)
+        channel.reply(m.QueueDeleteOk(count), durable=True)
 
 
 # -- exchanges
@@ -136,7 +137,7 @@ def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDecla
         passive=method.passive,
     )
     if not method.nowait:
-        session.reply(channel, m.ExchangeDeclareOk(), durable=method.durable and not method.passive)
+        channel.reply(m.ExchangeDeclareOk(), durable=method.durable and not method.passive)
 
 
 def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
@@ -144,21 +145,21 @@ def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete
     may_configure(session, "deleting an exchange", ("configure", "exchange", method.exchange))
     session.core.delete_exchange(session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused)
     if not method.nowait:
-        session.reply(channel, m.ExchangeDeleteOk(), durable=True)
+        channel.reply(m.ExchangeDeleteOk(), durable=True)
 
 
 def bind_exchange(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
     """exchange.bind."""
     _between_exchanges(session, method, "binding", session.core.bind)
     if not method.nowait:
-        session.reply(channel, m.ExchangeBindOk(), durable=True)
+        channel.reply(m.ExchangeBindOk(), durable=True)
 
 
 def unbind_exchange(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
     """exchange.unbind."""
     _between_exchanges(session, method, "unbinding", session.core.unbind)
     if not method.nowait:
-        session.reply(channel, m.ExchangeUnbindOk(), durable=True)
+        channel.reply(m.ExchangeUnbindOk(), durable=True)
 
 
 def _between_exchanges(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from penstock.errors import DiskFull, Draining, Refused
-from penstock.server.amqp.alarm import DiskAlarm
-from penstock.server.amqp.appetite import Appetite
-from penstock.server.amqp.holding import Holding
-from penstock.server.amqp.outgoing import SEND_MOST
-from penstock.server.amqp.session import Session
+from penstock.server.amqp.connection import Connection
+from penstock.server.amqp.links import AmqpLink, Link, TlsLink
+from penstock.server.amqp.publishers import Publishers
 from penstock.server.opening.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
@@ -23,7 +19,6 @@ from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
     from penstock.server.amqp.admission import Admission
-    from penstock.server.amqp.channel import Channel
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
@@ -70,15 +65,13 @@ class AmqpDoor:
         self._listeners: list[Listener] = []
         self.rights = rights
         self.engine = engine
-        self.connections, self.replays = engine.shares.of("connections"), engine.shares.of("amqp_replays")
         self.logins = logins
         self.vhosts = vhosts
         self.limits = limits or Limits()
-        self.sessions: set[Session] = set()
+        self.sessions: set[Connection] = set()
         self.counters = counters
-        self.holding = Holding(engine)
-        self.alarm = DiskAlarm(engine, self.holding)
-        self._confirms: dict[Channel, int] = {}
+        self.publishers = Publishers(engine)
+        self.holding = self.publishers.holding
         engine.on_broken.append(self._broken)
 
     # -- listening
@@ -90,16 +83,14 @@ class AmqpDoor:
     def open(self, sockets: Sequence[socket.socket]) -> tuple[str, int]:
         """Accept who waits at these listening sockets, and who comes; returns the first one's address."""
         assert self._entry is not None
-        listener = self._entry.listener("amqp", lambda stranger: AmqpLink(self, stranger))
+        listener = self._entry.listener("amqp", lambda stranger: AmqpLink(self.open_session, stranger))
         self._listeners.append(listener)
         return listener.open(sockets)
 
     def open_tls(self, sockets: Sequence[socket.socket], keeper: Keeper) -> tuple[str, int]:
         """The same for clients with TLS."""
-        from penstock.server.amqp.tls_link import TlsLink
-
         assert self._entry is not None
-        listener = self._entry.listener("amqps", lambda stranger: TlsLink(self, stranger), keeper.current)
+        listener = self._entry.listener("amqps", lambda stranger: TlsLink(self.open_session, stranger), keeper.current)
         self._listeners.append(listener)
         return listener.open(sockets)
 
@@ -114,25 +105,31 @@ class AmqpDoor:
             session.close_by_server(320, text)
 
     def open_session(
-        self, link: AmqpLink, peer: str, local: str = "", tls: Peer | None = None, stranger: Stranger | None = None
-    ) -> Session:
+        self, link: Link, peer: str, local: str = "", tls: Peer | None = None, stranger: Stranger | None = None
+    ) -> Connection:
         """A connection came from one address to another.  tls: what its handshake has shown, where there was one.
 
         stranger: how long it may be one is somebody's care.
         """
         external = self._certificates and tls is not None and tls.der is not None
         machine = ServerConnection(self.limits, version=__version__, external=external)
-        session = Session(self, machine, link, peer, local, tls, stranger)
+        session = Connection(
+            self, self.publishers, self.logins, self.counters, machine, link, peer, local, tls, stranger
+        )  # fmt: skip
         self.sessions.add(session)
         self.counters.connections_opened += 1
         return session
 
-    def forget(self, session: Session) -> None:
+    def to_channel(self, session: Connection) -> str | None:
+        """Why the connection may not have one more channel than it has now."""
+        return None if self.admission is None else self.admission.to_channel(session, self.sessions)
+
+    def forget(self, session: Connection) -> None:
         """A connection is gone."""
         if session in self.sessions:
             self.sessions.discard(session)
             session.give_back()
-            self.alarm.forget(session)
+            self.publishers.alarm.forget(session)
             self.holding.forget(session)
             self.counters.connections_closed += 1
             if session.opened:
@@ -140,7 +137,7 @@ class AmqpDoor:
 
     # -- logins
 
-    def login(self, session: Session, event: events.LoginAsked) -> None:
+    def login(self, session: Connection, event: events.LoginAsked) -> None:
         """Accept, or refuse late: at once, or when the password's hash has been worked out."""
         session.waits(for_us=True)
         host = session.peer.rsplit(":", 1)[0]
@@ -165,7 +162,7 @@ class AmqpDoor:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    def _answer_login(self, session: Session, user: str, verdict: Verdict, took_s: float = 0.0) -> None:
+    def _answer_login(self, session: Connection, user: str, verdict: Verdict, took_s: float = 0.0) -> None:
         """A refusal comes as late whatever was wrong, and however long that took to find out."""
         if verdict.good:
             if not session.closed:
@@ -184,11 +181,11 @@ class AmqpDoor:
 
         asyncio.get_running_loop().call_later(self.logins.delay_s - took_s, refuse)
 
-    def open_vhost(self, session: Session, vhost: str) -> None:
+    def open_vhost(self, session: Connection, vhost: str) -> None:
         """connection.open."""
         if session.refused is not None:
             session.machine.fail_connection(530, str(session.refused), methods.ConnectionOpen)
-        elif self.admission is not None and (why := self.admission.to_vhost(session, vhost)) is not None:
+        elif self.admission is not None and (why := self.admission.to_vhost(session, vhost, self.sessions)) is not None:
             session.machine.fail_connection(530, why, methods.ConnectionOpen)
         elif vhost not in self.vhosts:
             session.machine.fail_connection(530, f"vhost {vhost} not found", methods.ConnectionOpen)
@@ -199,44 +196,16 @@ class AmqpDoor:
             self.engine.notices.connection(session, opened=True)
         session.outgoing.mark_dirty()
 
-    def tell_stranger(self, session: Session, event: events.ConnectionFailed) -> None:
+    def tell_stranger(self, session: Connection, event: events.ConnectionFailed) -> None:
         """Somebody who does not speak AMQP came: a client with TLS is told of, for its settings are wrong."""
         if event.text == SPEAKS_TLS and session.stranger is not None:
             session.stranger.tell(event.text)
 
-    def generated_name(self, prefix: str) -> str:
-        """A name nobody else has."""
-        return prefix + secrets.token_urlsafe(16)
-
-    # -- publishers
-
-    def refusal(self) -> Refused | None:
-        """Why no message can be taken at present, if so."""
-        if self.engine.broken is not None:
-            return Refused(f"the log is broken: {self.engine.broken}")
-        if self.engine.log.full:
-            return DiskFull("the log has no room")
-        if self.engine.core.draining:
-            return Draining("the server drains: it takes no new messages")
-        return None
-
-    def confirm(self, channel: Channel, sequence: int) -> None:
-        """Everything up to `sequence` is durable: told once a channel and commit."""
-        if not self._confirms:
-            self.engine.on_flush.insert(0, self.flush_confirms)
-        self._confirms[channel] = sequence
-
-    def flush_confirms(self) -> None:
-        """Send the gathered confirms."""
-        confirms, self._confirms = self._confirms, {}
-        for channel, sequence in confirms.items():
-            if channel.open:
-                channel.session.machine.confirm(channel.number, sequence, multiple=True)
-                channel.session.outgoing.take_machine_output()
+    # -- a broken log
 
     def _broken(self, reason: str) -> None:
         """Publishers that wait for a confirm get a nack: the outcome is unknown."""
-        self.flush_confirms()  # what is durable was promised
+        self.publishers.flush_confirms()  # what is durable was promised
         for session in list(self.sessions):
             session.log_broken(reason)
 
@@ -245,7 +214,7 @@ class AmqpDoor:
     def beat(self) -> None:
         """Once a second: heartbeats out, silent peers and slow logins cut off."""
         now = self.engine.clock.mono()
-        self.alarm.look()
+        self.publishers.alarm.look()
         self.holding.beat()
         for session in list(self.sessions):
             session.outgoing.count_unsent()
@@ -267,80 +236,3 @@ class AmqpDoor:
                 session.machine.send_heartbeat()
                 session.outgoing.mark_dirty()
         self.engine.arm()
-
-
-class AmqpLink(asyncio.Protocol):
-    """The asyncio transport of one session."""
-
-    def __init__(self, door: AmqpDoor, stranger: Stranger) -> None:
-        self.door = door
-        self.transport: asyncio.Transport
-        self.session: Session
-        self._stranger = stranger
-        self._tls: Peer | None = None
-        self._appetite = Appetite()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: a client connected."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
-        self.keep_below(SEND_MOST)
-        self._read_at_most(self._appetite.size)
-        stranger, here = self._stranger, self.transport.get_extra_info("sockname")[:2]
-        peer = f"{stranger.host}:{stranger.port}"
-        self.session = self.door.open_session(self, peer, f"{here[0]}:{here[1]}", self._tls, stranger)
-        stranger.close, stranger.doing = self.transport.abort, ""
-
-    def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came."""
-        self._stranger.heard(len(data))
-        mono = self.door.engine.clock.mono
-        began = mono()
-        self.session.receive(data)
-        if self._appetite.took(len(data), mono() - began):
-            self._read_at_most(self._appetite.size)
-
-    def _read_at_most(self, size: int) -> None:
-        """What asyncio asks of the socket at once: an attribute that all its socket transports have."""
-        cast("Any", self.transport).max_size = size
-
-    def pause_writing(self) -> None:
-        """asyncio's: the peer does not read."""
-        self.session.pause_writing()
-
-    def resume_writing(self) -> None:
-        """asyncio's: it reads again."""
-        self.session.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the link is gone."""
-        self._stranger.gone()
-        self.session.connection_lost()
-
-    def write(self, data: bytes) -> None:
-        """Bytes out."""
-        self.transport.write(data)
-
-    def buffered(self) -> int:
-        """Bytes that the kernel has not taken."""
-        return self.transport.get_write_buffer_size()
-
-    def keep_below(self, size: int) -> None:
-        """How much may wait until the session is told to pause; it goes on at a quarter."""
-        self.transport.set_write_buffer_limits(high=size, low=size // 4)
-
-    def close(self) -> None:
-        """Send what is buffered, then close."""
-        self.transport.close()
-
-    def end_writing(self) -> None:
-        """Send what is buffered, then say that nothing follows, which TLS of asyncio cannot; read on."""
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-
-    def pause_reading(self) -> None:
-        """Let the kernel hold the peer back."""
-        self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read again."""
-        self.transport.resume_reading()

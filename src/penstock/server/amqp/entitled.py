@@ -7,20 +7,20 @@ the channel closes with 403.  Extra routing keys (CC, BCC) are asked about like 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.publishing.judging import Question
 from penstock.core.publishing.traits import read_traits
 from penstock.errors import AccessRefused
 from penstock.expr import Filter
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
-from penstock.records.entries import Publishes
+from penstock.records.entries import Publishes, Topic
 from penstock.server.entitlements import Need, Rights, narrowed
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
     from penstock.records.settings import QueueSettings
-    from penstock.server.amqp.intake import Intake, Judged
+    from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
 
 Way = tuple[str, str, tuple[str, ...]]
@@ -29,16 +29,33 @@ Way = tuple[str, str, tuple[str, ...]]
 REMEMBERED = 10_000
 
 
+Judged = dict[str, dict[int, int]]
+"""What content filters are known to say of rows: by text of the filter."""
+
+
+class Taker(Protocol):
+    """Who publishes what may go in."""
+
+    def take(self, channel: Channel, run: events.PublishRun, judged: Judged | None = None) -> None:
+        """Publish a run."""
+        ...
+
+    def topic_of(self, target: events.Target) -> Topic:
+        """The topic of a method frame.  Raises NotFound, AccessRefused."""
+        ...
+
+
 class Entitled:
     """Judges the publishes of one session."""
 
-    def __init__(self, intake: Intake, rights: Rights) -> None:
+    def __init__(self, session: Session, rights: Rights, intake: Taker) -> None:
+        self._session = session
         self._intake = intake
         self._rights = rights
         self._known: dict[Way, tuple[Filter, ...]] = {}
         self._version = -1
 
-    def allows(self, run: events.PublishRun, judged: Judged | None) -> bool:
+    def allows(self, channel: Channel, run: events.PublishRun, judged: Judged | None) -> bool:
         """Whether all of a run may go in.  If not, what may has been taken, or the run waits for its filters."""
         filters: dict[Filter, list[int]] = {}
         bad, error = len(run.bodies), None
@@ -57,7 +74,7 @@ class Entitled:
             asked = [row for row in rows if row not in known]
             sizes = [len(run.bodies[row]) for row in asked]
             if asked and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES):
-                self._ask(run, one, asked, judged)
+                self._ask(channel, run, one, asked, judged)
                 return False
             found = one.matches([run.bodies[row] for row in asked], [run.properties_of(row) for row in asked])
             answers = {**known, **dict(zip(asked, found, strict=True))}
@@ -67,51 +84,55 @@ class Entitled:
                 bad, error = (
                     wrong,
                     AccessRefused(
-                        f"this message to '{target.key}' in vhost '{self._intake.session.vhost}' is not one that user "
+                        f"this message to '{target.key}' in vhost '{self._session.vhost}' is not one that user "
                         f"'{self._rights.user}' may write"
                     ),
                 )
         if error is None:
             return True
-        self._refuse(run, bad, error, judged)
+        self._refuse(channel, run, bad, error, judged)
         return False
 
     def _of(self, run: events.PublishRun, row: int) -> tuple[Filter, ...]:
         """What a row has to match.  Raises AccessRefused."""
         target, data = run.target_of(row), run.properties_of(row)
         keys = read_traits(data).keys if b"CC" in data else ()
-        core = self._intake.core
+        core = self._session.core
         if self._version != core.topology_version or len(self._known) > REMEMBERED:
             self._known.clear()
             self._version = core.topology_version
         way = target.exchange, target.key, keys
         found = self._known.get(way)
         if found is None:
-            vhost = self._intake.session.vhost
+            vhost = self._session.vhost
             rights = [self._rights.publish(core, vhost, target.exchange, key) for key in (target.key, *keys)]
             found = self._known[way] = tuple(dict.fromkeys(one for one in rights if one is not None))
         return found
 
-    def _ask(self, run: events.PublishRun, one: Filter, rows: list[int], judged: Judged | None) -> None:
+    def _ask(
+        self, channel: Channel, run: events.PublishRun, one: Filter, rows: list[int], judged: Judged | None
+    ) -> None:
         """Evaluate off the loop; the connection waits meanwhile."""
-        session = self._intake.session
+        session = self._session
         batch = Publishes([], run.properties, run.bodies, judged=judged)
         batch.topics = [self._intake.topic_of(run.target_of(row)) for row in range(len(run.bodies))]
         session.incoming.hold()
 
         def then() -> None:
-            session.incoming.go_on(partial(self._intake.take, run, batch.judged))
+            session.incoming.go_on(partial(self._intake.take, channel, run, batch.judged))
 
         session.engine.judges.evaluate(batch, [Question(one, rows)], then)
 
-    def _refuse(self, run: events.PublishRun, bad: int, error: AccessRefused, judged: Judged | None) -> None:
+    def _refuse(
+        self, channel: Channel, run: events.PublishRun, bad: int, error: AccessRefused, judged: Judged | None
+    ) -> None:
         intake = self._intake
         if bad:
             targets = run.targets[:bad] if isinstance(run.targets, list) else run.targets
             properties = run.properties[:bad] if isinstance(run.properties, list) else run.properties
             part = events.PublishRun(run.channel, targets, properties, run.bodies[:bad])
-            intake.take(part, judged)
-        intake.session.fail_channel(run.channel, error, methods.BasicPublish)
+            intake.take(channel, part, judged)
+        self._session.fail_channel(run.channel, error, methods.BasicPublish)
 
 
 def consuming(session: Session, name: str, text: str | None) -> Filter | None:

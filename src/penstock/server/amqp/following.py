@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
-from penstock.records import properties as header_codec
-from penstock.server.amqp.arguments import count_of, flag, text_of
+from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
 from penstock.server.filters.asking import asked_by
 from penstock.server.replaying.follower import Asked
 from penstock.server.replaying.page import Page
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from penstock.server.amqp.session import Session
     from penstock.server.replaying.follower import Follower
 
-BOOKMARK = "x-bookmark"
-STAMP = "x-timestamp"
 KNOWN = frozenset(
     {BOOKMARK, "x-filter", "x-rate", "x-rate-max-gap", "x-bookmark-not-found", "x-select", "x-fully-durable", STAMP}
     | {"x-info", "x-priority"}
@@ -66,6 +63,7 @@ class Following:
         self._cutting = False  # a page is on its way to be cut to the fields that are sent
         self._after: Callable[[], None] | None = None  # what came to be told meanwhile
         self._over = False
+        self._share = session.engine.shares.of("amqp_replays")
         self._counted = False  # among those of its user
         self._encoder = channel.encoder(tag)
 
@@ -104,10 +102,10 @@ class Following:
         if self._info or self._timed:
             origin = session.engine.log.origin
             properties = [
-                told(
+                informed(
                     page.properties_of(row),
-                    format_bookmark(origin, page.lsns[row]) if self._info else None,
-                    page.time_of(row) if self._timed else None,
+                    bookmark=format_bookmark(origin, page.lsns[row]) if self._info else None,
+                    time=page.time_of(row) if self._timed else None,
                 )
                 for row in range(count)
             ]
@@ -141,20 +139,20 @@ class Following:
 
     def count(self) -> None:
         """It is its user's until it ends.  Raises Unavailable."""
-        door, user = self._session.door, self._session.user
-        door.replays.take(door.logins.who(user))
+        session = self._session
+        self._share.take(session.logins.who(session.user))
         self._counted = True
 
     def _uncount(self) -> None:
         if self._counted:
             self._counted = False
-            self._session.door.replays.give(self._session.user)
+            self._share.give(self._session.user)
 
     def _cancel(self) -> None:
         if self.announced:
             self._uncount()
             self._channel.followings.pop(self.tag, None)
-            self._session.notify_cancel(self._channel, self.tag)
+            self._channel.notify_cancel(self.tag)
         else:
             self._over = True
 
@@ -166,23 +164,16 @@ class Following:
         elif self.follower is not None:
             self.follower.step()
 
+    def go_on(self) -> None:
+        """The connection takes bytes again."""
+        if self.follower is not None and not self.follower.live:
+            self.follower.step()
+
     def close(self) -> None:
         """Deliver nothing more."""
         self._uncount()
         if self.follower is not None:
             self.follower.close()
-
-
-def told(data: bytes, bookmark: str | None, time: int | None) -> bytes:
-    """A header with the bookmark of its message, and when it was stored, microseconds."""
-    properties = header_codec.decode(data)
-    headers = dict(properties.headers or {})
-    if bookmark is not None:
-        headers[BOOKMARK] = bookmark
-    if time is not None:
-        headers[STAMP] = time // 1000
-    properties.headers = headers
-    return header_codec.encode(properties)
 
 
 def consume(session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume) -> None:
@@ -245,4 +236,4 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     if method.nowait:
         following.announce()
     else:
-        session.reply(channel, m.BasicConsumeOk(tag), then=following.announce)
+        channel.reply(m.BasicConsumeOk(tag), then=following.announce)

@@ -6,11 +6,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Deliver
-from penstock.memory import Piece
 from penstock.server.amqp.entitled import consuming
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.deliver import get_ok
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
@@ -44,7 +41,7 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     if stopped or not session.core.pull(now, getter, 1):
         if stopped or not _is_looked_through(getter):
             session.counters.get_empty += 1
-            session.reply(channel, m.BasicGetEmpty())
+            channel.reply(m.BasicGetEmpty())
         else:
             answer = channel.answers.add(m.BasicGetEmpty())
             session.engine.scans.after.append(partial(_look_again, session, channel, getter, answer))
@@ -83,31 +80,3 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
             channel.answers.ready(answer)
 
     session.engine.gates.after_deliveries(channel.gate, delivered)
-
-
-def answer_get(session: Session, channel: Channel, effect: Deliver, piece: Piece) -> None:
-    """basic.get-ok for the row that `get` asked for."""
-    if effect.consumer.no_ack:
-        session.counters.delivered_get_auto_ack += 1
-    else:
-        session.counters.delivered_get_manual_ack += 1
-    first = channel.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
-    assert piece.bodies is not None
-    frames = get_ok(
-        channel.number,
-        first,
-        effect.redelivered,
-        piece.topics[0] if isinstance(piece.topics, list) else piece.topics,
-        effect.queue.ready,
-        piece.properties[0] if isinstance(piece.properties, list) else piece.properties,
-        piece.bodies[0],
-        session.machine.frame_max,
-    )
-
-    def write() -> None:
-        session.outgoing.frames += frames
-        session.outgoing.mark_dirty()
-
-    answer = channel.getting[effect.consumer].popleft()
-    answer.method, answer.then, answer.lasts = None, write, False
-    channel.answers.ready(answer)

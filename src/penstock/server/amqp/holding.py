@@ -20,7 +20,6 @@ from penstock.server.rooms import Waiter
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
     from penstock.server.engine import Engine
 
@@ -122,21 +121,21 @@ class Holding:
                 held.told = True
         return held
 
-    def behind(self, session: Session, channel: Channel, run: events.PublishRun) -> bool:
+    def behind(self, session: Session, channel: int, run: events.PublishRun) -> bool:
         """Put a run behind what its channel waits with; False: it waits with nothing."""
         held = self._held.get(session)
-        line = None if held is None else held.lines.get(channel.number)
+        line = None if held is None else held.lines.get(channel)
         if line is None or line.going:
             return False
         self._add(line, run)
         return True
 
-    def hold(self, session: Session, channel: Channel, run: events.PublishRun, reason: str) -> Line:
+    def hold(self, session: Session, channel: int, run: events.PublishRun, reason: str) -> Line:
         """Keep what cannot be taken now; the line in which it stands, which is over where that was too much."""
         held = self.tell(session, reason)
-        line = held.lines.get(channel.number)
+        line = held.lines.get(channel)
         if line is None:
-            line = held.lines[channel.number] = Line(self, session, channel.number)
+            line = held.lines[channel] = Line(self, session, channel)
         self._add(line, run)
         return line
 
@@ -218,10 +217,10 @@ class Holding:
         held.closing_at = held.closing_at or self._engine.clock.mono()
         return True
 
-    def mute(self, session: Session, channel: Channel) -> None:
+    def mute(self, session: Session, channel: int) -> None:
         """What the channel waits with came before it asked for confirms, or for transactions."""
         held = self._held.get(session)
-        line = None if held is None else held.lines.get(channel.number)
+        line = None if held is None else held.lines.get(channel)
         for event in () if line is None else line.events:
             if isinstance(event, events.PublishRun):
                 event.early = True

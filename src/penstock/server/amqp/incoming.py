@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.wire.amqp import events
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.link import Link
+    from penstock.server.amqp.links import Link
     from penstock.server.runtime import Runtime
 
 METHODS_MOST = 128
@@ -56,12 +56,13 @@ class Incoming:
         self._methods = 0  # since the others had their turn
         self._breathing = False  # held for that reason
 
-    def begin(self, size: int) -> None:
-        """A read of so many bytes came."""
-        self.received_at = self._runtime.clock.mono()
+    def begin(self, size: int) -> int:
+        """A read of so many bytes came: now, in microseconds on the monotonic clock."""
+        now = self.received_at = self._runtime.clock.mono()
         self.received += size
         self.reads += 1
         self._methods = 0
+        return now
 
     def take(self, some: Iterable[events.Event]) -> bool:
         """Act on events, or keep them; whether messages were acted on."""

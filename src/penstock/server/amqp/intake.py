@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, Refused
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import REPLY_TO, peeked
-from penstock.server.amqp.entitled import Entitled
+from penstock.server.amqp.entitled import Entitled, Judged
 from penstock.server.amqp.holding import part
 from penstock.server.amqp.replying import asking
 from penstock.wire.amqp import events, methods
@@ -24,11 +24,9 @@ from penstock.wire.amqp.events import Target
 
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
+    from penstock.server.amqp.publishers import Publishers
     from penstock.server.amqp.session import Session
     from penstock.server.entitlements import Rights
-
-
-Judged = dict[str, dict[int, int]]
 
 
 USER_ID = 0x10
@@ -44,29 +42,27 @@ UNHEARD = (*CLOSING, InvalidArgument)
 class Intake:
     """Takes the publishes of a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, publishers: Publishers) -> None:
         self.session = session
         self.core = session.core
-        self.door = session.door
+        self.publishers = publishers
         self.machine = session.machine
         self.counters = session.counters
         self._topology = -1
         self._targets: list[Target] = []
         self._judge: Entitled | None = None  # where entitlements are configured
 
-    def take(self, run: events.PublishRun, judged: Judged | None = None) -> None:
+    def take(self, channel: Channel, run: events.PublishRun, judged: Judged | None = None) -> None:
         """Publish a run, or what of it can be published.  Nothing after a close of its channel or connection.
 
         judged: what content filters are known to say of its rows.
         """
-        channel = self.session.channels.get(run.channel)
-        if channel is None or not channel.open or self.session.closing:
+        if not channel.open or self.session.closing:
             return
-        wrong = self._wrong_header(channel, run)
-        if wrong is not None:
-            self._refuse_header(run, *wrong, judged)
+        if run.plain < 0 and (wrong := self._wrong_header(channel, run)) is not None:
+            self._refuse_header(channel, run, *wrong, judged)
             return
-        if self.session.rights is not None and not self._entitled(self.session.rights).allows(run, judged):
+        if self.session.rights is not None and not self._entitled(self.session.rights).allows(channel, run, judged):
             return
         if self.core.topology_version != self._topology:
             self._forget_topics()
@@ -78,7 +74,7 @@ class Intake:
             else:
                 topics = targets.topic or self._resolve(targets)
         except Refused as refusal:
-            self._publish_known_part(run, refusal)
+            self._publish_known_part(channel, run, refusal)
             return
         self._store(channel, run, topics, judged)
 
@@ -88,7 +84,7 @@ class Intake:
 
     def _entitled(self, rights: Rights) -> Entitled:
         if self._judge is None:
-            self._judge = Entitled(self, rights)
+            self._judge = Entitled(self.session, rights, self)
         return self._judge
 
     def _wrong_header(self, channel: Channel, run: events.PublishRun) -> tuple[int, Refused] | None:
@@ -98,8 +94,6 @@ class Intake:
         """
         some, user = run.properties, self.session.user
         rows = [some] if isinstance(some, bytes) else some
-        if run.plain >= 0:
-            return None
         for row, data in enumerate(rows):
             if data[0] & REPLY_TO:
                 try:
@@ -115,18 +109,20 @@ class Intake:
             run.properties = rows[0]
         return None
 
-    def _refuse_header(self, run: events.PublishRun, row: int, why: Refused, judged: Judged | None) -> None:
+    def _refuse_header(
+        self, channel: Channel, run: events.PublishRun, row: int, why: Refused, judged: Judged | None
+    ) -> None:
         """Publish the rows before it, then close the channel for it."""
         if row and isinstance(run.properties, list):  # with one header for all the first is wrong already
             targets = run.targets[:row] if isinstance(run.targets, list) else run.targets
-            self.take(events.PublishRun(run.channel, targets, run.properties[:row], run.bodies[:row]), judged)
+            self.take(channel, events.PublishRun(run.channel, targets, run.properties[:row], run.bodies[:row]), judged)
         self.session.fail_channel(run.channel, why, methods.BasicPublish)
 
     def topic_of(self, target: Target) -> Topic:
         """The topic of a method frame.  Raises NotFound, AccessRefused."""
         return target.topic or self._resolve(target)
 
-    def _publish_known_part(self, run: events.PublishRun, refusal: Refused) -> None:
+    def _publish_known_part(self, channel: Channel, run: events.PublishRun, refusal: Refused) -> None:
         """Publish the rows before the first unknown exchange, then close the channel for it."""
         targets = run.targets if isinstance(run.targets, list) else [run.targets]
         good = 0
@@ -134,7 +130,7 @@ class Intake:
             good += 1
         if isinstance(run.targets, list) and good:
             properties = run.properties[:good] if isinstance(run.properties, list) else run.properties
-            self.take(events.PublishRun(run.channel, targets[:good], properties, run.bodies[:good]))
+            self.take(channel, events.PublishRun(run.channel, targets[:good], properties, run.bodies[:good]))
         self.session.fail_channel(run.channel, refusal, methods.BasicPublish)
 
     def _resolve(self, target: Target) -> Topic:
@@ -159,13 +155,13 @@ class Intake:
             except (Refused, ProtocolError) as error:
                 self.session.fail_channel(channel.number, error, methods.BasicPublish)
             return
-        refuse, holding = self.door.refusal(), self.door.holding
-        if holding and holding.behind(self.session, channel, run):
+        refuse, holding = self.publishers.refusal(), self.publishers.holding
+        if holding and holding.behind(self.session, channel.number, run):
             return
-        if refuse is not None and self.door.alarm.holds(self.session, channel, run):
+        if refuse is not None and self.publishers.alarm.holds(self.session, channel, run):
             return
         batch = Publishes(topics, run.properties, run.bodies, plain=run.plain, judged=judged)
-        if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, run, batch)):
+        if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, channel, run, batch)):
             self.session.incoming.hold()
             return
         if refuse is None and self.core.blocking:
@@ -187,7 +183,7 @@ class Intake:
                 low += count
             if queue is not None and channel.open:
                 reason = f"queue '{queue.name}' in vhost '{queue.vhost}' is full"
-                line = self.door.holding.hold(self.session, channel, part(run, low, size), reason)
+                line = self.publishers.holding.hold(self.session, channel.number, part(run, low, size), reason)
                 if line.events and line.queue is None:
                     self.session.engine.rooms.wait(queue, len(run.bodies[low]), line)
                 return
@@ -217,9 +213,9 @@ class Intake:
             else:
                 told()
 
-    def _again(self, run: events.PublishRun, batch: Publishes) -> None:
+    def _again(self, channel: Channel, run: events.PublishRun, batch: Publishes) -> None:
         """Its rows are judged now; the topology may have changed meanwhile."""
-        self.session.incoming.go_on(partial(self.take, run, batch.judged))
+        self.session.incoming.go_on(partial(self.take, channel, run, batch.judged))
 
     def send_back(self, channel: Channel, unroutable: Sequence[tuple[events.PublishRun, int]]) -> None:
         """Return what nobody wanted and whose publisher asked to be told; count all of it."""
@@ -248,9 +244,9 @@ class Intake:
         channel.unconfirmed -= last - first + 1
         self.counters.confirmed += last - first + 1
         if refused is None:
-            self.door.confirm(channel, last)
+            self.publishers.confirm(channel, last)
             return
-        self.door.flush_confirms()
+        self.publishers.flush_confirms()
         self.counters.confirmed -= len(refused)
         self.counters.refused += len(refused)
         gone = set(refused)

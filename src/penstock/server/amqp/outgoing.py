@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.server.amqp.links import SEND_MOST
 from penstock.wire.amqp import methods
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.link import Link
+    from penstock.server.amqp.links import Link
     from penstock.server.runtime import Runtime
     from penstock.wire.amqp.machine import ServerConnection
-
-SEND_MOST = 1 << 20
-"""Bytes that wait for a peer beyond which nothing more is delivered to it."""
 
 SEND_FREE = 64 << 10
 """Bytes that may wait for any peer, however short the budget is; more only as long as that has room."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.core.topology.names import REPLY_PREFIX, REPLY_TO
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.properties import with_reply_to
-from penstock.server.amqp.outgoing import SEND_MOST
+from penstock.server.amqp.links import SEND_MOST
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def consume(session: Session, channel: Channel, tag: str, method: m.BasicConsume
     if method.nowait:
         replies.announce()
     else:
-        session.reply(channel, m.BasicConsumeOk(tag), then=partial(Replies.announce, replies))
+        channel.reply(m.BasicConsumeOk(tag), then=partial(Replies.announce, replies))
 
 
 def cancel(session: Session, channel: Channel, tag: str) -> None:

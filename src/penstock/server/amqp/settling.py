@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.settling.several import Acked
     from penstock.core.queue.view import Queue
     from penstock.records.chunks import Chunk, Now
-    from penstock.server.amqp.session import Session
+    from penstock.server.engine import Engine
 
 PORTION = 32_768
 """Messages in a portion, about; a range counts as few, however long."""
@@ -34,10 +34,10 @@ EACH_WEIGHT = 16
 class Settling:
     """What one connection has settled and the core does not know yet."""
 
-    __slots__ = ("_left", "_session")
+    __slots__ = ("_engine", "_left")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._left: deque[tuple[Settled, Verb]] = deque()
 
     def settle(self, settled: Settled, verb: Verb) -> None:
@@ -50,7 +50,7 @@ class Settling:
         self._now(portions[0], verb)
         if len(portions) > 1:
             if not self._left:
-                self._session.engine.call_soon(self._step)
+                self._engine.call_soon(self._step)
             self._left += ((portion, verb) for portion in portions[1:])
 
     def finish(self) -> None:
@@ -62,32 +62,31 @@ class Settling:
         if not self._left:
             return  # finished meanwhile
         self._now(*self._left.popleft())
-        self._session.engine.arm()
+        self._engine.arm()
         if self._left:
-            self._session.engine.call_soon(self._step)
+            self._engine.call_soon(self._step)
 
     def _now(self, settled: Settled, verb: Verb) -> None:
-        session = self._session
-        now = session.engine.now()
+        core, now = self._engine.core, self._engine.now()
         if len(settled) == 1 and not isinstance(consumer := settled[0][0], list):
-            session.core.settle(now, consumer.queue, [settled[0][1]], verb, by=consumer)
+            core.settle(now, consumer.queue, [settled[0][1]], verb, by=consumer)
             return
         if verb is not Verb.ACK:
             for consumer, chunks in _by_consumer(singly(settled)):
-                session.core.settle(now, consumer.queue, chunks, verb, by=consumer)
+                core.settle(now, consumer.queue, chunks, verb, by=consumer)
             return
         alone: list[tuple[Consumer, Chunk]] = []
         for owner, chunk in settled:
             if isinstance(owner, list):
                 self._several(now, alone)
                 alone = []
-                session.core.settle_each(now, owner[0].queue, owner, chunk)
+                core.settle_each(now, owner[0].queue, owner, chunk)
             else:
                 alone.append((owner, chunk))
         self._several(now, alone)
 
     def _several(self, now: Now, settled: Sequence[tuple[Consumer, Chunk]]) -> None:
-        core = self._session.core
+        core = self._engine.core
         for queue, some in groupby(_by_consumer(settled), key=_queue_of):
             each = list(some)
             if len(each) > 1:

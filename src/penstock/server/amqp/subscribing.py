@@ -19,20 +19,14 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.errors import PreconditionFailed, ProtocolError
 from penstock.expr import Filter, TopicPattern, compile_filter
-from penstock.records import properties as header_codec
-from penstock.server.amqp.arguments import flag
+from penstock.server.amqp.consumer_arguments import flag
 from penstock.server.entitlements import narrowed
 from penstock.wire.amqp import methods as m
-from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
-    from penstock.core.effects import Deliver
-    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
-    from penstock.memory import Piece
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
-    from penstock.wire.amqp.deliver import DeliveryEncoder
 
 REPLACE = "x-replace"
 INFO = "x-info"
@@ -87,7 +81,7 @@ def consume_from_several(
     if not method.nowait:
         if channel.answers:
             channel.unannounced.update((consumer, []) for consumer in wish.consumers.values())
-        session.reply(channel, m.BasicConsumeOk(tag), then=partial(_announced, channel, wish))
+        channel.reply(m.BasicConsumeOk(tag), then=partial(_announced, channel, wish))
 
 
 def _announced(channel: Channel, wish: Subscription) -> None:
@@ -104,15 +98,6 @@ def _narrow(session: Session) -> Narrow | None:
         return narrowed(None if filter is None else filter.text, rights.read_queue(queue.vhost, queue.name))
 
     return narrow
-
-
-def encoder_of(channel: Channel, consumer: Consumer) -> DeliveryEncoder | None:
-    """The encoder of a consumer that joined a queue after its subscription began; None: it is over."""
-    wish = channel.subscriptions.get(consumer.tag)
-    if wish is None or consumer not in wish.all():
-        return None
-    encoder = channel.encoders[consumer] = channel.encoder(consumer.tag)
-    return encoder
 
 
 # -- replacing
@@ -157,23 +142,3 @@ def replace(
     if not method.nowait:
         answer = channel.answers.add(m.BasicConsumeOk(tag))
         session.engine.gates.after_deliveries(channel.gate, lambda: channel.answers.ready(answer))
-
-
-# -- telling
-
-
-def informed(effect: Deliver, piece: Piece, origin: int) -> list[bytes]:
-    """The headers of some rows, each with what `x-info` asks for."""
-    out: list[bytes] = []
-    for row, lsn in enumerate(piece.chunk):
-        data = piece.properties[row] if isinstance(piece.properties, list) else piece.properties
-        properties = header_codec.decode(data)
-        headers = dict(properties.headers or {})
-        headers["x-bookmark"] = format_bookmark(origin, lsn)
-        if effect.attempt > 1:
-            headers["x-delivery-count"] = effect.attempt - 1
-        if effect.until:
-            headers["x-lease-until"] = effect.until // 1000
-        properties.headers = headers
-        out.append(header_codec.encode(properties))
-    return out

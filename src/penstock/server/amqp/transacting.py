@@ -1,124 +1,24 @@
-"""AMQP transactions: what a channel says between tx.select, tx.commit and tx.rollback.
+"""tx.select, tx.commit and tx.rollback.
 
-Until the commit publishes lie here, counted against the budget, and acks are lent: their tags are spent, but the
-deliveries are still held.  How a commit comes about is `server.committing`; while it takes time, nothing more of the
-connection is acted on.  A channel that closes, for whatever reason, has rolled back.
-
-It knows nothing of what may be refused, nor why.
+How a commit comes about is `server.committing`; while it takes time, nothing more of the connection is acted on.  A
+channel that closes, for whatever reason, has rolled back.
 """
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
-from penstock.core.commands.transactions import Ending, Transacted, Transaction
-from penstock.core.effects import Verb
+from penstock.core.commands.transactions import Transacted, Transaction
 from penstock.errors import PenstockError, PreconditionFailed
-from penstock.records.entries import Publishes, Topic, joined
-from penstock.records.schema import TRANSACTION_BYTES_MAX
-from penstock.server.amqp.tags import Lent
-from penstock.server.committing import Charge, Committing
-from penstock.wire.amqp import events
+from penstock.server.amqp.transaction import Open
+from penstock.server.committing import Committing
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
 
-ROW_COST = 128
-"""Bytes a message counts for beyond its body and header."""
-
-END_COST = 16
-"""Bytes a lent delivery counts for."""
-
 NOT_TRANSACTIONAL = "channel is not transactional"
-
-
-class Open:
-    """The transaction of one channel: always open once tx.select was said, and empty after each end."""
-
-    __slots__ = ("_channel", "_ends", "_runs", "_size", "charge")
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._runs: list[tuple[events.PublishRun, Topic | list[Topic]]] = []
-        self._ends: list[tuple[Lent, Verb]] = []
-        self._size = 0  # bytes of bodies and headers
-        self.charge = Charge(channel.session.engine)
-
-    # -- while it is open
-
-    def publish(self, run: events.PublishRun, topics: Topic | list[Topic]) -> None:
-        """Keep messages.  Raises what a header is refused for, and PreconditionFailed or DiskFull beyond the bounds."""
-        core = self._channel.session.core
-        batch = Publishes(topics, run.properties, run.bodies)
-        for _, refusal in core.refused_headers(batch):
-            raise refusal
-        size = sum(map(len, run.bodies))
-        if isinstance(run.properties, list):
-            size += sum(map(len, run.properties))
-        else:
-            size += len(run.properties) * len(run.bodies)
-        if self._size + size > TRANSACTION_BYTES_MAX:
-            raise PreconditionFailed(
-                f"a transaction may have {TRANSACTION_BYTES_MAX} bytes of messages, and this one is at "
-                f"{self._size + size}: it is rolled back"
-            )
-        self.charge.add(size + ROW_COST * len(run.bodies))
-        self._size += size
-        self._runs.append((run, topics))
-
-    def settle(self, low: int, high: int, verb: Verb) -> None:
-        """Lend deliveries.  Raises UnknownTag."""
-        lent = self._channel.tags.lend(low, high)
-        if lent:
-            self.charge.add(END_COST * sum(len(chunk) for _, _, chunk in lent))
-            self._ends.append((lent, verb))
-
-    def forget(self) -> None:
-        """It has ended; what it was charged is given back."""
-        self.charge.end()
-        self._runs, self._ends, self._size = [], [], 0
-
-    def close(self) -> None:
-        """The channel is over: nothing of it is done."""
-        self.forget()
-        self.charge.close()
-
-    def roll_back(self) -> None:
-        """Publishes are forgotten, and what was settled is outstanding again."""
-        for lent, _ in self._ends:
-            self._channel.tags.take_back(lent)
-        self.forget()
-
-    # -- what it comes to
-
-    def batch(self) -> Publishes | None:
-        """All its messages in order, as one batch."""
-        if not self._runs:
-            return None
-        if len(self._runs) == 1:
-            run, topics = self._runs[0]
-            return Publishes(topics, run.properties, run.bodies, size=self._size)
-        return joined([Publishes(topics, run.properties, run.bodies) for run, topics in self._runs], size=self._size)
-
-    def endings(self) -> list[Ending]:
-        """What it settled, in order, neighbours of one consumer and verb together."""
-        ends = [(consumer, verb, chunk) for lent, verb in self._ends for _, consumer, chunk in lent]
-        return [
-            Ending(consumer.queue, [chunk for _, _, chunk in some], verb, by=consumer)
-            for (consumer, verb), some in groupby(ends, key=lambda end: end[:2])
-        ]
-
-    @property
-    def acknowledged(self) -> int:
-        """How many deliveries it acks."""
-        return sum(len(chunk) for lent, verb in self._ends if verb is Verb.ACK for _, _, chunk in lent)
-
-    def rows(self) -> list[tuple[events.PublishRun, int]]:
-        """For each message its run, and its row there."""
-        return [(run, row) for run, _ in self._runs for row in range(len(run.bodies))]
 
 
 class Commit:
@@ -160,8 +60,8 @@ class Commit:
             counters.published += len(rows)
             counters.routed += done.published.stored
             if done.published.unroutable:
-                session.intake.send_back(self._channel, [rows[row] for row in done.published.unroutable])
-        session.reply(self._channel, m.TxCommitOk(), durable=True, needs=done.lsn)
+                session.send_back(self._channel.number, [rows[row] for row in done.published.unroutable])
+        self._channel.reply(m.TxCommitOk(), durable=True, needs=done.lsn)
 
 
 def select(session: Session, channel: Channel, method: m.TxSelect) -> None:
@@ -169,9 +69,9 @@ def select(session: Session, channel: Channel, method: m.TxSelect) -> None:
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.tx is None:
-        session.door.holding.mute(session, channel)
-        channel.tx = Open(channel)
-    session.reply(channel, m.TxSelectOk())
+        session.mute(channel.number)
+        channel.tx = Open(session.engine, channel.tags)
+    channel.reply(m.TxSelectOk())
 
 
 def commit(session: Session, channel: Channel, method: m.TxCommit) -> None:
@@ -182,7 +82,7 @@ def commit(session: Session, channel: Channel, method: m.TxCommit) -> None:
 def rollback(session: Session, channel: Channel, method: m.TxRollback) -> None:
     """tx.rollback."""
     _tx(channel).roll_back()
-    session.reply(channel, m.TxRollbackOk())
+    channel.reply(m.TxRollbackOk())
 
 
 def _tx(channel: Channel) -> Open:

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.server.without_pandas import do_without_pandas
+from penstock.server.loading import do_without_pandas
 
 logger = logging.getLogger("penstock.bulk")
 

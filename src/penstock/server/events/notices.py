@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import orjson
 
@@ -22,7 +22,6 @@ from penstock.server.events.feed import Feed
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.entries import Entry
-    from penstock.server.amqp.session import Session
     from penstock.server.runtime import Runtime
 
 
@@ -32,6 +31,16 @@ ALTERED_MOST = 100
 QUEUE_ID = struct.Struct("<q")
 
 Table = Mapping[str, object]
+
+
+class Connected(Protocol):
+    """A connection that opened a vhost."""
+
+    peer: str  # addresses with ports
+    local: str
+    user: str
+    vhost: str
+    opened_at: int  # mono microseconds
 
 
 class Notices:
@@ -99,7 +108,7 @@ class Notices:
         name = "consumer.created" if came else "consumer.deleted"
         self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=queue.vhost, queue=queue.name)
 
-    def connection(self, session: Session, *, opened: bool) -> None:
+    def connection(self, session: Connected, *, opened: bool) -> None:
         """An AMQP connection opened its vhost, or is gone."""
         fields: dict[str, object] = {
             "name": f"{session.peer} -> {session.local}",

@@ -14,8 +14,8 @@ from penstock.server.events.alarms import alarms
 from penstock.server.events.census import Census
 
 if TYPE_CHECKING:
-    from penstock.server.app import Server
     from penstock.server.engine import Engine
+    from penstock.server.services import Server
     from penstock.server.upkeep.keeper import Keeper
 
 

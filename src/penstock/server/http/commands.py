@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
     from penstock.records.chunks import Now
-    from penstock.server.app import Server
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Need, Rights
     from penstock.server.http.facts import Facts
+    from penstock.server.services import Server
 
 T = TypeVar("T")
 

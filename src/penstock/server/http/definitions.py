@@ -29,11 +29,11 @@ from penstock.wire.http.vhosts import description_of
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-    from penstock.server.app import Server
     from penstock.server.http.facts import Facts
     from penstock.server.http.people import People
     from penstock.server.http.policies import Policies
     from penstock.server.http.topology import Topology
+    from penstock.server.services import Server
     from penstock.wire.http.fields import Fields
 
 STEP = 64

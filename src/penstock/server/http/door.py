@@ -16,10 +16,10 @@ from penstock.server.opening.listening import bind
 from penstock.wire.http.app import KEPT_S, create_app
 
 if TYPE_CHECKING:
-    from penstock.server.app import Server
     from penstock.server.guard.listening import Entry, Listener
     from penstock.server.guard.strangers import Stranger
     from penstock.server.opening.progress import Progress
+    from penstock.server.services import Server
     from penstock.server.tls.keeping import Keeper
 
 

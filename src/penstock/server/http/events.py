@@ -14,11 +14,11 @@ from penstock.server.events.watch import Watch
 from penstock.wire.http.events import Told, Wanted
 
 if TYPE_CHECKING:
-    from penstock.server.app import Server
     from penstock.server.entitlements import Rights
     from penstock.server.events.census import Row
     from penstock.server.events.feed import Feed, Happened
     from penstock.server.http.facts import Facts
+    from penstock.server.services import Server
 
 LOOK_S = 1.0
 """How often the server is looked at for what no record tells of, while it serves."""

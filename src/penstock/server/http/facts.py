@@ -41,11 +41,11 @@ from penstock.wire.http.vhosts import CLUSTER_NAME
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.records.rights import Level, Right
-    from penstock.server.app import Server
     from penstock.server.engine import Engine
     from penstock.server.flight.connections import Connections
     from penstock.server.guard.listening import Entry
     from penstock.server.opening.progress import Progress
+    from penstock.server.services import Server
     from penstock.server.shares import Shares
 
 

@@ -11,17 +11,17 @@ from penstock.server.http.rates import Rates
 
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
-    from penstock.server.amqp.session import Session
-    from penstock.server.app import Server
+    from penstock.server.amqp.connection import Connection
     from penstock.server.http.facts import Facts
+    from penstock.server.services import Server
 
 
-def name_of(session: Session) -> str:
+def name_of(session: Connection) -> str:
     """How a connection is called: both of its ends."""
     return f"{session.peer} -> {session.local}"
 
 
-def _ends(session: Session) -> dict[str, object]:
+def _ends(session: Connection) -> dict[str, object]:
     host, _, port = session.peer.rpartition(":")
     return {"peer_host": host, "peer_port": int(port) if port.isdecimal() else 0}
 
@@ -42,7 +42,7 @@ class Links(Commands):
             if session.opened and user in {None, session.user} and vhost in {None, session.vhost}:
                 yield self._connection(session, node)
 
-    def _connection(self, session: Session, node: str) -> dict[str, object]:
+    def _connection(self, session: Connection, node: str) -> dict[str, object]:
         machine, clock = session.machine, self.engine.clock
         incoming, outgoing = session.incoming, session.outgoing
         waits = incoming.paused or self.server.amqp.holding.holds(session)
@@ -102,7 +102,7 @@ class Links(Commands):
         self.engine.arm()
 
 
-def _channel(session: Session, channel: Channel, connection: str, number: int, node: str) -> dict[str, object]:
+def _channel(session: Connection, channel: Channel, connection: str, number: int, node: str) -> dict[str, object]:
     consumers = [*channel.consumers.values(), *channel.getters.values(), *channel.cancelled_consumers]
     unacknowledged = sum(one.outstanding for one in consumers)
     return {

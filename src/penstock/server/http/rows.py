@@ -30,9 +30,9 @@ from penstock.wire.http import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from penstock.server.app import Server
     from penstock.server.http.events import Events
     from penstock.server.http.facts import Facts
+    from penstock.server.services import Server
     from penstock.wire.http.routes import Row
 
 

@@ -28,11 +28,11 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from penstock.config.listening import Address
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.app import Server
     from penstock.server.flight.door import FlightDoor
     from penstock.server.flight.entrance import Entrance
     from penstock.server.http.door import HttpDoor
     from penstock.server.opening.progress import Show
+    from penstock.server.services import Server
     from penstock.server.tls.files import Identity
     from penstock.server.tls.keeping import Keeper
 

@@ -13,8 +13,8 @@ from penstock.server.flight.actions.people import PeopleActions
 from penstock.server.flight.actions.topology import TopologyActions
 
 if TYPE_CHECKING:
-    from penstock.server.app import Server
     from penstock.server.flight.handover import Handover
+    from penstock.server.services import Server
 
 
 def administration(server: Server, handover: Handover) -> Table:

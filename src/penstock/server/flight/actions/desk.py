@@ -15,12 +15,12 @@ from penstock.server.flight.actions.awaiting import Awaiting
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from penstock.server.app import Server
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
     from penstock.server.http.links import Links
     from penstock.server.http.people import People
     from penstock.server.http.topology import Topology
+    from penstock.server.services import Server
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from penstock.server.flight.calls import Caller
 from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
-    from penstock.server.app import Server
     from penstock.server.flight.handover import Handover
+    from penstock.server.services import Server
 
 
 class DrainAction:
@@ -37,7 +37,7 @@ class DrainAction:
             engine = self._handover.engine
             if not look and engine.core.draining == undo:
                 engine.core.drain(engine.now(), not undo)
-                self._server.amqp.alarm.look()  # publishes that waited
+                self._server.amqp.publishers.alarm.look()  # publishes that waited
             return self._told()
 
         return self._handover.call(work, caller.gone)

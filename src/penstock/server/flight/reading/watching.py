@@ -75,7 +75,7 @@ class Watching:
                 sow = engine.core.sows.by_name.get(name)
                 if sow is None:
                     watch = watched(
-                        engine.views, wish, outlet, partial(Unkeyed, engine.core, engine.replays, *name, wish)
+                        engine.views.alarms, wish, outlet, partial(Unkeyed, engine.core, engine.replays, *name, wish)
                     )
                 else:
                     watch = watched(

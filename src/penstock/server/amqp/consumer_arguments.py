@@ -1,11 +1,18 @@
-"""Arguments of a consumer, as basic.consume has them.  Each raises InvalidArgument with name and value; null is one."""
+"""Arguments of a consumer, as basic.consume has them, and the headers of deliveries that some of them ask for.
+
+What reads an argument raises InvalidArgument with name and value; null is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from penstock.errors import InvalidArgument
+from penstock.records import properties as header_codec
 from penstock.records.tables import Timestamp
+
+BOOKMARK = "x-bookmark"
+STAMP = "x-timestamp"
 
 
 def text_of(arguments: Mapping[str, object], name: str) -> str | None:
@@ -36,3 +43,24 @@ def flag(arguments: Mapping[str, object], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"consumer argument {name} is {value!r}, not true or false")
     return value
+
+
+def informed(
+    header: bytes, *, bookmark: str | None = None, time: int | None = None, attempt: int = 1, until: int = 0
+) -> bytes:
+    """The header of a message with what its consumer wants to know of the delivery.
+
+    time: when it was stored; until: when its lease ends, 0 for none; both microseconds since the epoch.
+    """
+    properties = header_codec.decode(header)
+    headers = dict(properties.headers or {})
+    if bookmark is not None:
+        headers[BOOKMARK] = bookmark
+    if time is not None:
+        headers[STAMP] = time // 1000
+    if attempt > 1:
+        headers["x-delivery-count"] = attempt - 1
+    if until:
+        headers["x-lease-until"] = until // 1000
+    properties.headers = headers
+    return header_codec.encode(properties)

@@ -1,20 +1,22 @@
-"""The disk alarm of the AMQP door: what becomes of publishes while the log has no room.
+"""The publishers of the AMQP door: whether anything can be taken now, what becomes of what cannot, and their confirms.
 
-On a confirming channel they are nacked at once.  On any other channel nobody would learn of a refusal, so they are
-held, in order, until there is room again (`holding`).  A connection that only publishes is not read from meanwhile.
-
-The alarm knows no byte of the disk; it asks the log, once a second and whenever a publish is refused.
+While the log has no room publishes on a confirming channel are nacked at once.  On any other channel nobody would learn
+of a refusal, so they are held, in order, until there is room again (`holding`).  A connection that only publishes is
+not read from meanwhile.  The alarm knows no byte of the disk; it asks the log, once a second and whenever a publish is
+refused.  Confirms are gathered: one a channel and commit.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.errors import DiskFull, Draining, Refused
+from penstock.server.amqp.holding import Holding
 from penstock.wire.amqp import events
 
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
-    from penstock.server.amqp.holding import Holding, Line
+    from penstock.server.amqp.holding import Line
     from penstock.server.amqp.session import Session
     from penstock.server.engine import Engine
 
@@ -45,7 +47,7 @@ class DiskAlarm:
         self._holding.tell(session, reason).disk = True
         if channel.confirming and not run.early:
             return False
-        self._lines[self._holding.hold(session, channel, run, reason)] = None
+        self._lines[self._holding.hold(session, channel.number, run, reason)] = None
         if not session.consumes and not session.closing:
             session.incoming.stop()
         return True
@@ -71,3 +73,37 @@ class DiskAlarm:
     def forget(self, session: Session) -> None:
         """The connection is gone."""
         self._told.pop(session, None)
+
+
+class Publishers:
+    """Those of all connections of the door."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.holding = Holding(engine)
+        self.alarm = DiskAlarm(engine, self.holding)
+        self._confirms: dict[Channel, int] = {}
+
+    def refusal(self) -> Refused | None:
+        """Why no message can be taken at present, if so."""
+        if self.engine.broken is not None:
+            return Refused(f"the log is broken: {self.engine.broken}")
+        if self.engine.log.full:
+            return DiskFull("the log has no room")
+        if self.engine.core.draining:
+            return Draining("the server drains: it takes no new messages")
+        return None
+
+    def confirm(self, channel: Channel, sequence: int) -> None:
+        """Everything up to `sequence` is durable: told once a channel and commit."""
+        if not self._confirms:
+            self.engine.on_flush.insert(0, self.flush_confirms)
+        self._confirms[channel] = sequence
+
+    def flush_confirms(self) -> None:
+        """Send the gathered confirms."""
+        confirms, self._confirms = self._confirms, {}
+        for channel, sequence in confirms.items():
+            if channel.open:
+                channel.session.machine.confirm(channel.number, sequence, multiple=True)
+                channel.session.outgoing.take_machine_output()

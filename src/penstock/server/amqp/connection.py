@@ -1,0 +1,384 @@
+"""One AMQP connection: events of the wire machine become commands of the core; nothing here is a queue rule.
+
+Per read: publishes of a run become one batch, acks become chunks per consumer, other methods go to `commands`.  Per
+turn: one write.  Confirms leave when the log says so: one `basic.ack` with `multiple` a channel and commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.core.effects import Verb
+from penstock.errors import DiskFull, LogBroken, PenstockError, Refused, Unavailable
+from penstock.server.amqp import commands
+from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.holding import HELD_MOST
+from penstock.server.amqp.intake import Intake
+from penstock.server.amqp.reply_codes import reply_code
+from penstock.server.amqp.session import Session
+from penstock.server.amqp.tags import Settled, UnknownTag
+from penstock.wire.amqp import events, methods
+from penstock.wire.amqp.machine import ServerConnection
+
+if TYPE_CHECKING:
+    from penstock.server.access import Who
+    from penstock.server.amqp.links import Link
+    from penstock.server.amqp.publishers import Publishers
+    from penstock.server.counters import Counters
+    from penstock.server.entitlements import Rights
+    from penstock.server.guard.strangers import Stranger
+    from penstock.server.logins import Logins
+    from penstock.server.tls.peer import Peer
+
+LONE_READ = 2048
+"""After a shorter read the turn ends at once: somebody waits for one message, and a round of the loop costs 20 us."""
+
+
+class Reception(Protocol):
+    """Who lets connections in."""
+
+    def login(self, connection: Connection, event: events.LoginAsked) -> None:
+        """Accept, or refuse late."""
+        ...
+
+    def open_vhost(self, connection: Connection, vhost: str) -> None:
+        """connection.open."""
+        ...
+
+    def to_channel(self, connection: Connection) -> str | None:
+        """Why the connection may not have one more channel than it has now."""
+        ...
+
+    def tell_stranger(self, connection: Connection, event: events.ConnectionFailed) -> None:
+        """Somebody who does not speak AMQP came."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        ...
+
+
+class Connection(Session):
+    """A session with a peer.  `receive` for bytes in; `outgoing` has the bytes out until the end of the turn."""
+
+    def __init__(
+        self,
+        reception: Reception,
+        publishers: Publishers,
+        logins: Logins,
+        counters: Counters,
+        machine: ServerConnection,
+        link: Link,
+        peer: str,
+        local: str = "",
+        tls: Peer | None = None,
+        stranger: Stranger | None = None,
+    ) -> None:
+        """stranger: what it is to the guard until it has logged in; None: nobody guards."""
+        super().__init__(publishers.engine, logins, counters, machine, link, peer, local, tls)
+        self.channels: dict[int, Channel] = {}
+        self.leaving: dict[int, Channel] = {}  # those that are over and still owe answers
+        self.refused: Unavailable | None = None  # why its user may have no more connections
+        self.intake = Intake(self, publishers)
+        self._reception = reception
+        self._holding = publishers.holding
+        self._shares = publishers.engine.shares.of("connections")
+        self.stranger = stranger
+        self._counted = False  # among those of its user
+        self._partial = 0  # bytes of announced bodies that count against the budget
+
+    # -- bytes
+
+    def receive(self, data: bytes) -> int:
+        """Handle what one read brought; microseconds that this took."""
+        incoming, machine = self.incoming, self.machine
+        if machine.finished:
+            return 0  # it has not heard our last word yet
+        began = incoming.begin(len(data))
+        published = incoming.take(machine.receive(data))
+        while machine.unread and not self.closing:
+            published |= incoming.take(machine.receive(b""))
+        if machine.partial_size != self._partial:
+            self._count_partial()
+        self.outgoing.mark_dirty()
+        if published and not self.closing:
+            incoming.pace(len(data), self._unconfirmed)
+        if len(data) < LONE_READ:
+            self.engine.finish_turn()
+        else:
+            self.engine.arm()
+        return self.engine.clock.mono() - began
+
+    def act(self, event: events.Event) -> bool:
+        """Act on one event; whether it was messages."""
+        if isinstance(event, events.PublishRun):
+            channel = self.channels.get(event.channel)
+            if channel is not None:
+                self.intake.take(channel, event)
+            return True
+        if isinstance(event, events.AckRun):
+            self._ack(event)
+        elif isinstance(event, events.MethodReceived):
+            self._method(event)
+            self.incoming.count_method()
+        else:
+            self._other(event)
+        return False
+
+    def _unconfirmed(self) -> int:
+        return sum(channel.unconfirmed for channel in self.channels.values())
+
+    def _count_partial(self) -> None:
+        """Charge the bodies that were announced; when the budget is short, the first to come goes first."""
+        caches, size = self.engine.bodies, 0 if self.closed else self.machine.partial_size
+        caches.partial.add(size - self._partial)
+        self._partial = size
+        if size and caches.partial.bytes > size and caches.budget.over > 0 and self.engine.broken is None:
+            if not self.consumes:
+                self.incoming.hold_reading(self.engine.on_room)
+            elif size > (most := max(HELD_MOST, caches.budget.limit // 4)):  # its acks make room: it is read on
+                channel = self.machine.largest_partial()
+                error = DiskFull(f"there is no memory for it; a connection that consumes may have {most} bytes begun")
+                self.fail_channel(channel, error, methods.BasicPublish)
+                self._count_partial()
+
+    @property
+    def consumes(self) -> bool:
+        """Whether it takes messages, so that acks come on it."""
+        return any(one.consumers or one.subscriptions or one.getters for one in self.channels.values())
+
+    def mute(self, channel: int) -> None:
+        """What a channel waits with came before it asked for confirms, or for transactions."""
+        self._holding.mute(self, channel)
+
+    def send_back(self, channel: int, unroutable: list[tuple[events.PublishRun, int]]) -> None:
+        """Return to a channel what nobody wanted and whose publisher asked to be told; count all of it."""
+        self.intake.send_back(self.channels[channel], unroutable)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: its consumers get nothing until it does."""
+        self.outgoing.blocked = True
+        for channel in self.channels.values():
+            channel.silence()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self.outgoing.blocked = False
+        self.outgoing.count_unsent()
+        self.go_on_delivering()
+        now = self.engine.now()
+        for channel in self.channels.values():
+            channel.go_on(now)
+        self.engine.arm()
+
+    def go_on_delivering(self) -> None:
+        """The link takes deliveries again."""
+        self.engine.gates.reopen(self)
+        for channel in list(self.channels.values()):
+            channel.go_on_following()
+
+    # -- settling
+
+    def _ack(self, run: events.AckRun) -> None:
+        channel = self.channels.get(run.channel)
+        if channel is None or not channel.open or self.closing:
+            return
+        settled: Settled = []
+        try:
+            if channel.tx is not None:
+                for low, high in run.spans:
+                    channel.tx.settle(low, high, Verb.ACK)
+                return
+            for low, high in run.spans:
+                settled += channel.tags.settle(low, high)
+        except UnknownTag as unknown:
+            self.settle(settled, Verb.ACK)
+            self.unknown_tag(channel.number, unknown.tag, methods.BasicAck)
+            return
+        except Refused as error:  # a transaction has no room for more
+            self.fail_channel(channel.number, error, methods.BasicAck)
+            return
+        self.settle(settled, Verb.ACK)
+
+    # -- methods
+
+    def _method(self, event: events.MethodReceived) -> None:
+        if self.closing:
+            return
+        method = event.method
+        if event.channel == 0:
+            self.send(0, methods.ConnectionUpdateSecretOk())
+            return
+        channel = self.channels.get(event.channel)
+        if channel is None or not channel.open:
+            return
+        self.began_after = self.core.last_lsn
+        try:
+            commands.run(self, channel, method)
+            if self.incoming.stopped:  # it may consume now, so that what it acknowledges makes room
+                self._holding.settle(self)
+        except UnknownTag as unknown:
+            self.unknown_tag(channel.number, unknown.tag, type(method))
+        except PenstockError as error:
+            self.fail_channel(event.channel, error, type(method))
+
+    def log_broken(self, reason: str) -> None:
+        """The log is broken: of what was published and not confirmed, or declared and not answered, nobody knows."""
+        for channel in list(self.channels.values()):
+            if channel.confirming and channel.unconfirmed:
+                channel.unconfirmed = 0
+                self.machine.refuse(channel.number, channel.published, multiple=True)
+                self.outgoing.take_machine_output()
+            if channel.answers.promising:
+                channel.answers.break_promises()
+                error = LogBroken(f"{reason}; whether this will last is unknown")
+                self.fail_channel(channel.number, error, methods.Method)
+        for channel in list(self.leaving.values()):
+            channel.answers.break_promises()
+
+    def fail_channel(
+        self, number: int, error: PenstockError, method: type[methods.Method], *, lost: bool = False
+    ) -> None:
+        """Close one channel for a refusal, or the connection where the code asks for that.
+
+        lost: of each consumer the oldest delivery counts as failed.
+        """
+        code, text, whole = reply_code(error)
+        if whole:
+            self.machine.fail_connection(code, text, method)
+            self._close_all(lost=False)
+        elif number in self.channels:
+            self._channel_over(number, partial(self.machine.fail_channel, number, code, text, method), lost=lost)
+        self.outgoing.mark_dirty()
+
+    # -- life
+
+    def logged_in(self, who: Who) -> None:
+        """It has said who it is.  Beyond the user's share it stays a stranger, and is told so when it opens a vhost."""
+        self.user = who.user
+        try:
+            self._shares.take(who)
+        except Unavailable as error:
+            self.refused = error
+            return
+        self._counted = True
+        if self.stranger is not None:
+            self.stranger.known()
+
+    def give_back(self) -> None:
+        """It is gone, and counts as nobody's."""
+        if self._counted:
+            self._counted = False
+            self._shares.give(self.user)
+
+    def waits(self, *, for_us: bool) -> None:
+        """Whether its login is with us: then its time is not counted."""
+        if self.stranger is not None:
+            self.stranger.held = for_us
+
+    def _other(self, event: events.Event) -> None:
+        match event:
+            case events.LoginAsked():
+                self._reception.login(self, event)
+            case events.OpenAsked():
+                self._reception.open_vhost(self, event.vhost)
+            case events.ChannelOpened() if (why := self._reception.to_channel(self)) is not None:
+                self.machine.fail_connection(530, why, methods.ChannelOpen)
+                self._close_all(lost=False)
+                self.outgoing.mark_dirty()
+            case events.ChannelOpened():
+                self.channels[event.channel] = Channel(self, event.channel)
+                self.counters.channels_opened += 1
+            case events.ChannelFailed():
+                self._channel_over(event.channel, _nothing)
+            case events.ChannelClosed() | events.ConnectionClosed() if self._holding.closes_later(self, event):
+                pass
+            case events.ChannelClosed():
+                answer = methods.ChannelCloseOk()
+                self._channel_over(event.channel, partial(self.machine.send, event.channel, answer))
+            case events.ConnectionFailed():
+                if event.drop:
+                    self._reception.tell_stranger(self, event)
+                self._close_all(lost=False)
+            case events.ConnectionClosed():
+                self._close_all(lost=False)
+                self.send(0, methods.ConnectionCloseOk())
+            case _:
+                pass
+
+    def take_rights(self, rights: Rights | None) -> None:
+        """What the user may do has changed."""
+        self.rights = rights
+        self.intake.forget_rights()
+
+    def _channel_over(self, number: int, last: Callable[[], None], *, lost: bool = False) -> None:
+        """A channel is over, or its client closes one that is: `last` is said behind the answers that it is owed."""
+        channel = self.channels.get(number) or self.leaving.get(number)
+        if channel is None:
+            last()
+        else:
+            if channel.open:
+                self._close_channel(channel, lost=lost)
+            self.leaving[number] = channel
+            channel.answers.close(partial(self._left, number, last))
+        self.outgoing.mark_dirty()
+
+    def _left(self, number: int, last: Callable[[], None]) -> None:
+        del self.leaving[number]
+        last()
+        self.outgoing.take_machine_output()
+
+    def _close_channel(self, channel: Channel, *, lost: bool) -> None:
+        """What the channel held goes back to its queues, each message to its own place."""
+        channel.open = False
+        self.channels.pop(channel.number, None)
+        self._holding.drop(self, channel.number)
+        self.settling.finish()  # before it goes back
+        self.counters.channels_closed += 1
+        channel.give_back(self.engine.now(), lost=lost)
+        self.engine.arm()
+
+    def _close_all(self, *, lost: bool) -> None:
+        self.closing = True
+        self.closing_at = self.engine.clock.mono()
+        for channel in self.channels.values():
+            channel.silence()  # what one gives back must not be granted to another
+        for channel in list(self.channels.values()):
+            self._close_channel(channel, lost=lost)
+        self.leaving.clear()
+        self.core.end_exclusive(self.engine.now(), self)
+        self.engine.arm()
+
+    def linger(self) -> None:
+        """Our last word is said.  It is the peer who closes: a socket that is closed while bytes that nobody has read
+        lie in it is reset, and then the peer may never hear that word.  The door's beat bounds how long that takes.
+        """
+        if not self.closing:
+            self._close_all(lost=False)
+        self.closing_at = self.engine.clock.mono()
+        self.incoming.pass_over()
+        self.link.end_writing()
+
+    def connection_lost(self) -> None:
+        """The link is gone; leases return, exclusive queues end."""
+        self.incoming.end()
+        if not self.closed:
+            self.closed = True
+            self.outgoing.end()
+            self._count_partial()
+            self.engine.gates.reopen(self)
+            if not self.closing:
+                self._close_all(lost=True)
+            self._reception.forget(self)
+
+    def close_by_server(self, code: int, text: str) -> None:
+        """connection.close from us: an operator's word, or the server stops."""
+        self.machine.fail_connection(code, text)
+        self._close_all(lost=False)
+        self.outgoing.mark_dirty()
+
+
+def _nothing() -> None:
+    """It was said already."""

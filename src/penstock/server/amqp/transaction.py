@@ -1,0 +1,114 @@
+"""What a channel says between tx.select and tx.commit or tx.rollback: publishes lie here, and acks are lent.
+
+Publishes are counted against the budget.  The tags of lent acks are spent, but the deliveries are still held.  It knows
+nothing of what may be refused, nor why.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from penstock.core.commands.transactions import Ending
+from penstock.core.effects import Verb
+from penstock.errors import PreconditionFailed
+from penstock.records.entries import Publishes, Topic, joined
+from penstock.records.schema import TRANSACTION_BYTES_MAX
+from penstock.server.amqp.tags import Lent, Tags
+from penstock.server.committing import Charge
+from penstock.wire.amqp import events
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+
+ROW_COST = 128
+"""Bytes a message counts for beyond its body and header."""
+
+END_COST = 16
+"""Bytes a lent delivery counts for."""
+
+
+class Open:
+    """The transaction of one channel: always open once tx.select was said, and empty after each end."""
+
+    __slots__ = ("_core", "_ends", "_runs", "_size", "_tags", "charge")
+
+    def __init__(self, engine: Engine, tags: Tags) -> None:
+        self._core = engine.core
+        self._tags = tags
+        self._runs: list[tuple[events.PublishRun, Topic | list[Topic]]] = []
+        self._ends: list[tuple[Lent, Verb]] = []
+        self._size = 0  # bytes of bodies and headers
+        self.charge = Charge(engine)
+
+    # -- while it is open
+
+    def publish(self, run: events.PublishRun, topics: Topic | list[Topic]) -> None:
+        """Keep messages.  Raises what a header is refused for, and PreconditionFailed or DiskFull beyond the bounds."""
+        batch = Publishes(topics, run.properties, run.bodies)
+        for _, refusal in self._core.refused_headers(batch):
+            raise refusal
+        size = sum(map(len, run.bodies))
+        if isinstance(run.properties, list):
+            size += sum(map(len, run.properties))
+        else:
+            size += len(run.properties) * len(run.bodies)
+        if self._size + size > TRANSACTION_BYTES_MAX:
+            raise PreconditionFailed(
+                f"a transaction may have {TRANSACTION_BYTES_MAX} bytes of messages, and this one is at "
+                f"{self._size + size}: it is rolled back"
+            )
+        self.charge.add(size + ROW_COST * len(run.bodies))
+        self._size += size
+        self._runs.append((run, topics))
+
+    def settle(self, low: int, high: int, verb: Verb) -> None:
+        """Lend deliveries.  Raises UnknownTag."""
+        lent = self._tags.lend(low, high)
+        if lent:
+            self.charge.add(END_COST * sum(len(chunk) for _, _, chunk in lent))
+            self._ends.append((lent, verb))
+
+    def forget(self) -> None:
+        """It has ended; what it was charged is given back."""
+        self.charge.end()
+        self._runs, self._ends, self._size = [], [], 0
+
+    def close(self) -> None:
+        """The channel is over: nothing of it is done."""
+        self.forget()
+        self.charge.close()
+
+    def roll_back(self) -> None:
+        """Publishes are forgotten, and what was settled is outstanding again."""
+        for lent, _ in self._ends:
+            self._tags.take_back(lent)
+        self.forget()
+
+    # -- what it comes to
+
+    def batch(self) -> Publishes | None:
+        """All its messages in order, as one batch."""
+        if not self._runs:
+            return None
+        if len(self._runs) == 1:
+            run, topics = self._runs[0]
+            return Publishes(topics, run.properties, run.bodies, size=self._size)
+        return joined([Publishes(topics, run.properties, run.bodies) for run, topics in self._runs], size=self._size)
+
+    def endings(self) -> list[Ending]:
+        """What it settled, in order, neighbours of one consumer and verb together."""
+        ends = [(consumer, verb, chunk) for lent, verb in self._ends for _, consumer, chunk in lent]
+        return [
+            Ending(consumer.queue, [chunk for _, _, chunk in some], verb, by=consumer)
+            for (consumer, verb), some in groupby(ends, key=lambda end: end[:2])
+        ]
+
+    @property
+    def acknowledged(self) -> int:
+        """How many deliveries it acks."""
+        return sum(len(chunk) for lent, verb in self._ends if verb is Verb.ACK for _, _, chunk in lent)
+
+    def rows(self) -> list[tuple[events.PublishRun, int]]:
+        """For each message its run, and its row there."""
+        return [(run, row) for run, _ in self._runs for row in range(len(run.bodies))]

@@ -1,0 +1,63 @@
+"""How libraries are loaded in a server's process: Arrow's pool has a bound, and pandas is not there.
+
+It imports neither: what it does has to be done before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+POOL = "ARROW_DEFAULT_MEMORY_POOL"
+RESERVED, NO_MORE = "MIMALLOC_RESERVE_OS_MEMORY", "MIMALLOC_DISALLOW_OS_ALLOC"
+"""mimalloc takes one piece of address space as it is loaded, and then asks the system for none."""
+
+LEAST, MOST, SHARE = 128 << 20, 512 << 20, 4
+"""Two batches of the largest size that a server of a budget takes (`wire.flight.received.Bounds`), or a share of it."""
+
+
+def decoded_most(memory: int) -> int:
+    """Bytes that Arrow's own pool may have, from which Flight takes what it decompresses.  memory: the budget."""
+    return max(LEAST, min(MOST, memory), memory // SHARE)
+
+
+def with_bounded_pool(most: int) -> None:
+    """Load Arrow so that its own pool has so many bytes and no more.
+
+    pyarrow's Flight server decompresses a message as it reads it, and shows no header of it before: 38 kB of zstd
+    became 1.2 GiB.  It takes the memory from this pool, and the allocation that is too much fails with the one call.
+    What our own code allocates comes from another pool (`allocator.keep_close`).  The variables are taken away again:
+    they are not for the server's children.
+    """
+    given = os.environ.get(POOL)
+    bounds = {POOL: "mimalloc", RESERVED: f"{most >> 20}MiB", NO_MORE: "1"}
+    if given not in (None, "mimalloc") or any(name in os.environ for name in (RESERVED, NO_MORE)):
+        return  # the operator's choice; the server says at its start that there is no bound
+    os.environ.update(bounds)
+    try:
+        import pyarrow as _  # noqa: F401 - it reads them
+    finally:
+        for name in bounds:
+            del os.environ[name]
+        if given is not None:
+            os.environ[POOL] = given
+
+
+class _NoPandas:
+    """Answers for pandas that it is not there."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The import system's question."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a server does without pandas", name=fullname)
+        return None
+
+
+def do_without_pandas() -> None:
+    """Have pyarrow not look for pandas, where that is installed; it would when an array is made of a list."""
+    sys.meta_path.insert(0, _NoPandas())
