@@ -17,6 +17,8 @@ from typing import Any, Self
 import pika
 from pika.exceptions import AMQPError
 
+from forked import Forked, can_fork
+
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 START_S = 30.0
 
@@ -25,6 +27,7 @@ class LiveServer:
     """`with LiveServer(folder) as server:`; the folder holds data, ready file and the server's output."""
 
     program: Sequence[str] = ("-m", "penstock")  # what Python runs; a test may stand something before it
+    loads = False  # whether it is a process that loads what it runs, and not forked from one that has
     http = "off"  # address of the HTTP door
     flight = "127.0.0.1:0"
 
@@ -33,7 +36,7 @@ class LiveServer:
         self.data = folder / "data"
         self.arguments = list(arguments)
         self.with_flight = flight
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.ready: dict[str, Any] = {}
         self.starts = 0
         self.connections: list[pika.BlockingConnection] = []
@@ -74,12 +77,14 @@ class LiveServer:
         ready_file.unlink(missing_ok=True)
         self.starts += 1
         doors = ["--http", self.http, "--flight", self.flight if self.with_flight else "off"]
-        command = [sys.executable, *self.program, "serve", *self.arguments, "--data", str(self.data)]
+        command = [*self.program, "serve", *self.arguments, "--data", str(self.data)]
         command += ["--amqp", amqp, *doors, "--ready-file", str(ready_file)]
+        environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
         with open(self.folder / "output.txt", "ab") as output:
-            self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": str(SOURCE)}
-            )
+            if self.loads or not can_fork(environ):
+                self.process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environ)
+            else:
+                self.process = Forked(command, stdout=output.fileno(), stderr=output.fileno(), env=environ)
         return ready_file
 
     def kill(self) -> None:

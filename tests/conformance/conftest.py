@@ -26,11 +26,13 @@ name = "other"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder: Path = tmp_path_factory.mktemp("server")
     config = folder / "penstock.toml"
     config.write_text(SETTINGS)
-    with LiveServer(folder, [str(config)]) as live:
+    live = LiveServer(folder, [str(config)])
+    live.loads = getattr(request.module, "LOADS", False)
+    with live:
         yield live
     assert live.process is not None
     assert live.process.returncode == 0, live.output()

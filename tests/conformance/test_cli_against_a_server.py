@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from forked import penstock as command
 from penstock.testing.process import ServerProcess
 
 pytestmark = pytest.mark.conformance
@@ -22,9 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def penstock(*arguments: str, given: str = "", status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments], input=given, capture_output=True, text=True, timeout=60
-    )
+    done = command(*arguments, given=given)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 

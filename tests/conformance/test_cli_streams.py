@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ import httpx
 import pytest
 
 import penstock
+from forked import penstock as command
 from penstock.testing.process import ServerProcess
 
 pytestmark = pytest.mark.conformance
@@ -25,8 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def stream(server: ServerProcess, *arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "penstock", "stream", *arguments, "--url", server.flight_url]
-    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60)
+    done = command("stream", *arguments, "--url", server.flight_url)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -91,8 +89,7 @@ def test_a_stream_of_a_pipeline_that_is_gone_is_told(server: ServerProcess) -> N
         assert "stream old.a holds 1 message" in listed
         assert hint in listed
         assert "pipeline                old, which the settings do not have" in stream(server, "show", "old.a")[1]
-        command = [sys.executable, "-m", "penstock", "pipeline", "status", "--url", server.flight_url]
-        assert hint in " ".join(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.split())
+        assert hint in " ".join(command("pipeline", "status", "--url", server.flight_url).stdout.split())
         told = {"driver": "d", "host": "h", "pid": 1, "state": "running", "pipelines": {"old": {"state": "running"}}}
         client.action("pipeline_report", with_vhost=False, **told)
         assert hint not in stream(server, "list")[1]

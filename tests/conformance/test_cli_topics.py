@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
+from forked import penstock as command
 from penstock.testing.process import ServerProcess
 
 pytestmark = pytest.mark.conformance
@@ -45,8 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def penstock(server: ServerProcess, *arguments: str, given: str = "") -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "penstock", *arguments, "--url", server.flight_url]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
+    done = command(*arguments, "--url", server.flight_url, given=given)
     return done.returncode, done.stdout, done.stderr
 
 

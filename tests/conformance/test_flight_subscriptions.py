@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
+from forked import penstock as command
 from penstock.client.messages import Message
 from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, NotFound
 from penstock.server.bulk.process import Bulk
@@ -180,8 +179,8 @@ def test_a_deep_queue_is_gone_through_while_publishes_go_on(tmp_path: Path) -> N
         assert client.stats("q")["ready"] == 30_000
 
 
-def command(*arguments: str, status: int = 0) -> str:
-    done = subprocess.run([sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, timeout=60)
+def said(*arguments: str, status: int = 0) -> str:
+    done = command(*arguments)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout.strip()
 
@@ -189,10 +188,10 @@ def command(*arguments: str, status: int = 0) -> str:
 def test_the_command_line_settles_by_name(broker: Broker, client: penstock.Client) -> None:
     marks = [client.publish("jobs.a", b'{"n": %d}' % number).bookmark for number in range(4)]
     ack = ("queue", "ack", "--url", broker.flight_url, "jobs.a")
-    assert command(*ack, *marks[:2]) == "2 messages of queue jobs.a"
-    assert json.loads(command(*ack, "--filter", "/n = 2", "--option", "expire", "--yes", "--json"))["affected"] == 1
-    command(*ack, status=2)
-    command(*ack, "--filter", "/n = 3", status=2)  # nobody to ask
+    assert said(*ack, *marks[:2]) == "2 messages of queue jobs.a"
+    assert json.loads(said(*ack, "--filter", "/n = 2", "--option", "expire", "--yes", "--json"))["affected"] == 1
+    said(*ack, status=2)
+    said(*ack, "--filter", "/n = 3", status=2)  # nobody to ask
     assert client.stats("jobs.a")["ready"] == 1
 
 

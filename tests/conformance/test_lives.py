@@ -23,6 +23,9 @@ from rawlink import RawLink, header, raw_frame
 pytestmark = pytest.mark.conformance
 
 Connect = Callable[..., pika.BlockingConnection]
+LOADS = True
+"""Its memory is judged."""
+
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 TRANSIENT = pika.BasicProperties(delivery_mode=1)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker, NackError
 
 import penstock
+from forked import penstock as command
 from penstock.errors import InvalidArgument, NotFound
 from penstock.server.flight.reading import watching
 from penstock.testing import Broker
@@ -213,8 +212,7 @@ def test_the_same_for_asyncio(broker: Broker) -> None:
 
 def test_the_command_line(broker: Broker) -> None:
     def penstock_(*arguments: str, given: str = "") -> str:
-        command = [sys.executable, "-m", "penstock", *arguments, "--url", broker.flight_url]
-        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+        done = command(*arguments, "--url", broker.flight_url, given=given)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

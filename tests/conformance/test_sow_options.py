@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from pyarrow import flight
 
 import penstock
 from flight_house import FlightHouse
+from forked import penstock as command
 from penstock.errors import InvalidArgument
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.relay import Relay
@@ -250,8 +249,7 @@ def test_amqp_says_what_does_not_go_together(broker: Broker, arguments: dict[str
 
 def test_the_command_line(broker: Broker) -> None:
     def penstock_(*arguments: str) -> tuple[str, str]:
-        command = [sys.executable, "-m", "penstock", *arguments, "--url", broker.flight_url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = command(*arguments, "--url", broker.flight_url)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, done.stderr
 

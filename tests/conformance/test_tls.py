@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import ssl
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +19,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 import penstock
-from live_server import SOURCE
+from forked import penstock as command
 from penstock.client.trust import UnverifiedServer
 from tls_lab import Files, TlsServer
 
@@ -151,13 +148,12 @@ def test_flight(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command(server: TlsServer) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    command = [sys.executable, "-m", "penstock", "queue", "list", "--json", "--url", server.flight_url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, check=False)
+    listing = ["queue", "list", "--json", "--url", server.flight_url]
+    done = command(*listing)
     assert done.returncode == 5
     assert "its certificate is not accepted" in done.stderr
-    command[-1] += f"?ca={server.files.ca}"
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, check=False)
+    listing[-1] += f"?ca={server.files.ca}"
+    done = command(*listing)
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
+from forked import penstock as command
 
 pytestmark = pytest.mark.conformance
 
@@ -77,10 +76,8 @@ def test_a_count_is_never_passed(house: FlightHouse, count: int) -> None:
     with penstock.connect(house.url) as client:
         client.declare("m")
         publish(client, "m", 5)
-        command = ["consume", "m", "--count", str(count), "--json", "--url", house.url]
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock", *command], capture_output=True, text=True, timeout=60, check=True
-        )
+        done = command("consume", "m", "--count", str(count), "--json", "--url", house.url)
+        assert done.returncode == 0, done.stderr
         assert len(done.stdout.splitlines()) == count
         assert json.loads(done.stdout.splitlines()[0])["attempt"] == 1
         assert [message.attempt for message in client.peek("m")] == [0] * (5 - count)

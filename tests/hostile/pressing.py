@@ -52,6 +52,7 @@ class Pressed:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "settings.toml").write_text(SETTINGS)
         self.server = LiveServer(folder, [str(folder / "settings.toml")], flight=True)
+        self.server.loads = True  # its memory is judged
         self._streams = {name: stream for name, stream in valid_streams().items() if name not in DUE}
         self._names = sorted(self._streams)
         self._weights = [_weight(name, self._streams[name]) for name in self._names]

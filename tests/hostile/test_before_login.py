@@ -63,6 +63,7 @@ QUIET = Bounds(memory=96 * MIB, lines=60)
 class LimitedServer(TlsServer):
     """All six doors, few descriptors."""
 
+    loads = True  # its memory is judged
     program = (str(Path(__file__).parents[1] / "limited_server.py"),)
     http = "127.0.0.1:0"
 

@@ -29,6 +29,7 @@ retention = { bytes = "256KiB" }
 class Squeezed(LiveServer):
     """Its limit can be taken away while it runs."""
 
+    loads = True  # what is loaded late needs descriptors
     http = "127.0.0.1:0"
 
     def __init__(self, folder: Path) -> None:
@@ -69,6 +70,7 @@ class Squeezed(LiveServer):
 class Crowded(LiveServer):
     """Others take every descriptor while it starts."""
 
+    loads = True
     program = (str(Path(__file__).parents[1] / "crowded_server.py"),)
     http = "127.0.0.1:0"
 

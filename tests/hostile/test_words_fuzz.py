@@ -41,6 +41,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 class HttpServer(LiveServer):
     http = "127.0.0.1:0"
+    loads = True  # its memory is judged
 
 
 def answer(server: LiveServer, one: Said) -> bytes:

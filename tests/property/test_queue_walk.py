@@ -1,4 +1,4 @@
-"""More than 200,000 commands against the one-message definition of a queue, each found again by its seed.
+"""72,000 commands against the one-message definition of a queue, found again by their seed; in `make soak` 2,160,000.
 
 Queues of every kind: plain, with barriers, priorities, a target depth; with passes over the log, acks that come before
 their message, consumers that are replaced, and crashes that lose what was not on the disk.
@@ -14,18 +14,21 @@ import pytest
 from property.queue_walk import STEPS, Walk
 
 PARTS = 8
-WALKS = 450
-"""In each part: 8 x 450 walks of 60 commands are 216,000."""
+WALKS = 150
+"""In each part: 8 x 150 walks of 60 commands.  `test_planted` needs 14 of them to find any of its mistakes."""
+
+BULK = 450
+"""In each part, for each step of effort, where more than a sample is asked for."""
 
 FIRST = int(os.environ.get("PENSTOCK_SEED", "0"))
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_queue_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    """`PENSTOCK_EFFORT` times as many walks, `PENSTOCK_SEED` for others."""
-    done = 0
+    """`PENSTOCK_EFFORT` for many more walks, `PENSTOCK_SEED` for others."""
+    done, walks = 0, WALKS if effort == 1 else BULK * effort
     kinds, commands = Counter[str](), Counter[str]()
-    for number in range(WALKS * effort):
+    for number in range(walks):
         seed = FIRST + number * PARTS + part
         walk = Walk(seed)
         try:
@@ -40,11 +43,12 @@ def test_queue_and_definition_agree_on_every_command(part: int, effort: int) -> 
     few = {name: count for name, count in commands.items() if count < WALKS // 2}
     assert not few, "commands that hardly ever came"
     assert {"crash", "find", "defer", "replace", "disk", "sweep", "extend"} <= set(commands)
-    assert done == WALKS * effort * STEPS
+    assert done == walks * STEPS
 
 
-def test_the_walks_are_at_least_200_thousand_commands() -> None:
-    assert PARTS * WALKS * STEPS >= 200_000
+def test_the_walks_are_many() -> None:
+    assert PARTS * WALKS * STEPS >= 72_000
+    assert PARTS * BULK * STEPS >= 200_000
 
 
 @pytest.mark.parametrize(

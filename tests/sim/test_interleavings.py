@@ -1,6 +1,6 @@
-"""Upkeep against appends in 4,000 interleavings, two processes side by side; and the proof that so many find mistakes.
+"""Upkeep against appends in 2,000 interleavings, two processes side by side; and the proof that so many find mistakes.
 
-`PENSTOCK_SCHEDULES` sets how many (4,000; `make soak-interleavings` goes on for ever); a failure prints the seed and
+`PENSTOCK_SCHEDULES` sets how many (2,000; `make soak-interleavings` goes on for ever); a failure prints the seed and
 the command that shows it again.  No schedule knows a real clock: `make test` runs them at the lowest priority, beside
 the other tests.
 """
@@ -16,7 +16,7 @@ from sim.interleave import LIVES, Chain, simulated_threads
 from sim.planted import PLANTED
 
 TESTS = Path(__file__).resolve().parents[1]
-SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "4000"))
+SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "2000"))
 PROCESSES = 2
 LIMIT_S = 3600
 """What hangs ends then; at the lowest priority whole runs beside other work take long."""
@@ -41,7 +41,7 @@ def test_many_interleavings(effort: int) -> None:
 def test_planted_mistakes_are_found() -> None:
     names = [house.__name__ for house in PLANTED]
     for pair in (names[at : at + PROCESSES] for at in range(0, len(names), PROCESSES)):
-        running = [started("--chains", str(4000 // LIVES), "--plant", name) for name in pair]
+        running = [started("--chains", str(2000 // LIVES), "--plant", name) for name in pair]
         for name, process in zip(pair, running, strict=True):
             text = process.communicate(timeout=LIMIT_S)[0]
             assert process.returncode == 1, f"{name} was not found: {text[-2000:]}"

@@ -1,0 +1,74 @@
+"""Queues with one mistake, one for each place and each stage: walks that let one pass would prove nothing.
+
+Each is found by fewer walks than `make test` has of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+
+from penstock.core.queue import places, taking
+from penstock.core.queue.parts import Parts
+from penstock.core.queue.places import Part, Place
+from property.limits_walk import LimitedWalk
+from property.queue_options import of
+from property.queue_walk import Walk
+from property.shares_machine import SharesWalk
+from property.test_looking import wrong
+
+ENOUGH = 50
+"""Walks of one kind; `make test` has more of each."""
+
+PARTS: tuple[Part, ...] = get_args(Part)
+OF_SHARES: tuple[Part, ...] = ("tenants", "lines", "unkeyed")
+STAGES = {
+    "limits": LimitedWalk, "ranks": Walk, "scheduled": Walk, "expiry": Walk, "last value": Walk, "shares": SharesWalk,
+    "barrier": Walk, "priority": Walk, "depth": Walk,
+}  # fmt: skip
+"""In their order, with who walks over queues that have them."""
+
+
+def found_by(walk: type[Walk]) -> int | None:
+    """The seed of the first walk that notices."""
+    for seed in range(ENOUGH):
+        try:
+            walk(seed).run()
+        except Exception:  # noqa: BLE001 - a queue with a mistake may fall over anything
+            return seed
+    return None
+
+
+def forget(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at a queue does not see one of its places."""
+    whole = places._places
+
+    def blind(queue: Parts) -> Iterator[Place]:
+        return (place for place in whole(queue) if place.part != part)
+
+    monkeypatch.setattr(places, "_places", blind)
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "letters"])
+def test_who_forgets_a_place_is_found(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(part, monkeypatch)
+    assert found_by(SharesWalk if part in OF_SHARES else Walk) is not None
+
+
+def test_who_forgets_dead_letters_that_cannot_leave_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In walks they leave at once."""
+    options = of(("dead_letter_exchange", 0), ("dead_letter_routing_key", 0))
+    assert options is not None
+    assert not wrong([options])
+    forget("letters", monkeypatch)
+    with pytest.raises(AssertionError):  # a checkpoint counts what it keeps
+        assert not wrong([options])
+
+
+@pytest.mark.parametrize("which", range(len(STAGES)), ids=list(STAGES))
+def test_who_leaves_out_a_stage_is_found(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(STAGES) == len(taking.STAGES)
+    monkeypatch.setattr(taking, "STAGES", taking.STAGES[:which] + taking.STAGES[which + 1 :])
+    assert found_by(list(STAGES.values())[which]) is not None
