@@ -6,7 +6,7 @@ alone may not be said over AMQP or in Python, where `true` stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import assert_never, cast
 
@@ -74,5 +74,7 @@ def in_line(value: object) -> str:
         case Mapping():
             table = cast("Mapping[str, object]", value)
             return f"{{ {', '.join(f'{name} = {in_line(one)}' for name, one in table.items())} }}"
+        case list() | tuple() if type(value) in (list, tuple):  # an address is a tuple with words of its own
+            return ", ".join([in_line(one) for one in cast("Sequence[object]", value)]) or "none"
         case _:
             return str(value)

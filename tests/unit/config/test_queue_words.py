@@ -1,4 +1,4 @@
-"""What is written of a queue's setting is read again as the same."""
+"""What is written of a queue's setting is read again as the same; how a value is told to a person."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import fields
 import pytest
 
 from penstock.config.arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
+from penstock.config.in_force import in_force
 from penstock.config.queue_values import Kind, QueueKey, Style, read_value
 from penstock.config.queue_words import in_line, written
 from penstock.config.queues import QUEUE_KEYS
+from penstock.config.settings import Settings
 from penstock.records.settings import QueueSettings, Retry
 
 STYLES: tuple[Style, ...] = ("amqp", "file", "python")
@@ -93,3 +95,10 @@ def test_shares_and_rates_are_told_as_arguments_that_give_them_again() -> None:
     told = arguments_of(settings, given_names(values), {})
     assert queue_settings(told) == settings
     assert told["x-rate-limit"] == {"queue": "100/s", "key": "5/m"}
+
+
+def test_lists_are_told_in_words_and_addresses_as_the_file_has_them() -> None:
+    told = {name: value for name, value, _ in in_force(Settings())}
+    assert told["server.loopback_users"] == "guest"
+    assert told["listen.amqp"] == "127.0.0.1:5672"
+    assert in_line([]) == in_line(()) == "none"
