@@ -57,7 +57,7 @@ NEXT = (
     ("examples/demo/demo.toml", "the queues, the dead letters and the pipeline of this demo"),
     ("examples/demo/workers.py", "workers with pika and with our client"),
     ("make bench", "speed and memory beside their budgets"),
-    ("ARCHITECTURE.md", "how it is built, and where each rule is enforced"),
+    ("ARCHITECTURE.md", "how it is built; docs/rules.md: where each rule is enforced"),
 )
 
 
