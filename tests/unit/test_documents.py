@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config.load import load_text
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(str(one.relative_to(ROOT)) for one in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 LINES = {"ARCHITECTURE.md": 160, "CHANGELOG.md": 120, "README.md": 200}
@@ -76,6 +78,12 @@ def test_every_guide_is_in_the_index() -> None:
     named = set(re.findall(r"\]\(([\w./-]+\.md)", (ROOT / "docs/index.md").read_text()))
     there = {str(one.relative_to(ROOT / "docs")) for one in (ROOT / "docs").rglob("*.md")} - {"index.md"}
     assert there <= named
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_settings_in_a_document_are_settings(document: str) -> None:
+    for block in re.findall(r"^```toml\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL):
+        load_text(block, source=document)
 
 
 def test_the_page_of_settings_is_what_the_code_says() -> None:
