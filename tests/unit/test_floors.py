@@ -15,6 +15,9 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PLAIN = {"records", "ports", "config", "errors", "units", "version"}
 BELOW_SERVER = PLAIN | {"expr", "core", "log", "memory", "replication", "wire", "history"}
 
+OF_ACCOUNTS = ("access", "accounts", "entitlements", "passwords", "permissions", "users")
+"""What operations may import of the server: who may log in, and what for."""
+
 MAY_IMPORT: dict[str, set[str]] = {
     "records": PLAIN,
     "ports": PLAIN,
@@ -29,13 +32,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replication": {"records", "ports", "errors", "units"},
     "wire": {"records", "errors", "units"},
     "history": {"records", "ports", "expr", "log", "wire", "errors", "units"},
-    "server": BELOW_SERVER,
+    "operations": BELOW_SERVER | {"server"},  # of which only `OF_ACCOUNTS`
+    "server": BELOW_SERVER | {"operations"},
     "client": {"records", "expr", "wire", "errors", "units"},
     "aio": {"client"},
     "worker": {"client", "records", "errors", "units"},
     "spark": {"client", "core", "history", "log", "wire", "expr", "records", "errors", "units"},
-    "testing": BELOW_SERVER | {"server", "client", "spark"},
-    "cli": BELOW_SERVER | {"server", "client", "worker", "spark", "testing", "dashboard", "penstock"},
+    "testing": BELOW_SERVER | {"operations", "server", "client", "spark"},
+    "cli": BELOW_SERVER | {"operations", "server", "client", "worker", "spark", "testing", "dashboard", "penstock"},
     "dashboard": BELOW_SERVER | {"server", "client", "spark"},
     "__main__": {"cli"},
     "penstock": {"errors", "client", "aio", "worker", "version"},  # the package itself: its public names
@@ -111,6 +115,8 @@ def violations(source: Path) -> list[str]:
             other = floor_of(name)
             if other == floor == "wire" and wire_of(name) not in {wire_of(".".join(parts)), ""}:
                 found.append(f"{shown}  (one wire does not know another)")
+            if (floor, other) == ("operations", "server") and name.split(".")[2] not in OF_ACCOUNTS:
+                found.append(f"{shown}  (operations know of the server {', '.join(OF_ACCOUNTS)})")
             if other != floor and other not in MAY_IMPORT[floor]:
                 allowed_here = "anything" if floor == "cli" else ", ".join(sorted(MAY_IMPORT[floor]))
                 found.append(f"{shown}  ({floor} may import {allowed_here})")
@@ -141,6 +147,8 @@ def test_every_import_points_down() -> None:
             "parse.py:3:",
         ),
         ("penstock/log/writer.py", "from ..server import app", "writer.py:1:"),
+        ("penstock/operations/table.py", "from penstock.server.http import door", "operations know of the server"),
+        ("penstock/wire/http/routes.py", "from penstock.operations import table", "routes.py:1:"),
         ("penstock/utils/misc.py", "import os", "no line for 'utils'"),
         ("pyspark_penstock/__init__.py", "import penstock.server", "may import ['penstock.spark']"),
     ],

@@ -17,8 +17,8 @@ from pyarrow import flight
 
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import decode_error, lost
-from penstock.wire.flight.fields import write_json
 
 KEEPALIVE_MS = 300_000
 """A silent connection is probed so often; gRPC servers refuse clients that do it more often."""

@@ -21,7 +21,7 @@ from penstock.client.durations import Duration
 from penstock.client.durations import span as span_of
 from penstock.client.messages import TableReceipt
 from penstock.errors import InvalidArgument, Unroutable
-from penstock.wire.flight.fields import nearest
+from penstock.wire.fields import nearest
 from penstock.wire.flight.schemas import PUBLISH
 
 JSON = "application/json"

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
+from penstock.operations.queues import refuse_different
 from penstock.records.settings import QueueSettings, Retry
-from penstock.server.flight.actions.table import refuse_different
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from penstock.errors import LogDamaged, Unavailable
+from penstock.operations.vhosts import SET_VHOST
 from penstock.server.access import Who
 from penstock.server.accounts import Accounts
 from penstock.server.flight.actions.compact import CompactAction
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
-from penstock.server.http.commands import Waits
-from penstock.server.http.people import People
-from penstock.wire.flight.fields import Fields
+from penstock.server.operating import Operating
+from penstock.wire.fields import Fields
 
 
 class Keeper:
@@ -67,14 +67,17 @@ def test_changes_of_accounts_from_two_doors_come_one_after_another() -> None:
 
     accounts = Kept()
     server = SimpleNamespace(accounts=accounts)
-    facts = SimpleNamespace(refuse_early=lambda: None)
-    doors = [People(cast("Any", server), cast("Any", facts), Waits()) for _ in range(2)]
+    doors = [Operating(cast("Any", server)) for _ in range(2)]
 
     async def work() -> list[object]:
-        asked = [door.put_vhost("root", name, {}) for door, name in zip(doors, ("bad", "good"), strict=True)]
+        more = {"new": None, "description": None, "tags": None}
+        asked = [
+            door.operate(SET_VHOST, Who("root"), {"vhost": name, **more})
+            for door, name in zip(doors, ("bad", "good"), strict=True)
+        ]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     [bad, good] = asyncio.run(work())
     assert isinstance(bad, Unavailable)
-    assert good is True
+    assert good == {"vhost": "good", "new": True}
     assert list(accounts.vhosts) == ["/", "good"]

@@ -17,7 +17,7 @@ from penstock.server.bulk.process import Bulk, Progress
 from penstock.server.bulk.relay import on_log
 from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.calls import Caller
-from penstock.wire.flight.fields import Fields
+from penstock.wire.fields import Fields
 
 
 class Looking(Bulk):

@@ -31,7 +31,6 @@ from penstock.server.flight.actions.hold import HoldAction
 from penstock.server.flight.actions.locate import LocateAction
 from penstock.server.flight.actions.messages import MessageActions
 from penstock.server.flight.actions.pipelines import PipelineActions
-from penstock.server.flight.actions.policies import PolicyActions
 from penstock.server.flight.actions.ranges import RangeActions
 from penstock.server.flight.actions.replays import ReplayActions
 from penstock.server.flight.actions.table import Actions
@@ -54,12 +53,12 @@ from penstock.server.flight.sinks.stages import Stages
 from penstock.server.flight.transacting import Transacting
 from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.holds import Holds
+from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
     Publish,
     Transact,
 )
-from penstock.wire.flight.fields import NAME_LIMIT
 from penstock.wire.flight.received import Bounds
 from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
 
@@ -119,7 +118,6 @@ class FlightDoor:
         self.actions = Actions(self.handover, self.stages, self.copier, self.calls, self.gate)
         self.actions.table |= TopicActions(self.handover).table
         self.actions.table |= AckActions(self.handover).table
-        self.actions.table |= PolicyActions(self.handover).table
         self.actions.table |= MessageActions(self.handover).table
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate, self.limits.streams // 2)
         relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None

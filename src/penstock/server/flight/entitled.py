@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
 
-from penstock.config.arguments import queue_settings_from_mapping
 from penstock.core.publishing.traits import read_traits
 from penstock.core.sow.ordering import parse_order
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
@@ -21,7 +20,7 @@ from penstock.records.bodies import listed
 from penstock.records.entries import Topic
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
 from penstock.server.access import Who, judge, open_vhost, owns
-from penstock.server.entitlements import Rights, asks_shown, exchange_needs, narrowed_text, refused, told
+from penstock.server.entitlements import Rights, asks_shown, narrowed_text, refused, told
 from penstock.server.filters.asking import asked_by
 from penstock.server.filters.evaluating import breathe
 from penstock.wire.flight.commands import (
@@ -206,24 +205,6 @@ class Gatekeeper:
         judge(caller.who, action.right_of(body), body, self._vhosts, name)
         if action.asks is not None and caller.rights is not None:
             action.asks(self, caller, caller.rights, body)
-
-    def declare(self, caller: Caller, rights: Rights, body: Body) -> None:
-        name, vhost = _text(body, "queue"), _vhost(body)
-        given = body.get("settings")
-        settings = queue_settings_from_mapping(cast("Body", given) if isinstance(given, dict) else {}, name)
-        self._call(caller, lambda core: rights.declare(vhost, name, settings, core.find_queue(vhost, name)))
-
-    def declare_exchange(self, caller: Caller, rights: Rights, body: Body) -> None:
-        name, given = _text(body, "exchange"), body.get("arguments")
-        alternate = cast("Body", given).get("alternate-exchange") if isinstance(given, dict) else None
-        rights.configure("declaring an exchange", _vhost(body), exchange_needs(name, alternate))
-
-    def bind(self, caller: Caller, rights: Rights, body: Body) -> None:
-        kind = "queue" if body.get("destination") is None else "exchange"
-        name = _text(body, "destination" if kind == "exchange" else "queue")
-        vhost, source, key = _vhost(body), _text(body, "exchange"), str(body.get("key", ""))
-        rights.configure("binding", vhost, [("write", kind, name), ("read", "exchange", source)])
-        self._call(caller, lambda core: rights.binds(core, vhost, source, key))
 
     def stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
         if body.get("queue") is not None:

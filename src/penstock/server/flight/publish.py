@@ -30,9 +30,9 @@ from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Abandoned, Answer
 from penstock.server.rooms import Waiter
+from penstock.wire.fields import Fields, read_json
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import Publish
-from penstock.wire.flight.fields import Fields, read_json
 from penstock.wire.flight.received import PUBLISHED, Bounds
 
 if TYPE_CHECKING:

@@ -9,32 +9,38 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.config.arguments import arguments_of, queue_settings
 from penstock.config.foreign.queue_types import OTHER_TYPES, StandIn, stand_in
-from penstock.config.policies import MIRRORS, NO_MIRRORS, read_policy
+from penstock.config.policies import MIRRORS, NO_MIRRORS
 from penstock.core.topology.refusals import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
+from penstock.operations import people, policies, queues, topology
+from penstock.operations.policies import DELETE_POLICY, SET_POLICY, policy_of
+from penstock.operations.vhosts import LIMIT_MOST
 from penstock.records.password_hashes import SHA256, check_hash
+from penstock.server.access import Who
 from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Account, Accounts, Permission, TopicPermission
-from penstock.server.http.commands import Commands, Waits
+from penstock.server.http.administration import (
+    OPERATOR,
+    description_of,
+    parameters,
+    policy_fields,
+    policy_item,
+    tags_of,
+)
+from penstock.server.http.administration import VHOST_LIMITS as LIMITS
+from penstock.server.http.commands import Commands
 from penstock.server.passwords import Kept, hash_password
 from penstock.server.permissions import check_pattern
-from penstock.wire.http.fields import short
-from penstock.wire.http.people import LIMIT_MOST, tags_of
-from penstock.wire.http.policies import LIMITS, OPERATOR, parameters, policy_fields
-from penstock.wire.http.vhosts import description_of
+from penstock.wire.fields import short
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
-    from penstock.server.http.facts import Facts
-    from penstock.server.http.people import People
-    from penstock.server.http.policies import Policies
-    from penstock.server.http.topology import Topology
-    from penstock.server.services import Server
-    from penstock.wire.http.fields import Fields
+    from penstock.wire.fields import Lenient
 
 STEP = 64
 """Objects that are looked at before others have their turn."""
@@ -42,44 +48,39 @@ STEP = 64
 LOGGED = 20
 """Warnings of one document that the server's log shows; whoever asked is told all."""
 
+NOBODY = Who("")
+"""Rights were judged before."""
+
 logger = logging.getLogger("penstock.server.http")
 
-Sections = Mapping[str, "list[Fields]"]
+Sections = Mapping[str, "list[Lenient]"]
 
 
 class Definitions(Commands):
-    """`wire.http.definitions` over topology, people and policies."""
-
-    def __init__(
-        self, server: Server, facts: Facts, waits: Waits, topology: Topology, people: People, policies: Policies
-    ) -> None:
-        super().__init__(server, facts, waits)
-        self._topology = topology
-        self._people = people
-        self._policies = policies
+    """`wire.http.definitions` over the operations."""
 
     # -- out
 
     def section(self, name: str, vhost: str | None) -> Sequence[Mapping[str, object]]:
         """Objects of one section; exclusive and predeclared ones are nobody else's, and not among them."""
-        accounts = self.server.accounts
+        accounts, who = self.server.accounts, NOBODY
         match name:
             case "users":
                 of_settings = set(self.server.users.fixed())
-                return [one for one in self._people.users() if one["name"] not in of_settings]
+                return [one for one in people.users(self, who, hashes=True) if one["name"] not in of_settings]
             case "vhosts":
                 return [{"name": one, **more} for one, more in accounts.vhosts.items()]
             case "permissions":
                 users = accounts.users.keys()
-                return [one for one in self._people.permissions() if one["user"] in users]
+                return [one for one in people.permissions(self, who, None, None) if one["user"] in users]
             case "topic_permissions":
-                return list(self._people.topic_permissions())
+                return list(people.topic_permissions(self, who, None, None))
             case "parameters":
-                return list(parameters(self._policies, self._people, None, vhost))
+                return list(parameters(self, who, None, vhost))
             case "global_parameters":
                 return [{"name": key, "value": value} for key, value in accounts.global_parameters.items()]
             case "policies":
-                return list(self._policies.policies(vhost, operator=False))
+                return list(map(policy_item, policies.policies(self, who, vhost, operator=False)))
             case "queues":
                 return [
                     {"name": one.name, "vhost": one.vhost, "durable": one.durable, "auto_delete": one.auto_delete,
@@ -88,11 +89,11 @@ class Definitions(Commands):
                     if one.exclusive_to is None and vhost in {None, one.vhost}
                 ]  # fmt: skip
             case "exchanges":
-                return [one for one in self._topology.exchanges(vhost) if one["name"] not in PREDECLARED]
+                return [one for one in topology.exchanges(self, who, vhost) if one["name"] not in PREDECLARED]
             case "bindings":
                 exclusive = {(one.vhost, one.name) for one in self.core.queues() if one.exclusive_to is not None}
                 found = [
-                    one for one in self._topology.bindings(vhost)
+                    one for one in topology.bindings(self, who, vhost, None, None, None)
                     if one["source"] != DEFAULT
                     and (one["destination_type"] != "queue" or (one["vhost"], one["destination"]) not in exclusive)
                 ]  # fmt: skip
@@ -112,12 +113,12 @@ class Definitions(Commands):
         self.refuse_full()
         taking = Taking(self, sections, vhost)
         await taking.look()
-        accounts = self._people.change
+        accounts = self.change
         before = self.server.accounts.state()
         undo = list[Callable[[], Awaitable[object]]]()
         try:
             await accounts(taking.administer)
-            await taking.make(undo, self._topology, self._policies)
+            await taking.make(undo)
         except PenstockError:
             for one in reversed(undo):
                 await one()
@@ -134,6 +135,7 @@ class Taking:
     """One document on its way in."""
 
     def __init__(self, definitions: Definitions, sections: Sections, vhost: str | None) -> None:
+        self._house = definitions
         self._core = definitions.core
         self._accounts = definitions.server.accounts
         self._into = vhost
@@ -142,7 +144,7 @@ class Taking:
         self._streams = set[tuple[str, str]]()  # vhost and name
         known = set(self._accounts.vhosts)
         self.vhosts = known | {one.text("name") for one in sections["vhosts"]}
-        self._looks: dict[str, Callable[[Fields], None]] = {
+        self._looks: dict[str, Callable[[Lenient], None]] = {
             "users": self._user,
             "vhosts": self._vhost,
             "permissions": self._permission,
@@ -157,8 +159,8 @@ class Taking:
 
     def _without_nodes(self, sections: Sections) -> Sections:
         """The same but for what says how queues are spread over nodes, which has no meaning here; it is told."""
-        policies: list[Fields] = []
-        vhosts: list[Fields] = []
+        policies: list[Lenient] = []
+        vhosts: list[Lenient] = []
         for one in sections["policies"]:
             found = one.values.get("definition")
             given = cast("dict[str, object]", found) if isinstance(found, dict) else {}
@@ -190,13 +192,13 @@ class Taking:
                 if done % STEP == 0:
                     await asyncio.sleep(0)
 
-    def _where(self, one: Fields) -> str:
+    def _where(self, one: Lenient) -> str:
         vhost = one.text("vhost", "/") if self._into is None else self._into
         if vhost not in self.vhosts:
             raise InvalidArgument(f"vhost '{vhost}' does not exist")
         return vhost
 
-    def _user(self, one: Fields) -> None:
+    def _user(self, one: Lenient) -> None:
         short(one.text("name"), "the name of a user")
         tags_of(one)
         _limits(one, USER_LIMITS)
@@ -204,46 +206,46 @@ class Taking:
             check_hash(one.text("password_hash", ""), self._algorithm(one))
 
     @staticmethod
-    def _algorithm(one: Fields) -> str:
+    def _algorithm(one: Lenient) -> str:
         return one.text("hashing_algorithm", SHA256)
 
-    def _vhost(self, one: Fields) -> None:
+    def _vhost(self, one: Lenient) -> None:
         short(one.text("name"), "the name of a vhost")
         description_of(one)
         _limits(one, VHOST_LIMITS)
 
-    def _permission(self, one: Fields) -> None:
+    def _permission(self, one: Lenient) -> None:
         self._where(one)
         one.text("user")
         for kind in ("configure", "write", "read"):
             check_pattern(kind, one.text(kind))
 
-    def _topic_permission(self, one: Fields) -> None:
+    def _topic_permission(self, one: Lenient) -> None:
         self._where(one)
         one.text("user")
         short(one.text("exchange"), "the name of an exchange")
         for kind in ("write", "read"):
             check_pattern(kind, one.text(kind))
 
-    def _parameter(self, one: Fields) -> None:
+    def _parameter(self, one: Lenient) -> None:
         vhost, component = self._where(one), one.text("component")
         value = one.table("value")
         fields = type(one)(value)
         if component == OPERATOR:
-            read_policy(vhost, one.text("name"), **policy_fields(fields, operator=True))  # type: ignore[arg-type]
+            policy_of(one.text("name"), vhost, operator=True, **policy_fields(fields))
         elif component == LIMITS:
             for limit in value:
-                fields.count(limit, -1, LIMIT_MOST)
+                fields.number(limit, -1, LIMIT_MOST)
         else:
             raise InvalidArgument(f"component '{component[:60]}' is not one of {OPERATOR}, {LIMITS}")
 
-    def _global(self, one: Fields) -> None:
+    def _global(self, one: Lenient) -> None:
         short(one.text("name"), "the name of a value")
 
-    def _policy(self, one: Fields) -> None:
-        read_policy(self._where(one), one.text("name"), **policy_fields(one, operator=False))  # type: ignore[arg-type]
+    def _policy(self, one: Lenient) -> None:
+        policy_of(one.text("name"), self._where(one), operator=False, **policy_fields(one))
 
-    def _queue(self, one: Fields) -> None:
+    def _queue(self, one: Lenient) -> None:
         name, vhost = short(one.text("name"), "the name of a queue"), self._where(one)
         one.flag("durable", True)
         one.flag("auto_delete", False)
@@ -255,7 +257,7 @@ class Taking:
         elif self._core.find_queue(vhost, name) is None:
             check_settings(vhost, name, queue_settings(held, queue=name, vhost=vhost))
 
-    def _exchange(self, one: Fields) -> None:
+    def _exchange(self, one: Lenient) -> None:
         self._where(one)
         short(one.text("name"), "the name of an exchange")
         one.text("type")
@@ -263,7 +265,7 @@ class Taking:
             one.flag(key, False)
         one.table("arguments")
 
-    def _binding(self, one: Fields) -> None:
+    def _binding(self, one: Lenient) -> None:
         vhost = self._where(one)
         for key in ("source", "destination", "routing_key"):
             short(one.text(key), key)
@@ -273,7 +275,7 @@ class Taking:
             ends = f"the binding of exchange '{one.text('source')}' to '{one.text('destination')}' in vhost '{vhost}'"
             self.warnings.append(one.told(f"{ends} ends at a stream, which is no queue here: it is left out"))
 
-    def _to_stream(self, one: Fields) -> bool:
+    def _to_stream(self, one: Lenient) -> bool:
         return one.text("destination_type") == "queue" and (self._where(one), one.text("destination")) in self._streams
 
     # -- making
@@ -311,79 +313,87 @@ class Taking:
         for one in self._sections["parameters"]:
             if one.text("component") == LIMITS:
                 value = one.table("value")
-                limits = {name: type(one)(value).count(name, -1, LIMIT_MOST) for name in value}
+                limits = {name: type(one)(value).number(name, -1, LIMIT_MOST) for name in value}
                 accounts.vhost_limits.setdefault(self._where(one), {}).update(limits)
 
-    async def make(self, undo: list[Callable[[], Awaitable[object]]], topology: Topology, policies: Policies) -> None:
+    async def make(self, undo: list[Callable[[], Awaitable[object]]]) -> None:
         """Everything in the core; `undo` gets what takes it back."""
         for section, operator in (("policies", False), ("parameters", True)):
             for one in self._sections[section]:
                 if not operator or one.text("component") == OPERATOR:
-                    await self._set_policy(one, policies, undo, operator=operator)
+                    await self._set_policy(one, undo, operator=operator)
+        core = self._core
         for one in self._sections["exchanges"]:
             vhost, name = self._where(one), one.text("name")
-            if topology.exchange(vhost, name) is None:
-                await topology.declare_exchange(
-                    None, vhost, name, one.text("type"), durable=one.flag("durable", True),
+            if core.topology.exchange(vhost, name) is None:
+                named = {"vhost": vhost, "exchange": name}
+                await self._decide(
+                    topology.declare_exchange, **named, type=one.text("type"), durable=one.flag("durable", True),
                     auto_delete=one.flag("auto_delete", False), internal=one.flag("internal", False),
-                    arguments=one.table("arguments"), wait=False,
+                    arguments=one.table("arguments"),
                 )  # fmt: skip
-                undo.append(lambda v=vhost, n=name: topology.delete_exchange(None, v, n, if_unused=False))  # type: ignore[misc]
+                undo.append(partial(self._decide, topology.delete_exchange, **named, if_unused=False))
         for place, one in enumerate(self._sections["queues"]):
             vhost, name = self._where(one), one.text("name")
             if (vhost, name) in self._streams:
-                if await topology.declare_topic(vhost, name, wait=False):
-                    undo.append(lambda v=vhost, n=name: topology.delete_topic(v, n))  # type: ignore[misc]
-            elif self._core.find_queue(vhost, name) is None:
-                arguments = one.table("arguments")
-                await topology.declare_queue(
-                    None, vhost, name, durable=one.flag("durable", True), auto_delete=one.flag("auto_delete", False),
-                    arguments=arguments, held=stand_in(arguments)[1], wait=False,
+                fresh = (vhost, DEFAULT, name) not in core.topology.topics
+                await self._decide(topology.declare_topic, vhost=vhost, exchange=DEFAULT, topic=name)
+                if fresh:
+                    undo.append(partial(self._undeclare, vhost, name))
+            elif core.find_queue(vhost, name) is None:
+                named, arguments = {"vhost": vhost, "queue": name}, one.table("arguments")
+                await self._decide(
+                    queues.declare_by_arguments, **named, durable=one.flag("durable", True),
+                    auto_delete=one.flag("auto_delete", False), arguments=arguments, held=stand_in(arguments)[1],
                 )  # fmt: skip
-                undo.append(
-                    lambda v=vhost, n=name: topology.delete_queue(None, v, n, if_unused=False, if_empty=False)  # type: ignore[misc]
-                )
+                undo.append(partial(self._decide, queues.delete, **named, if_unused=False, if_empty=False))
             if place % STEP == 0:
                 await asyncio.sleep(0)
         for place, one in enumerate(self._sections["bindings"]):
             if not self._to_stream(one):
-                await self._bind(one, topology, undo)
+                await self._bind(one, undo)
             if place % STEP == 0:
                 await asyncio.sleep(0)
-        await topology.durable(self._core.last_lsn)
+        await self._house.durable(core.last_lsn)
 
-    async def _set_policy(
-        self, one: Fields, policies: Policies, undo: list[Callable[[], Awaitable[object]]], *, operator: bool
-    ) -> None:
+    async def _decide(self, run: Callable[..., object], **arguments: object) -> None:
+        """Carry out an operation; what it decides is waited for with all the rest."""
+        await self._house.decide(partial(run, self._house, NOBODY, **arguments), wait=False)
+
+    async def _undeclare(self, vhost: str, topic: str) -> None:
+        await self._house.decide(lambda: self._core.delete_topic(self._house.now(), vhost, DEFAULT, topic), wait=False)
+
+    async def _set_policy(self, one: Lenient, undo: list[Callable[[], Awaitable[object]]], *, operator: bool) -> None:
         vhost, name = self._where(one), one.text("name")
         fields = type(one)(one.table("value")) if operator else one
         present = next((p for p in self._core.policies(vhost, operator=operator) if p.name == name), None)
-        await policies.put_policy(vhost, name, **policy_fields(fields, operator=operator))  # type: ignore[arg-type]
+        named: dict[str, object] = {"policy": name, "vhost": vhost, "operator": operator}
+        await self._house.operate(SET_POLICY, NOBODY, {**named, **policy_fields(fields)})
         if present is None:
-            undo.append(lambda: policies.delete_policy(vhost, name, operator=operator))
+            undo.append(lambda: self._house.operate(DELETE_POLICY, NOBODY, named))
         else:
-            undo.append(
-                lambda: policies.put_policy(
-                    vhost, name, pattern=present.pattern, definition=present.definition, priority=present.priority,
-                    apply_to=present.apply_to, operator=operator,
-                )
-            )  # fmt: skip
+            before = {key: getattr(present, key) for key in ("pattern", "definition", "priority", "apply_to")}
+            undo.append(lambda: self._house.operate(SET_POLICY, NOBODY, {**named, **before}))
 
-    async def _bind(self, one: Fields, topology: Topology, undo: list[Callable[[], Awaitable[object]]]) -> None:
-        vhost, source, name = self._where(one), one.text("source"), one.text("destination")
-        kind, key, arguments = one.text("destination_type"), one.text("routing_key"), one.table("arguments")
+    async def _bind(self, one: Lenient, undo: list[Callable[[], Awaitable[object]]]) -> None:
+        source, kind, end = one.text("source"), one.text("destination_type"), one.text("destination")
         if source == DEFAULT:
             return  # every queue has it
+        asked = {
+            "vhost": self._where(one), "exchange": source, "queue": end if kind == "queue" else None,
+            "destination": None if kind == "queue" else end, "key": one.text("routing_key"),
+            "arguments": one.table("arguments"),
+        }  # fmt: skip
         before = self._core.last_lsn
         try:
-            await topology.bind(None, vhost, source, kind, name, key, arguments, wait=False)
+            await self._decide(topology.bind, **asked)
         except AccessRefused as error:
             raise InvalidArgument(f"bindings: {error}") from error
         if self._core.last_lsn > before:
-            undo.append(lambda: topology.unbind(None, vhost, source, kind, name, key, arguments))
+            undo.append(partial(self._decide, topology.unbind, **asked))
 
 
-def _limits(one: Fields, known: Sequence[str]) -> dict[str, int]:
+def _limits(one: Lenient, known: Sequence[str]) -> dict[str, int]:
     """Limits that an object of the document has beside its other fields; an empty list is none, as there."""
     if one.values.get("limits") == []:
         return {}
@@ -391,4 +401,4 @@ def _limits(one: Fields, known: Sequence[str]) -> dict[str, int]:
     for name in limits.values:
         if name not in known:
             raise InvalidArgument(f"the limit '{name[:60]}' is not one of {', '.join(known)}")
-    return {name: limits.count(name, -1, LIMIT_MOST) for name in limits.values}
+    return {name: limits.number(name, -1, LIMIT_MOST) for name in limits.values}

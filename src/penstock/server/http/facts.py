@@ -18,6 +18,7 @@ from penstock.core.commands.statistics import head_published
 from penstock.core.queue.weighing import weighed
 from penstock.core.topology.topology import PREDECLARED, TYPES
 from penstock.errors import NotFound, Unavailable
+from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
@@ -36,7 +37,6 @@ from penstock.server.pulse import BOUNDS
 from penstock.server.settings_shown import settings_in_force
 from penstock.server.streams.standing import facts as standing_facts
 from penstock.wire.http.facts import Metrics, QueueMetrics, ShareMetrics
-from penstock.wire.http.vhosts import CLUSTER_NAME
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue

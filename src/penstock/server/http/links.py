@@ -1,19 +1,30 @@
-"""Connections and channels, as `wire.http.links` asks for them: sessions of the AMQP door."""
+"""Connections and channels: what sessions of the AMQP door look like, and `/api/connections`, `/api/channels`.
+
+Whoever has no tag for more sees and closes his own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.errors import NotFound
-from penstock.server.http.commands import Commands, Waits
+from penstock.errors import AccessRefused, NotFound
+from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, REASON_MOST
+from penstock.records.rights import LOGIN, MONITORING, SEES
 from penstock.server.http.rates import Rates
+from penstock.wire.http.answers import done, json_response, not_found
+from penstock.wire.http.lists import only_columns
+from penstock.wire.http.routes import Row
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.connection import Connection
-    from penstock.server.http.facts import Facts
+    from penstock.server.http.deriving import Deriving
+    from penstock.server.operating import Operating
     from penstock.server.services import Server
+    from penstock.wire.http.routes import Ask
 
 
 def name_of(session: Connection) -> str:
@@ -26,16 +37,15 @@ def _ends(session: Connection) -> dict[str, object]:
     return {"peer_host": host, "peer_port": int(port) if port.isdecimal() else 0}
 
 
-class Links(Commands):
+class Links:
     """Looks at sessions as they are."""
 
-    def __init__(self, server: Server, facts: Facts, waits: Waits) -> None:
-        super().__init__(server, facts, waits)
+    def __init__(self, server: Server) -> None:
+        self.server = server
         self._rates = Rates()
 
     def connections(self, user: str | None, vhost: str | None = None) -> Iterator[dict[str, object]]:
         """Open connections, oldest first."""
-        self.facts.refuse_early()
         node = self.server.settings.server.name
         sessions = sorted(self.server.amqp.sessions, key=lambda one: one.opened_at)
         for session in sessions:
@@ -43,7 +53,7 @@ class Links(Commands):
                 yield self._connection(session, node)
 
     def _connection(self, session: Connection, node: str) -> dict[str, object]:
-        machine, clock = session.machine, self.engine.clock
+        machine, clock = session.machine, self.server.engine.clock
         incoming, outgoing = session.incoming, session.outgoing
         waits = incoming.paused or self.server.amqp.holding.holds(session)
         local_host, _, local_port = session.local.rpartition(":")
@@ -83,7 +93,6 @@ class Links(Commands):
         self, user: str | None, vhost: str | None = None, connection: str | None = None
     ) -> Iterator[dict[str, object]]:
         """Open channels, by connection and number."""
-        self.facts.refuse_early()
         node = self.server.settings.server.name
         for session in sorted(self.server.amqp.sessions, key=lambda one: one.opened_at):
             name = name_of(session)
@@ -93,13 +102,13 @@ class Links(Commands):
                 for number, channel in sorted(session.channels.items()):
                     yield _channel(session, channel, name, number, node)
 
-    async def close(self, name: str, reason: str) -> None:
+    def close(self, name: str, reason: str) -> None:
         """Close with 320; what the connection holds goes back to its queues."""
         session = next((one for one in self.server.amqp.sessions if name_of(one) == name), None)
         if session is None or session.closing:
             raise NotFound("Not Found")
         session.close_by_server(320, reason)
-        self.engine.arm()
+        self.server.engine.arm()
 
 
 def _channel(session: Connection, channel: Channel, connection: str, number: int, node: str) -> dict[str, object]:
@@ -124,3 +133,67 @@ def _channel(session: Connection, channel: Channel, connection: str, number: int
         "acks_uncommitted": 0,
         "connection_details": {"name": connection, **_ends(session)},
     }
+
+
+def of_links(of: Deriving, house: Operating) -> Sequence[Row]:
+    """The paths."""
+    doors = _Handlers(house)
+    one, user = "/api/connections/{name}", "/api/connections/username/{user}"
+    told = "Close a connection; the header X-Reason tells its client why"
+    return (
+        of.list("/api/connections", CONNECTIONS, "Every connection"),
+        of.one(one, CONNECTIONS, "One connection"),
+        Row("DELETE", one, doors.close, told, LOGIN, operation=CLOSE_CONNECTION.name),
+        Row("GET", f"{one}/channels", doors.channels_of, "Channels of a connection", LOGIN, many=True),
+        of.list(user, CONNECTIONS, "Connections of a user"),
+        Row(
+            "DELETE", user, doors.close_user, "Close the connections of a user", LOGIN, operation=CLOSE_CONNECTION.name
+        ),
+        of.list("/api/vhosts/{vhost}/connections", CONNECTIONS, "Connections of a vhost", right=SEES),
+        Row("GET", "/api/vhosts/{vhost}/channels", doors.channels, "Channels of a vhost", SEES, many=True),
+        Row("GET", "/api/channels", doors.channels, "Every channel", LOGIN, many=True),
+        Row("GET", "/api/channels/{name}", doors.channel, "One channel", LOGIN),
+    )
+
+
+class _Handlers:
+    """What is no operation: channels, and what becomes of who closes what is not his."""
+
+    def __init__(self, house: Operating) -> None:
+        self._house = house
+
+    async def close(self, ask: Ask) -> Response:
+        """404 for another's."""
+        return await self._closed(ask, connection=ask.names["name"], user=None)
+
+    async def close_user(self, ask: Ask) -> Response:
+        """404 for another."""
+        return await self._closed(ask, connection=None, user=ask.names["user"])
+
+    async def _closed(self, ask: Ask, **which: str | None) -> Response:
+        reason = ask.request.headers.get("x-reason", "Closed via management plugin")[:REASON_MOST]
+        try:
+            await self._house.operate(CLOSE_CONNECTION, self._house.users.who(ask.user), {**which, "reason": reason})
+        except (AccessRefused, NotFound):
+            return not_found()
+        return done()
+
+    def _channels(self, ask: Ask, connection: str | None = None) -> Iterator[dict[str, object]]:
+        whose = None if ask.may(MONITORING) else ask.user
+        return self._house.links.channels(whose, ask.names.get("vhost"), connection)
+
+    async def channels(self, ask: Ask) -> Response:
+        """Of all connections, or of one vhost."""
+        return await ask.listed(self._channels(ask))
+
+    async def channels_of(self, ask: Ask) -> Response:
+        """Of one connection."""
+        whose, name = None if ask.may(MONITORING) else ask.user, ask.names["name"]
+        if all(one["name"] != name for one in self._house.connections(whose)):
+            return not_found()
+        return await ask.listed(self._channels(ask, name))
+
+    async def channel(self, ask: Ask) -> Response:
+        """By name."""
+        found = next((one for one in self._channels(ask) if one["name"] == ask.names["name"]), None)
+        return not_found() if found is None else json_response(only_columns(found, ask.query))

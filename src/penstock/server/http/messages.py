@@ -16,7 +16,8 @@ from penstock.records.entries import Publishes
 from penstock.records.properties import peeked
 from penstock.server.entitlements import narrowed
 from penstock.server.gates import Receiver
-from penstock.server.http.commands import Commands, resolve
+from penstock.server.http.commands import Commands
+from penstock.server.operating import resolve
 from penstock.units import format_size
 
 if TYPE_CHECKING:

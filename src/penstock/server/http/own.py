@@ -63,7 +63,7 @@ class Own(Commands):
         from penstock.server.flight.calls import Caller
         from penstock.server.flight.entitled import Gatekeeper
         from penstock.server.flight.handover import Handover
-        from penstock.wire.flight.fields import Fields
+        from penstock.wire.fields import Fields
 
         engine, loop = self.engine, asyncio.get_running_loop()
         if self._actions is None or self._gate is None:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.server.http.commands import Waits
+from penstock.server.http.administration import of_people, of_policies, of_vhosts
 from penstock.server.http.definitions import Definitions
-from penstock.server.http.links import Links
+from penstock.server.http.deriving import Deriving
+from penstock.server.http.links import of_links
 from penstock.server.http.messages import Messages
 from penstock.server.http.own import Own
-from penstock.server.http.people import People
-from penstock.server.http.policies import Policies
 from penstock.server.http.queries import Querying
-from penstock.server.http.topology import Topology
+from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
+from penstock.server.operating import Operating, Waits
 from penstock.wire.http import (
-    bindings,
     definitions,
     events,
-    exchanges,
     health,
-    links,
     messages,
     own,
-    people,
     pipelines,
-    policies,
     query,
-    vhosts,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -39,22 +33,22 @@ if TYPE_CHECKING:
 def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
     """The paths beside those that the facts answer."""
     waits = Waits()
-    topology = Topology(server, facts, waits)
-    ruling = Policies(server, facts, waits)
+    house = Operating(server, facts.refuse_early, waits)
+    of, own_paths = Deriving(house), Deriving(house, names=True)
     talk = Messages(server, facts, waits)
-    everybody = People(server, facts, waits)
     return [
-        *exchanges.rows(topology),
-        *bindings.rows(topology),
-        *people.rows(everybody),
-        *vhosts.rows(everybody),
+        *of_queues(own_paths),
+        *of_exchanges(of, own_paths),
+        *of_bindings(of, house),
+        *of_people(of, house),
+        *of_vhosts(of),
         *messages.rows(talk),
-        *links.rows(Links(server, facts, waits)),
-        *policies.rows(ruling, everybody),
-        *definitions.rows(facts, Definitions(server, facts, waits, topology, everybody, ruling)),
+        *of_links(of, house),
+        *of_policies(of, house),
+        *definitions.rows(facts, Definitions(server, facts, waits)),
         *pipelines.rows(facts.pipelines),
         *own.rows(Own(server, facts, waits)),
         *query.rows(Querying(server, facts, waits)),
         *events.rows(watching),
-        *health.rows(facts, topology, talk),
+        *health.rows(facts, house.declare, talk),
     ]

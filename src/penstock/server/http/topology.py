@@ -1,239 +1,210 @@
-"""Commands about queues, exchanges and bindings, as `wire.http.exchanges` and `wire.http.bindings` ask for them."""
+"""RabbitMQ's paths of queues, exchanges and bindings, and our own of a queue.
+
+The default exchange, which has no name, is `amq.default` in a path, as there.  A binding has no name either;
+`properties_key` stands for one: its routing key (`~` for an empty one), and when it has arguments `~` and a digest of
+them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
-from typing import TYPE_CHECKING
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+from urllib.parse import quote, quote_plus
 
-from penstock.config.arguments import GENERATED, given_arguments, queue_settings
-from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
-from penstock.errors import AccessRefused, NotFound
-from penstock.server.entitlements import exchange_needs
-from penstock.server.http.commands import Commands
+import orjson
+
+from penstock.errors import InvalidArgument
+from penstock.operations import queues
+from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELETE_EXCHANGE, EXCHANGES, UNBIND
+from penstock.records.rights import SEES, Thing, uses
+from penstock.units import parse_duration
+from penstock.wire.fields import Lenient, short
+from penstock.wire.http.answers import created, done, json_response, not_found
+from penstock.wire.http.lists import only_columns
+from penstock.wire.http.routes import DEFAULT_NAME, Row, exchange_name
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
-    from penstock.core.state.durable import Binding, ExchangeState
+    from starlette.responses import Response
+
+    from penstock.server.http.deriving import Deriving
+    from penstock.server.operating import Operating
+    from penstock.wire.http.routes import Ask
+
+DIGEST = 22
+"""Characters of a digest of arguments."""
 
 
-class Topology(Commands):
-    """Changes are answered when they are durable; each asks for the user's rights as AMQP does."""
-
-    # -- queues
-
-    async def declare_queue(
-        self,
-        user: str | None,
-        vhost: str,
-        name: str,
-        *,
-        durable: bool,
-        auto_delete: bool,
-        arguments: Mapping[str, object],
-        held: Mapping[str, object] | None = None,
-        wait: bool = True,
-    ) -> bool:
-        """Declare, or find an equal one; whether it is new.  Raises what the core refuses.
-
-        held: those of the arguments that settings are made of; None: all.  wait: until it is durable.
-        """
-        held = arguments if held is None else held
-        settings = queue_settings(held, queue=name, vhost=self.vhost(vhost))
-        present = self.core.find_queue(vhost, name)
-        rights = self.rights(user)
-        if rights is not None:
-            rights.declare(vhost, name, settings, present)
-        await self.decide(
-            lambda: self.core.declare_queue(
-                self.now(), vhost, name, settings, durable=durable, auto_delete=auto_delete, arguments=arguments,
-                given=given_arguments(held), server_named=name.startswith(GENERATED),
-            ),
-            wait=wait,
-        )  # fmt: skip
-        return present is None
-
-    async def declare_topic(self, vhost: str, name: str, *, wait: bool = True) -> bool:
-        """Keep what is published to a name of the default exchange and no queue takes; whether that is new."""
-        fresh = (vhost, DEFAULT, name) not in self.core.topology.topics
-        await self.decide(lambda: self.core.declare_topic(self.now(), self.vhost(vhost), DEFAULT, name), wait=wait)
-        return fresh
-
-    async def delete_topic(self, vhost: str, name: str) -> None:
-        """Keep it no more."""
-        await self.decide(lambda: self.core.delete_topic(self.now(), self.vhost(vhost), DEFAULT, name))
-
-    async def delete_queue(self, user: str | None, vhost: str, name: str, *, if_unused: bool, if_empty: bool) -> None:
-        """Delete."""
-        queue = self._visible(user, vhost, name)
-        await self.decide(lambda: self.core.delete_queue(self.now(), queue, if_unused=if_unused, if_empty=if_empty))
-
-    async def purge_queue(self, user: str, vhost: str, name: str) -> None:
-        """Remove what is ready."""
-        queue = self._visible(user, vhost, name)
-        await self.decide(lambda: self.core.purge_queue(self.now(), queue))
-
-    def _visible(self, user: str | None, vhost: str, name: str) -> Queue:
-        rights = self.rights(user)
-        queue = self.queue(vhost, name)
-        if rights is not None and not rights.sees_queue(vhost, name):
-            raise NotFound("Not Found")
-        return queue
-
-    # -- exchanges
-
-    def exchanges(self, vhost: str | None) -> Iterator[Mapping[str, object]]:
-        """Of one vhost or of all: the predeclared ones, then those that were declared."""
-        vhosts = self.facts.vhosts() if vhost is None else [self.vhost(vhost)]
-        topology = self.core.topology
-        for one in vhosts:
-            for name, exchange in PREDECLARED.items():
-                yield _exchange(one, name, exchange)
-        for (one, name), exchange in list(topology.exchanges.items()):
-            if vhost is None or one == vhost:
-                yield _exchange(one, name, exchange)
-
-    def exchange(self, vhost: str, name: str) -> Mapping[str, object] | None:
-        """One."""
-        found = self.core.topology.exchange(self.vhost(vhost), name)
-        return None if found is None else _exchange(vhost, name, found)
-
-    async def declare_exchange(
-        self,
-        user: str | None,
-        vhost: str,
-        name: str,
-        kind: str,
-        *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: Mapping[str, object],
-        wait: bool = True,
-    ) -> bool:
-        """Declare, or find an equal one; whether it is new."""
-        needs = exchange_needs(name, arguments.get("alternate-exchange"))
-        self.configure(user, "declaring an exchange", vhost, *needs)
-        fresh = self.exchange(vhost, name) is None
-        await self.decide(
-            lambda: self.core.declare_exchange(
-                self.now(), vhost, name, kind, durable=durable, auto_delete=auto_delete, internal=internal,
-                arguments=arguments,
-            ),
-            wait=wait,
-        )  # fmt: skip
-        return fresh
-
-    async def delete_exchange(self, user: str | None, vhost: str, name: str, *, if_unused: bool) -> None:
-        """Delete with its bindings.  Raises NotFound."""
-        if self.exchange(vhost, name) is None:
-            raise NotFound("Not Found")
-        await self.decide(lambda: self.core.delete_exchange(self.now(), vhost, name, if_unused=if_unused))
-
-    # -- bindings
-
-    def bindings(self, vhost: str | None) -> Iterator[Mapping[str, object]]:
-        """Of one vhost or of all; those of the default exchange, which every queue has, too."""
-        if vhost is not None:
-            self.vhost(vhost)
-        for queue in self.core.queues():
-            if vhost in {None, queue.vhost} and _by_default(queue):
-                yield _default_binding(queue)
-        for (one, _), some in list(self.core.topology.by_source.items()):
-            if vhost is None or one == vhost:
-                yield from map(_binding, list(some))
-
-    def bindings_to_queue(self, user: str, vhost: str, name: str) -> Iterable[Mapping[str, object]]:
-        """Bindings of one queue."""
-        queue = self._visible(user, vhost, name)
-        own = [_default_binding(queue)] if _by_default(queue) else []
-        return chain(own, map(_binding, list(self.core.topology.bindings_to(vhost, "queue", name))))
-
-    def bindings_of_exchange(self, vhost: str, name: str, *, as_source: bool) -> Iterable[Mapping[str, object]]:
-        """Bindings that begin, or end, at an exchange.  Raises NotFound."""
-        if self.exchange(vhost, name) is None:
-            raise NotFound("Not Found")
-        topology = self.core.topology
-        if as_source and name == DEFAULT:
-            queues = self.core.queues()
-            return (_default_binding(queue) for queue in queues if queue.vhost == vhost and _by_default(queue))
-        found = topology.bindings_from(vhost, name) if as_source else topology.bindings_to(vhost, "exchange", name)
-        return map(_binding, list(found))
-
-    def bindings_between(self, vhost: str, source: str, kind: str, name: str) -> list[Mapping[str, object]]:
-        """From one exchange to one queue or exchange.  Raises NotFound when an end is missing."""
-        topology = self.core.topology
-        if self.exchange(vhost, source) is None:
-            raise NotFound("Not Found")
-        if kind == "exchange" and self.exchange(vhost, name) is None:
-            raise NotFound("Not Found")
-        queue = self.queue(vhost, name) if kind == "queue" else None
-        if source == DEFAULT:
-            return [_default_binding(queue)] if queue is not None and _by_default(queue) else []
-        return [_binding(one) for one in topology.bindings_to(vhost, kind, name) if one.source == source]
-
-    async def bind(
-        self,
-        user: str | None,
-        vhost: str,
-        source: str,
-        kind: str,
-        name: str,
-        key: str,
-        arguments: Mapping[str, object],
-        wait: bool = True,
-    ) -> None:
-        """Bind; the same twice is one.  Raises NotFound."""
-        self.binds(user, vhost, source, key)
-        self.vhost(vhost)
-        if kind == "queue":
-            self.queue(vhost, name)
-        await self.decide(lambda: self.core.bind(self.now(), vhost, source, name, kind, key, arguments), wait=wait)
-
-    async def unbind(
-        self, user: str | None, vhost: str, source: str, kind: str, name: str, key: str, arguments: Mapping[str, object]
-    ) -> None:
-        """Remove a binding."""
-        self.binds(user, vhost, source, key)
-        if source == DEFAULT:
-            raise AccessRefused("operation not permitted on the default exchange")
-        await self.decide(lambda: self.core.unbind(self.now(), vhost, source, name, kind, key, arguments))
+# -- queues
 
 
-def _exchange(vhost: str, name: str, exchange: ExchangeState) -> Mapping[str, object]:
+def _queue(fields: Lenient) -> Mapping[str, object]:
     return {
-        "name": name,
-        "vhost": vhost,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": exchange.arguments,
+        "durable": fields.flag("durable", True),
+        "auto_delete": fields.flag("auto_delete", False),
+        "arguments": fields.table("arguments"),
     }
 
 
-def _by_default(queue: Queue) -> bool:
-    """Whether it sees its own name in the default exchange."""
-    return not queue.settings.underlying_topic and queue.settings.exchange == DEFAULT
+def _pause(fields: Lenient) -> Mapping[str, object]:
+    """`{"for": "5m"}`, or for good."""
+    text = fields.only("for").text("for", "")
+    try:
+        return {"wait": parse_duration(text) if text else None}
+    except ValueError as error:
+        raise InvalidArgument(f"for: {error}") from None
 
 
-def _default_binding(queue: Queue) -> Mapping[str, object]:
+def _nothing(fields: Lenient) -> Mapping[str, object]:
+    return fields.only().values
+
+
+def of_queues(of: Deriving) -> Sequence[Row]:
+    """Changes of queues."""
+    queue, at = "/api/queues/{vhost}/{name}", {"name": "queue"}
+    return (
+        of.put(queue, queues.DECLARE_BY_ARGUMENTS, "Declare a queue", _queue, at, body="durable auto_delete arguments"),
+        of.do("DELETE", queue, queues.DELETE, "Delete a queue", None, at,
+              flags={"if-unused": "if_unused", "if-empty": "if_empty"}),
+        of.do("DELETE", f"{queue}/contents", queues.PURGE, "Purge a queue", None, at),
+        of.do("POST", f"{queue}/pause", queues.PAUSE, "Deliver nothing: for a while (for), or for good", _pause, at,
+              body="for", answer=json_response),
+        of.do("POST", f"{queue}/resume", queues.RESUME, "Deliver again", _nothing, at, answer=json_response),
+        of.list(f"{queue}/bindings", BINDINGS, "Bindings of a queue", at, shape=binding_item),
+    )  # fmt: skip
+
+
+# -- exchanges
+
+
+def exchange_item(facts: Mapping[str, object]) -> dict[str, object]:
+    """One exchange with RabbitMQ's field names."""
+    return {"policy": None, "user_who_performed_action": "", **facts}
+
+
+def _whole_exchange(facts: Mapping[str, object]) -> dict[str, object]:
+    return {**exchange_item(facts), "incoming": [], "outgoing": []}
+
+
+def _exchange(fields: Lenient) -> Mapping[str, object]:
     return {
-        "source": DEFAULT,
-        "vhost": queue.vhost,
-        "destination": queue.name,
-        "destination_type": "queue",
-        "routing_key": queue.name,
-        "arguments": {},
+        "type": fields.text("type", "direct"),
+        "durable": fields.flag("durable", True),
+        "auto_delete": fields.flag("auto_delete", False),
+        "internal": fields.flag("internal", False),
+        "arguments": fields.table("arguments"),
     }
 
 
-def _binding(binding: Binding) -> Mapping[str, object]:
-    return {
-        "source": binding.source,
-        "vhost": binding.vhost,
-        "destination": binding.destination,
-        "destination_type": binding.destination_type,
-        "routing_key": binding.key,
-        "arguments": table_of(binding.arguments),
-    }
+def of_exchanges(of: Deriving, own: Deriving) -> Sequence[Row]:
+    """Exchanges.  own: what is not found is told by name."""
+    every, one, at = "/api/exchanges", "/api/exchanges/{vhost}/{name}", {"name": "exchange"}
+    return (
+        of.list(every, EXCHANGES, "Every exchange", shape=exchange_item),
+        of.list(f"{every}/{{vhost}}", EXCHANGES, "Every exchange of a vhost", shape=exchange_item),
+        of.one(one, EXCHANGES, "One exchange", at, shape=_whole_exchange, exchange=None),
+        own.put(one, DECLARE_EXCHANGE, "Declare an exchange", _exchange, at, thing="an exchange",
+                body="type durable auto_delete internal arguments", right=DELETE_EXCHANGE.right),  # type: ignore[arg-type]
+        of.do("DELETE", one, DELETE_EXCHANGE, "Delete an exchange", None, at, flags={"if-unused": "if_unused"},
+              there=True),
+        of.list(f"{one}/bindings/source", BINDINGS, "Bindings that begin at an exchange", {"name": "source"},
+                shape=binding_item),
+        of.list(f"{one}/bindings/destination", BINDINGS, "Bindings that end at an exchange", {"name": "destination"},
+                shape=binding_item),
+    )  # fmt: skip
+
+
+# -- bindings
+
+
+def properties_key(key: str, arguments: Mapping[str, object]) -> str:
+    """What stands for the name of a binding."""
+    if not arguments:
+        return quote_plus(key) or "~"
+    canonical = orjson.dumps(arguments, default=str, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest()).decode()
+    return f"{quote_plus(key)}~{digest[:DIGEST]}"
+
+
+def binding_item(facts: Mapping[str, object]) -> dict[str, object]:
+    """One binding with RabbitMQ's field names."""
+    arguments = cast("Mapping[str, object]", facts["arguments"])
+    return {**facts, "properties_key": properties_key(cast("str", facts["routing_key"]), arguments)}
+
+
+def of_bindings(of: Deriving, house: Operating) -> Sequence[Row]:
+    """Bindings of all, and between an exchange and what is bound to it."""
+    found = [
+        of.list("/api/bindings", BINDINGS, "Every binding", shape=binding_item),
+        of.list("/api/bindings/{vhost}", BINDINGS, "Every binding of a vhost", shape=binding_item),
+    ]
+    kinds: Mapping[str, Thing] = {"q": "queue", "e": "exchange"}
+    for letter, kind in kinds.items():
+        path, pair = f"/api/bindings/{{vhost}}/e/{{source}}/{letter}/{{destination}}", _Pair(house, letter)
+        binds = uses(("write", kind, "destination"), ("read", "exchange", "source"))
+        found += [
+            Row("GET", path, pair.all, f"Bindings between an exchange and a {kind}", SEES, many=True),
+            Row("POST", path, pair.bind, f"Bind a {kind}", binds, "routing_key arguments", operation=BIND.name),
+            Row("GET", f"{path}/{{props}}", pair.one, "One binding by its properties_key", SEES),
+            Row("DELETE", f"{path}/{{props}}", pair.unbind, "Remove a binding", binds, operation=UNBIND.name),
+        ]
+    return found
+
+
+class _Pair:
+    """The handlers for an exchange and what is bound to it, of one kind."""
+
+    def __init__(self, house: Operating, letter: str) -> None:
+        self._house = house
+        self._letter = letter
+
+    def _ends(self, ask: Ask) -> dict[str, object]:
+        name = ask.names["destination"]
+        end = (name, None) if self._letter == "q" else (None, exchange_name(name))
+        return {"vhost": ask.names["vhost"], "queue": end[0], "destination": end[1]}
+
+    async def _found(self, ask: Ask) -> list[dict[str, object]]:
+        asked = {**self._ends(ask), "source": exchange_name(ask.names["source"]), "between": True}
+        found = await self._house.operate(BINDINGS, self._house.users.who(ask.user), asked)
+        return [binding_item(one) for one in found]
+
+    async def all(self, ask: Ask) -> Response:
+        """Those between the two."""
+        return await ask.listed(await self._found(ask))
+
+    async def bind(self, ask: Ask) -> Response:
+        """201 with the place of the binding; the same twice is one."""
+        fields = await ask.fields()
+        key, arguments = short(fields.text("routing_key", ""), "routing_key"), fields.table("arguments")
+        ends, source = self._ends(ask), exchange_name(ask.names["source"])
+        asked = {**ends, "exchange": source, "key": key, "arguments": arguments}
+        await self._house.operate(BIND, self._house.users.who(ask.user), asked)
+        end = str(ends["queue"] if self._letter == "q" else ends["destination"])
+        parts = (str(ends["vhost"]), "e", source or DEFAULT_NAME, self._letter, end, properties_key(key, arguments))
+        return created("/api/bindings/" + "/".join(quote(part, safe="") for part in parts))
+
+    async def _one(self, ask: Ask) -> dict[str, object] | None:
+        """By its key; a part of a path is decoded, so a quoted key is compared in both forms."""
+        wanted = ask.names["props"]
+        for one in await self._found(ask):
+            if wanted in {one["properties_key"], one["routing_key"] if not one["arguments"] else None}:
+                return one
+        return None
+
+    async def one(self, ask: Ask) -> Response:
+        """One of them."""
+        found = await self._one(ask)
+        return not_found() if found is None else json_response(only_columns(found, ask.query))
+
+    async def unbind(self, ask: Ask) -> Response:
+        """Remove it."""
+        found = await self._one(ask)
+        if found is None:
+            return not_found()
+        asked = {
+            **self._ends(ask), "exchange": exchange_name(ask.names["source"]), "key": found["routing_key"],
+            "arguments": found["arguments"],
+        }  # fmt: skip
+        await self._house.operate(UNBIND, self._house.users.who(ask.user), asked)
+        return done()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from penstock.records.dataclass import dataclass
-from penstock.wire.flight.fields import LSN_MAX
+from penstock.wire.fields import LSN_MAX
 
 DEFAULT_VHOST = "/"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import InvalidArgument
-from penstock.wire.flight.fields import Fields
+from penstock.wire.fields import Fields
 
 PARTS_MOST = 1000
 TEXT_MOST = 64 * 1024

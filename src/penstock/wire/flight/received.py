@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
-from penstock.wire.flight.fields import nearest
+from penstock.wire.fields import nearest
 from penstock.wire.flight.schemas import HEADERS, ORDER, ORDER_KINDS, ORDERED, PUBLISH, SETTLE, TEXT_COLUMNS
 
 _STRINGS = (pa.string(), pa.large_string())

@@ -29,6 +29,7 @@ from typing import Literal
 
 from penstock.errors import InvalidArgument
 from penstock.records.kinds import Kind
+from penstock.wire.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, write_json
 from penstock.wire.flight import options
 from penstock.wire.flight.commands import (
     BATCH_MOST,
@@ -48,7 +49,6 @@ from penstock.wire.flight.commands import (
     Subscribe,
     Transact,
 )  # fmt: skip
-from penstock.wire.flight.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, write_json
 
 TEXT_LIMIT = 64 * 1024
 """Bytes of a filter or a pattern; the expression compiler has a budget of its own."""

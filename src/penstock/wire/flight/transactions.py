@@ -16,7 +16,7 @@ from typing import cast
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
-from penstock.wire.flight.fields import LSN_MAX, NAME_LIMIT, Fields, nearest, read_json, shown
+from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, nearest, read_json, shown
 
 VERBS = ("ack", "release", "retry", "cancel", "reject", "expire")
 

@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
 from penstock.records.rights import ADMINISTERS, RULES
+from penstock.wire.fields import Lenient
 from penstock.wire.http.answers import done, encoded, gathered, json_bytes, json_response, not_found
 from penstock.wire.http.facts import ServerFacts
-from penstock.wire.http.fields import LARGE_MOST, Fields
+from penstock.wire.http.fields import LARGE_MOST
 from penstock.wire.http.overview import RABBITMQ_VERSION
 from penstock.wire.http.routes import Ask, Row
 
@@ -34,7 +35,7 @@ class Definitions(Protocol):
         """Objects of one section, of one vhost or of all, with RabbitMQ's field names."""
         ...
 
-    async def take(self, sections: Mapping[str, list[Fields]], vhost: str | None) -> Sequence[str]:
+    async def take(self, sections: Mapping[str, list[Lenient]], vhost: str | None) -> Sequence[str]:
         """Take a document over; raises what is wrong with it, and nothing has changed.
 
         What is taken and not the same here is told, a sentence each.

@@ -28,8 +28,8 @@ from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import LOGIN
 from penstock.units import format_duration, parse_duration
+from penstock.wire.fields import Lenient
 from penstock.wire.http.answers import HEADERS
-from penstock.wire.http.fields import Fields
 from penstock.wire.http.routes import Ask, Row
 
 INTERVAL_LEAST_US, INTERVAL_MOST_US = 250_000, 3_600_000_000
@@ -156,13 +156,13 @@ TYPE = "text/event-stream; charset=utf-8"
 
 def read_wanted(ask: Ask) -> Wanted:
     """The query and the header.  Raises InvalidArgument."""
-    fields, query = Fields(ask.query), ask.request.query_params
+    fields, query = Lenient(ask.query), ask.request.query_params
     queues = tuple(dict.fromkeys(query.getlist("queue")))
     if len(queues) > QUEUES_MOST:
         raise InvalidArgument(f"queue is there {len(queues)} times, at most {QUEUES_MOST} are allowed")
     only = tuple(one for one in fields.text("only", "").split(",") if one)
     last = ask.request.headers.get("last-event-id", "") or fields.text("last_event_id", "")
-    top = fields.count("top", 0, TOP_MOST, 10)
+    top = fields.count("top", 10, 0, TOP_MOST)
     return Wanted(read_interval(fields.text("interval", "1s")), fields.text("vhost", "/"), queues, top, only, last)
 
 

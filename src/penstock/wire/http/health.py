@@ -5,8 +5,8 @@ A check that holds is 200 with `{"status": "ok"}`, one that does not 503 with a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from starlette.responses import Response
 
@@ -22,18 +22,12 @@ UNITS_S = {"days": 86_400, "weeks": 7 * 86_400, "months": 30 * 86_400, "years": 
 """Seconds of the units in which RabbitMQ's tool asks."""
 
 
-class Alive(Protocol):
-    """What the test of a vhost asks of the server."""
-
-    async def declare_queue(
-        self, user: str, vhost: str, name: str, *, durable: bool, auto_delete: bool, arguments: Mapping[str, object]
-    ) -> bool:
-        """Declare."""
-        ...
+Declare: TypeAlias = "Callable[[str, str, str], Awaitable[None]]"
+"""Declares a queue, for a user in a vhost."""
 
 
 class Talk(Protocol):
-    """The same for messages."""
+    """What the test of a vhost asks of the server for messages."""
 
     async def publish(self, user: str, vhost: str, exchange: str, key: str, header: bytes, body: bytes) -> bool:
         """Publish."""
@@ -44,9 +38,9 @@ class Talk(Protocol):
         ...
 
 
-def rows(facts: ServerFacts, alive: Alive, talk: Talk) -> Sequence[Row]:
+def rows(facts: ServerFacts, declare: Declare, talk: Talk) -> Sequence[Row]:
     """The paths."""
-    doors = _Checks(facts, alive, talk)
+    doors = _Checks(facts, declare, talk)
     checks = "/api/health/checks"
     return (
         Row("GET", f"{checks}/alarms", doors.alarms, "No alarm in the cluster", LOGIN),
@@ -80,9 +74,9 @@ def rows(facts: ServerFacts, alive: Alive, talk: Talk) -> Sequence[Row]:
 class _Checks:
     """The handlers."""
 
-    def __init__(self, facts: ServerFacts, alive: Alive, talk: Talk) -> None:
+    def __init__(self, facts: ServerFacts, declare: Declare, talk: Talk) -> None:
         self._facts = facts
-        self._alive = alive
+        self._declare = declare
         self._talk = talk
 
     async def alarms(self, _: Ask) -> Response:
@@ -146,7 +140,7 @@ class _Checks:
         vhost = ask.names["vhost"]
         if vhost not in self._facts.vhosts():
             return not_found()
-        await self._alive.declare_queue(ask.user, vhost, TEST_QUEUE, durable=False, auto_delete=False, arguments={})
+        await self._declare(ask.user, vhost, TEST_QUEUE)
         routed = await self._talk.publish(ask.user, vhost, "", TEST_QUEUE, b"\x00\x00", b"test_message")
         if routed and await self._talk.get(ask.user, vhost, TEST_QUEUE, 1, "ack_requeue_false"):
             return json_response({"status": "ok"})

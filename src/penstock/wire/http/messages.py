@@ -17,10 +17,10 @@ from penstock.records.causes import death_reason
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.rights import USES, uses
 from penstock.records.tables import FieldValue
+from penstock.wire.fields import Lenient, short, shown
 from penstock.wire.http.answers import json_response
-from penstock.wire.http.exchanges import exchange_name
-from penstock.wire.http.fields import LARGE_MOST, Fields, short, shown
-from penstock.wire.http.routes import Ask, Row
+from penstock.wire.http.fields import LARGE_MOST
+from penstock.wire.http.routes import Ask, Row, exchange_name
 
 COUNT_MOST = 10_000
 """Messages of one get; their bytes have a bound of their own."""
@@ -97,9 +97,9 @@ def rows(messages: Messages) -> Sequence[Row]:
             mode = "reject_requeue_true" if fields.flag("requeue", True) else "ack_requeue_false"
         else:
             mode = fields.choice("ackmode", ACK_MODES)
-        count = fields.count("count", 0, COUNT_MOST)
+        count = fields.number("count", 0, COUNT_MOST)
         encoding = fields.choice("encoding", ("auto", "base64"))
-        truncate = fields.count("truncate", 0, 1 << 40, -1)
+        truncate = fields.count("truncate", -1, 0, 1 << 40)
         found = await messages.get(ask.user, ask.names["vhost"], ask.names["name"], count, mode)
         return json_response([message_item(one, encoding, truncate) for one in found])
 
@@ -111,7 +111,7 @@ def rows(messages: Messages) -> Sequence[Row]:
     )  # fmt: skip
 
 
-def payload(fields: Fields) -> bytes:
+def payload(fields: Lenient) -> bytes:
     """The body of a message.  Raises InvalidArgument."""
     encoding = fields.choice("payload_encoding", ("string", "base64"))
     text = fields.text("payload")
@@ -123,18 +123,18 @@ def payload(fields: Fields) -> bytes:
         raise InvalidArgument(f"payload is {shown(text)}, not base64") from None
 
 
-def properties(fields: Fields) -> Properties:
+def properties(fields: Lenient) -> Properties:
     """Basic properties by their names; what has no such name is refused, since nobody would see it."""
     given = fields.table("properties")
     unknown = given.keys() - {*TEXTS, "headers", "delivery_mode", "priority", "timestamp"}
     if unknown:
         raise InvalidArgument(f"properties: {shown(min(unknown))} is no property of a message")
-    some = Fields(given, "properties: ")
+    some = Lenient(given, "properties: ")
     texts = {name: some.text(name) for name in TEXTS if given.get(name) is not None}
     headers = some.table("headers")
 
     def number(name: str, high: int) -> int | None:
-        return None if given.get(name) is None else some.count(name, 0, high)
+        return None if given.get(name) is None else some.number(name, 0, high)
 
     return Properties(
         **texts,  # pyright: ignore[reportArgumentType]  # all of them are texts

@@ -1,7 +1,7 @@
-"""Our own paths of a queue: why it does not deliver, what waits in it, who holds what; pausing, redriving, moving.
+"""Our own paths of a queue: why it does not deliver, what waits in it, who holds what; redriving, moving.
 
 GET explain | peek | leases      touch nothing
-POST pause | resume | redrive | move
+POST redrive | move
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from typing import Protocol
 
 from starlette.responses import Response
 
-from penstock.errors import InvalidArgument
 from penstock.records.rights import TENDS, sees, uses
-from penstock.units import parse_duration
+from penstock.wire.fields import Lenient
 from penstock.wire.http.answers import json_response
-from penstock.wire.http.fields import Fields
 from penstock.wire.http.messages import Got, message_item
 from penstock.wire.http.routes import Ask, Row
 
@@ -84,8 +82,6 @@ def rows(own: Own) -> Sequence[Row]:
             uses(("read", "queue", "name")),
         ),
         Row("GET", f"{path}/leases", doors.leases, "Who holds which messages", uses(("read all", "queue", "name"))),
-        Row("POST", f"{path}/pause", doors.pause, "Deliver nothing: for a while (for), or for good", TENDS, "for"),
-        Row("POST", f"{path}/resume", doors.resume, "Deliver again", TENDS),
         Row(
             "POST",
             f"{path}/redrive",
@@ -115,9 +111,9 @@ class _Own:
 
     async def peek(self, ask: Ask) -> Response:
         """As a get shows them, with bookmark and time."""
-        fields = Fields(ask.query)
-        count, wanted = fields.count("count", 1, PEEK_MOST, 10), fields.text("filter", "")
-        truncate = fields.count("truncate", -1, 1 << 31, -1)
+        fields = Lenient(ask.query)
+        count, wanted = fields.count("count", 10, 1, PEEK_MOST), fields.text("filter", "")
+        truncate = fields.count("truncate", -1, -1, 1 << 31)
         found, looked = await self._own.peek(ask.user, ask.names["vhost"], ask.names["name"], count, wanted or None)
         items = [
             {
@@ -132,49 +128,24 @@ class _Own:
 
     async def leases(self, ask: Ask) -> Response:
         """By holder."""
-        most = Fields(ask.query).count("count", 1, PEEK_MOST, PEEK_MOST)
+        most = Lenient(ask.query).count("count", PEEK_MOST, 1, PEEK_MOST)
         return json_response(self._own.leases(ask.user, ask.names["vhost"], ask.names["name"], most))
-
-    async def pause(self, ask: Ask) -> Response:
-        """`{"for": "5m"}`, or for good."""
-        fields = await self._fields(ask, "for")
-        text = fields.text("for", "")
-        try:
-            wait = parse_duration(text) if text else None
-        except ValueError as error:
-            raise InvalidArgument(f"for: {error}") from None
-        return await self._act(ask, "pause", wait=wait)
-
-    async def resume(self, ask: Ask) -> Response:
-        """Whether it was paused."""
-        await self._fields(ask)
-        return await self._act(ask, "resume")
 
     async def redrive(self, ask: Ask) -> Response:
         """How many, and from where to go on."""
-        return await self._act(ask, "redrive", **self._wanted(await self._fields(ask, *_WANTED)))
+        return await self._act(ask, "redrive", **self._wanted((await ask.fields()).only(*_WANTED)))
 
     async def move(self, ask: Ask) -> Response:
         """The same, to a queue that is named."""
-        fields = await self._fields(ask, "to", *_WANTED)
+        fields = (await ask.fields()).only("to", *_WANTED)
         return await self._act(ask, "move", to=fields.text("to"), **self._wanted(fields))
 
     @staticmethod
-    async def _fields(ask: Ask, *known: str) -> Fields:
-        """The body; a field that is not known is refused, since a misspelled `dry` would move messages."""
-        fields = await ask.fields()
-        for name in fields.values:
-            if name not in known:
-                allowed = f"not one of {', '.join(known)}" if known else "and none is known here"
-                raise InvalidArgument(f"unknown field {name!r}, {allowed}")
-        return fields
-
-    @staticmethod
-    def _wanted(fields: Fields) -> dict[str, object]:
+    def _wanted(fields: Lenient) -> dict[str, object]:
         has = fields.values
         return {
             "filter": fields.text("filter") if has.get("filter") is not None else None,
-            "count": fields.count("count", 1, 1 << 53) if has.get("count") is not None else None,
-            "after": fields.count("after", 0, 1 << 53) if has.get("after") is not None else None,
+            "count": fields.number("count", 1, 1 << 53) if has.get("count") is not None else None,
+            "after": fields.number("after", 0, 1 << 53) if has.get("after") is not None else None,
             "dry": fields.flag("dry", False) or None,
         }

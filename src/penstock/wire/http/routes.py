@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -17,8 +17,9 @@ from starlette.responses import Response
 
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import MANAGEMENT, Level, Right
+from penstock.wire.fields import Lenient
 from penstock.wire.http.answers import not_found, refusal
-from penstock.wire.http.fields import BODY_MOST, Fields, read_body, read_object, read_once
+from penstock.wire.http.fields import BODY_MOST, read_body, read_object, read_once
 from penstock.wire.http.lists import listed
 
 
@@ -70,15 +71,18 @@ class Ask:
             items = (one for one in items if shown(one["vhost"]))
         return await listed(items, self.query)
 
-    async def fields(self, most: int = BODY_MOST, *, once: bool = False) -> Fields:
+    async def fields(self, most: int = BODY_MOST, *, once: bool = False) -> Lenient:
         """The body, a JSON object.  Raises InvalidArgument; with `once` for a key that is there twice, too."""
         body, read = await read_body(self.request, most), read_once if once else read_object
-        return Fields(read(body) if len(body) <= AT_ONCE else await asyncio.to_thread(read, body))
+        return Lenient(read(body) if len(body) <= AT_ONCE else await asyncio.to_thread(read, body))
 
     def flag(self, name: str) -> bool:
         """Whether the query has it as `true`."""
         return self.query.get(name, "").lower() == "true"
 
+
+DEFAULT_NAME = "amq.default"
+"""What paths call the default exchange, which has no name."""
 
 AT_ONCE = 256 * 1024
 """A longer body is read beside the loop: 20 MB take seconds."""
@@ -86,8 +90,7 @@ AT_ONCE = 256 * 1024
 Handler: TypeAlias = "Callable[[Ask], Awaitable[Response]]"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One method of one path."""
 
     method: str
@@ -97,11 +100,30 @@ class Row:
     right: Right  # that the user needs, beside a tag that lets him in here at all
     body: str = ""  # fields of the body, with spaces between
     many: bool = False  # a list, with the query of lists
+    names: Mapping[str, str] = {}  # what its right calls a variable of the path, where that is another name
+    operation: str = ""  # that it carries out, of those that other doors have too
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Of the path."""
         return tuple(self.path.strip("/").split("/"))
+
+
+class _Node:
+    """What paths have in common up to one of their parts; "" leads on where any part may be."""
+
+    def __init__(self) -> None:
+        self.inner = dict[str, _Node]()
+        self.methods = dict[str, Row]()
+
+    def find(self, parts: Sequence[str], at: int) -> Mapping[str, Row]:
+        """The rows of a path; none for an unknown one."""
+        if at == len(parts):
+            return self.methods
+        for part in (parts[at], ""):
+            if part in self.inner and (found := self.inner[part].find(parts, at + 1)):
+                return found
+        return {}
 
 
 class Table:
@@ -110,29 +132,27 @@ class Table:
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         """ValueError for two rows of one path and method."""
         self.rows = list[Row]()
-        self._by_length: dict[int, dict[tuple[str, ...], dict[str, Row]]] = {}
+        self._tree = _Node()
         for row in rows:
             self.add(row)
 
     def add(self, row: Row) -> None:
         """One more; a literal part of a path comes before a variable in the same place."""
-        paths = self._by_length.setdefault(len(row.parts), {})
-        methods = paths.setdefault(row.parts, {})
-        if row.method in methods:
+        node = self._tree
+        for part in row.parts:
+            node = node.inner.setdefault("" if part.startswith("{") else part, _Node())
+        if row.method in node.methods:
             raise ValueError(f"{row.method} {row.path} has two rows")
-        methods[row.method] = row
+        node.methods[row.method] = row
         self.rows.append(row)
-        ordered = sorted(paths.items(), key=lambda item: [part.startswith("{") for part in item[0]])
-        paths.clear()
-        paths.update(ordered)
 
     def find(self, parts: Sequence[str]) -> tuple[Mapping[str, Row], Mapping[str, str]] | None:
         """The rows of a path by their method, and its variables; None for an unknown path."""
-        for pattern, methods in self._by_length.get(len(parts), {}).items():
-            if all(part if want.startswith("{") else want == part for want, part in zip(pattern, parts, strict=True)):
-                names = {w[1:-1]: part for w, part in zip(pattern, parts, strict=True) if w.startswith("{")}
-                return methods, names
-        return None
+        methods = self._tree.find(parts, 0)
+        if not methods:
+            return None
+        row = next(iter(methods.values()))
+        return methods, {want[1:-1]: part for want, part in zip(row.parts, parts, strict=True) if want[0] == "{"}
 
     async def answer(self, request: Request, user: str, access: Access) -> Response:
         """Find the row, judge its right, and carry it out."""
@@ -148,8 +168,14 @@ class Table:
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers=allowed)
             return refusal(405, "method_not_allowed", "Method Not Allowed", allowed)
-        access.judge(user, row.right, names, row.summary)
+        judged = {**names, **{row.names[one]: names[one] for one in row.names}} if row.names else names
+        access.judge(user, row.right, judged, row.summary)
         return await row.handler(Ask(request, user, access, row.right, names))
+
+
+def exchange_name(part: str) -> str:
+    """The exchange that a part of a path names."""
+    return "" if part == DEFAULT_NAME else part
 
 
 def raw_parts(request: Request) -> list[str]:

@@ -18,8 +18,8 @@ from penstock.server.filters.asking import asked_by
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
+from penstock.wire.fields import Fields, nearest
 from penstock.wire.flight.commands import DEFAULT_VHOST
-from penstock.wire.flight.fields import Fields, nearest
 from penstock.wire.flight.marks import MARKS_MOST, read_marks
 from penstock.wire.flight.tickets import TEXT_LIMIT
 

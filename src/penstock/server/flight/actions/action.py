@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.entitled import Gatekeeper
-    from penstock.wire.flight.fields import Fields
+    from penstock.wire.fields import Fields
 
 Reply = Mapping[str, object]
 Body = Mapping[str, Any]

@@ -9,7 +9,7 @@ from penstock.records.rights import ADMINISTERS
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.awaiting import Awaiting
 from penstock.server.flight.calls import Caller
-from penstock.wire.flight.fields import Fields
+from penstock.wire.fields import Fields
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover

@@ -22,9 +22,9 @@ from penstock.records.dataclass import dataclass
 from penstock.records.rights import sees
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
+from penstock.wire.fields import Fields
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import DEFAULT_VHOST
-from penstock.wire.flight.fields import Fields
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

@@ -18,8 +18,8 @@ from penstock.records.rights import ADMINISTERS, USES, Right
 from penstock.server.filters.asking import asked_by
 from penstock.server.flight.actions.action import Action, Body, Reply, Table
 from penstock.server.flight.calls import Caller
+from penstock.wire.fields import LSN_MAX, Fields
 from penstock.wire.flight.commands import DEFAULT_VHOST, Replay
-from penstock.wire.flight.fields import LSN_MAX, Fields
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Actions about single messages and about why a queue does not deliver: `explain`, `story`, `cancel`, `reschedule`,
-`pause`, `resume`, `redrive`, `move`.
+`redrive`, `move`.
 
 Positions and decisions are the loop's; the log is read in the thread of the call.
 """
@@ -19,9 +19,9 @@ from penstock.server.flight.calls import Caller
 from penstock.server.messages.looking import having, known, lsn_of, past
 from penstock.server.messages.moving import CALL_MOST, Wanted, move
 from penstock.server.messages.story import Story, tell
+from penstock.wire.fields import Fields
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import DEFAULT_VHOST
-from penstock.wire.flight.fields import Fields
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
@@ -42,12 +42,6 @@ class MessageActions:
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
         self.table: Table = {
-            "pause": Action(
-                self._pause,
-                "queue, until or wait (microseconds): deliver nothing before; without them, for good",
-                TENDS,
-            ),
-            "resume": Action(self._resume, "queue: deliver again", TENDS),
             "explain": Action(
                 self._explain, "queue, bookmark: why it, or one message, is not delivered now", _explaining
             ),
@@ -65,32 +59,6 @@ class MessageActions:
         }
 
     # -- a queue
-
-    def _pause(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
-        until, wait = f.optional_count("until", 1, 1 << 61), f.optional_count("wait", 1, 1 << 61)
-        f.finish()
-
-        def work() -> Reply:
-            engine = self._usable()
-            now = engine.now()
-            queue = engine.core.queue(vhost, name)
-            at = until if wait is None else now.wall + wait
-            engine.core.pause_queue(now, queue, at, by=caller.user)
-            return {"queue": name, "paused": True, "paused_until": None if at is None else at / 1e6}
-
-        return self._handover.call(work, caller.gone)
-
-    def _resume(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
-        f.finish()
-
-        def work() -> Reply:
-            engine = self._usable()
-            queue = engine.core.queue(vhost, name)
-            return {"queue": name, "was_paused": engine.core.resume_queue(engine.now(), queue, by=caller.user)}
-
-        return self._handover.call(work, caller.gone)
 
     def _explain(self, caller: Caller, f: Fields) -> Reply:
         name, vhost, text = (

@@ -10,7 +10,7 @@ from penstock.records.rights import REPORTS, WATCHES
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.pipelines import PIPELINES_MOST
-from penstock.wire.flight.fields import Fields
+from penstock.wire.fields import Fields
 
 if TYPE_CHECKING:
     from penstock.server.pipelines import PipelineReports

@@ -16,7 +16,7 @@ from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.streams.planning import Planner, Question
 from penstock.server.streams.standing import facts
 from penstock.units import format_duration
-from penstock.wire.flight.fields import LSN_MAX, Fields
+from penstock.wire.fields import LSN_MAX, Fields
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:

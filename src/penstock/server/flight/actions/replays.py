@@ -9,7 +9,7 @@ from penstock.records.rights import LOGIN
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.replaying.pace import parse_rate
-from penstock.wire.flight.fields import Fields
+from penstock.wire.fields import Fields
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover

@@ -26,9 +26,9 @@ from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, alike, chunk_publishes, chunks_of
 from penstock.server.flight.sinks.dropping import Dropping, texts
 from penstock.server.flight.sinks.stages import Found, anybodys, parts_of, stage_publishes
+from penstock.wire.fields import NUMBER_MOST, Fields
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.commands import DEFAULT_VHOST
-from penstock.wire.flight.fields import NUMBER_MOST, Fields
 
 if TYPE_CHECKING:
     from penstock.core.commands.sinks import Drop

@@ -11,7 +11,7 @@ from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.logins import host_and_port
 from penstock.server.users import is_loopback
-from penstock.wire.flight.fields import Fields
+from penstock.wire.fields import Fields
 
 if TYPE_CHECKING:
     from penstock.server.bulk.upkeep import Upkeep

@@ -15,7 +15,7 @@ from penstock.core.commands.subscription import Subscription
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
-from penstock.wire.flight.fields import Fields, nearest, read_json
+from penstock.wire.fields import Fields, nearest, read_json
 from penstock.wire.flight.received import Received, columns_of
 from penstock.wire.flight.tickets import BACKLOG_MOST, TEXT_LIMIT
 

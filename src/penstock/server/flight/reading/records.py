@@ -35,9 +35,9 @@ from penstock.server.flight.reading.outlet import Piece
 from penstock.server.sow.query import Counts, Query, keys_of, run
 from penstock.server.sow.removing import Removal, numbers_of, steps
 from penstock.units import format_duration
+from penstock.wire.fields import Fields
 from penstock.wire.flight.codec import constant, present, text_column
 from penstock.wire.flight.commands import DEFAULT_VHOST, Sow
-from penstock.wire.flight.fields import Fields
 from penstock.wire.flight.schemas import RECORDS, RECORDS_DEFAULT, select
 from penstock.wire.flight.tickets import TEXT_LIMIT
 

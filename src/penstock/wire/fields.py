@@ -1,13 +1,16 @@
-"""Reading a stranger's JSON object field by field: types, ranges, unknown names.
+"""Reading a stranger's JSON object field by field: types, ranges, defaults, unknown names, for every door.
 
-Owns the wording of what is wrong with a command.  Refuses to know any command.
+Owns the wording of what is wrong with a value: its field, the value, what is allowed.  `Fields` reads commands of our
+own, `Lenient` what tools of RabbitMQ send.  A list of `Field` declares what an operation takes, and `Fields.read` reads
+all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import cast
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import orjson
 
@@ -24,6 +27,55 @@ LSN_MAX = 2**53 - 1
 
 NUMBER_MOST = 2**63 - 1
 """The highest batch of a sink's: writers with numbers of their own may count in nanoseconds."""
+
+
+DEPTH_MOST = 32
+"""Objects and lists inside each other: as many as an AMQP table may have."""
+
+
+class Field(NamedTuple):
+    """One declared argument: what it is called, its kind, its bounds, and what it is where nobody gives it."""
+
+    name: str
+    kind: Literal["name", "text", "count", "flag", "duration", "table", "texts", "value"]
+    default: Any = None
+    low: int = 0
+    high: int = LSN_MAX  # of a number; of a text its bytes, of a list its length
+    needed: bool = False  # it must be there
+
+
+def name(of: str, most: int = NAME_LIMIT) -> Field:
+    """A text that must be there and not be empty."""
+    return Field(of, "name", high=most, needed=True)
+
+
+def text(of: str, default: str | None = None, most: int = NAME_LIMIT, *, needed: bool = False) -> Field:
+    """A text of so many bytes."""
+    return Field(of, "text", default, high=most, needed=needed)
+
+
+def count(of: str, low: int = 0, high: int = LSN_MAX, default: int | None = None, *, needed: bool = False) -> Field:
+    """A whole number in a range."""
+    return Field(of, "count", default, low, high, needed)
+
+
+def flag(of: str, default: bool | None = False) -> Field:
+    """True or false."""
+    return Field(of, "flag", default)
+
+
+def table(of: str) -> Field:
+    """An object; empty when absent."""
+    return Field(of, "table", MappingProxyType({}))
+
+
+def texts(of: str, most: int) -> Field:
+    """A list of texts, or None when absent."""
+    return Field(of, "texts", high=most)
+
+
+VHOST = text("vhost", "/")
+"""The vhost that an operation works in."""
 
 
 def read_json(data: bytes, what: str) -> dict[str, object]:
@@ -75,9 +127,18 @@ class Fields:
         """Whether the field was given."""
         return self._left.get(name) is not None
 
+    @property
+    def place(self) -> str:
+        """What a sentence about a field begins with."""
+        return f"{self.where}: "
+
     def bad(self, name: str, value: object, wanted: str) -> InvalidArgument:
         """The error for a value that is not what was wanted."""
-        return InvalidArgument(f"{self.where}: {name} is {shown(value)}, not {wanted}")
+        return InvalidArgument(f"{self.place}{name} is {shown(value)}, not {wanted}")
+
+    def missing(self, name: str) -> InvalidArgument:
+        """The error for a field that must be there."""
+        return InvalidArgument(f"{self.place}{name} is missing")
 
     def optional_text(self, name: str, limit: int = NAME_LIMIT) -> str | None:
         """Text of at most `limit` bytes, or None when absent."""
@@ -122,7 +183,7 @@ class Fields:
         """A whole number that must be there."""
         value = self.optional_count(name, low, high)
         if value is None:
-            raise InvalidArgument(f"{self.where}: {name} is missing")
+            raise self.missing(name)
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -213,6 +274,37 @@ class Fields:
         several = cast("list[object]", value) if isinstance(value, list) else [] if value is None else [value]
         return [Fields.of(f"{self.where}: {name}", one) for one in several]
 
+    def read(self, declared: Sequence[Field]) -> dict[str, Any]:
+        """What an operation takes, by name; whatever else was given is refused."""
+        found = {one.name: self.one(one) for one in declared}
+        self.finish()
+        return found
+
+    def one(self, field: Field) -> Any:
+        """The value of one declared field."""
+        if not self.has(field.name) and field.kind not in ("name", "table"):
+            self._take(field.name)
+            if field.needed:
+                raise self.missing(field.name)
+            return field.default
+        match field.kind:
+            case "name":
+                return self.name(field.name, field.high)
+            case "text":
+                return self.optional_text(field.name, field.high)
+            case "count":
+                return self.optional_count(field.name, field.low, field.high)
+            case "flag":
+                return self.flag(field.name)
+            case "duration":
+                return self.duration(field.name, 0)
+            case "table":
+                return self.table(field.name)
+            case "texts":
+                return self.texts(field.name, field.high)
+            case "value":
+                return self._take(field.name)
+
     def rest(self) -> dict[str, object]:
         """Everything that was not taken."""
         left, self._left = self._left, {}
@@ -222,6 +314,144 @@ class Fields:
         """Refuse fields that nobody asked for."""
         for name in self._left:
             raise InvalidArgument(f"{self.where}: unknown field {name!r}{nearest(name, self._asked)}")
+
+
+class Lenient(Fields):
+    """The same as tools of RabbitMQ send it: numbers and truths may be text, what a path does not know is passed over.
+
+    Fields may be read again and again; null is as absent.
+    """
+
+    def __init__(self, values: Mapping[str, object], where: str = "") -> None:
+        """where: what a sentence about a field begins with."""
+        super().__init__(where, values)
+        self.values = values
+
+    def holding(self, values: Mapping[str, object]) -> Self:
+        """Other values, at the same place."""
+        return type(self)(values, self.where)
+
+    def told(self, reason: str) -> str:
+        """A reason with the place of these fields before it."""
+        return reason if not self.where or reason.startswith(self.where) else f"{self.where}{reason}"
+
+    @property
+    def place(self) -> str:
+        """As it was given."""
+        return self.where
+
+    def _take(self, name: str) -> object:
+        return self.values.get(name)
+
+    def only(self, *known: str) -> Self:
+        """These fields, and none besides: a path of our own, where a misspelled one would do something else."""
+        for name in self.values:
+            if name not in known:
+                allowed = f"not one of {', '.join(known)}" if known else "and none is known here"
+                raise InvalidArgument(f"unknown field {name!r}, {allowed}")
+        return self
+
+    def finish(self) -> None:
+        """Nothing is refused."""
+
+    def optional_text(self, name: str, limit: int = NAME_LIMIT) -> str | None:
+        """A text however long, or None when absent."""
+        value = self._take(name)
+        if value is not None and not isinstance(value, str):
+            raise self.bad(name, value, "a text")
+        return value
+
+    def text(self, name: str, default: str | None = None, limit: int = NAME_LIMIT) -> str:
+        """A text; without a default it must be there."""
+        value = self.optional_text(name)
+        if value is None and default is None:
+            raise self.missing(name)
+        return value if value is not None else default or ""
+
+    def choice(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
+        """One of some texts."""
+        value = self.text(name, default)
+        if value not in allowed:
+            raise self.bad(name, value, f"one of {', '.join(allowed)}")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false, or the same as text."""
+        value = self._take(name)
+        return value == "true" if value in ("true", "false") else super().flag(name, default)
+
+    def optional_count(self, name: str, low: int = 0, high: int = LSN_MAX) -> int | None:
+        """A whole number in a range, or the same as text; None when absent."""
+        value = number = self._take(name)
+        if isinstance(value, str) and len(value) < 20 and value.removeprefix("-").isdecimal() and value.isascii():
+            number = int(value)
+        if number is None:
+            return None
+        if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+            raise self.bad(name, value, f"a whole number from {low} to {high}")
+        return number
+
+    def table(self, name: str) -> dict[str, object]:
+        """An object; an absent one, and the empty list that some tools send, are empty."""
+        value = self._take(name)
+        if value is None or value == []:
+            return {}
+        if not isinstance(value, dict):
+            raise self.bad(name, value, "an object")
+        return cast("dict[str, object]", self.shallow(name, cast("object", value)))
+
+    def shallow(self, name: str, value: object) -> object:
+        """A value that nests no deeper than an AMQP table may."""
+        if too_deep(value, DEPTH_MOST):
+            raise InvalidArgument(f"{self.where}{name} nests deeper than {DEPTH_MOST}")
+        return value
+
+    def items(self, name: str) -> list[Self]:
+        """The objects of a list; an absent one is empty."""
+        value = self._take(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.bad(name, value, "a list")
+        found = list[Self]()
+        for place, item in enumerate(cast("list[object]", value)):
+            if not isinstance(item, dict):
+                raise InvalidArgument(f"{self.where}{name}[{place}] is {kind_of(item)}, not an object")
+            found.append(type(self)(cast("dict[str, object]", item), f"{self.where}{name}[{place}]: "))
+        return found
+
+
+_KINDS = {
+    "bool": "true or false",
+    "int": "a number",
+    "float": "a number",
+    "str": "a text",
+    "list": "a list",
+    "dict": "an object",
+}
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls it, for a person."""
+    return _KINDS.get(type(value).__name__, "null")
+
+
+def too_deep(value: object, left: int) -> bool:
+    """Whether objects and lists nest deeper than `left`."""
+    if not isinstance(value, (dict, list)):
+        return False
+    if left == 0:
+        return True
+    inner = cast("dict[str, object] | list[object]", value)
+    return any(too_deep(one, left - 1) for one in (inner.values() if isinstance(inner, dict) else inner))
+
+
+def short(text: str, what: str) -> str:
+    """A name or key as AMQP can carry it.  InvalidArgument names `what`."""
+    size = len(text.encode())
+    if size > NAME_LIMIT:
+        raise InvalidArgument(f"{what} has {size} bytes, {NAME_LIMIT} are allowed")
+    return text
 
 
 def write_json(value: object, where: str) -> bytes:

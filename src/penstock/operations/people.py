@@ -1,0 +1,302 @@
+"""Users and what they may do, at run time.  All of it is for administrators, and on disk before it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
+from penstock.operations.operation import RABBITMQ, Answer, Operation
+from penstock.records.password_hashes import ARGON2ID, SHA256, check_hash
+from penstock.records.rights import ADMINISTERS, LOGIN
+from penstock.server.accounts import Account, Permission, TopicPermission
+from penstock.server.passwords import Kept, hash_password, keep
+from penstock.server.permissions import ALL, Permitted, check_pattern
+from penstock.wire.fields import VHOST, flag, name, text, texts
+
+if TYPE_CHECKING:
+    from penstock.operations.house import House
+    from penstock.server.access import Who
+    from penstock.server.accounts import Accounts
+
+TAGS_MOST = 100
+
+PASSWORD_MOST = 4096
+
+
+def expect(new: bool | None, there: bool, what: str) -> None:
+    """PreconditionFailed or NotFound unless something is new, or is there, as was asked."""
+    if new is True and there:
+        raise PreconditionFailed(f"{what} is there already")
+    if new is False and not there:
+        raise NotFound(f"no {what}")
+
+
+def _changeable(house: House, user: str) -> None:
+    if user in house.accounts.fixed_users:
+        raise InvalidArgument(f"user '{user}' is one of the settings file: change it there")
+
+
+# -- users
+
+
+def users(house: House, who: Who, hashes: bool = False) -> Iterator[dict[str, object]]:
+    """Those of the settings, of whom no hash is shown, then those of run time."""
+    limits, accounts = house.accounts.limits_of_users(), list(house.accounts.users.values())
+    found = [(name, Kept("", SHA256), house.users.tags(name)) for name in house.users.fixed()]
+    for user, password, tags in (*found, *((one.name, one.password, one.tags) for one in accounts)):
+        kept = {"password_hash": password.text, "hashing_algorithm": password.algorithm} if hashes else {}
+        yield {"name": user, **kept, "tags": list(tags), "limits": limits.get(user, {})}
+
+
+async def set_user(
+    house: House, who: Who, user: str, new: bool | None, password: str | None, password_hash: str | None,
+    hashing_algorithm: str | None, tags: Sequence[str] | None,
+) -> Answer:  # fmt: skip
+    """Make or change.  Without a password or hash a new user has none, and another keeps his."""
+    if tags is not None and not all(tags):
+        raise InvalidArgument("user_set: tags holds an empty one")
+    known = house.users.known(user)
+    expect(new, known, f"user '{user}'")
+    given = tuple(dict.fromkeys(house.users.tags(user) if tags is None else tags))
+    _changeable(house, user)
+    if "impersonator" in given:
+        raise InvalidArgument("the tag 'impersonator' is not supported in this version")
+    account = Account(user, await _password(house, user, password, password_hash, hashing_algorithm), given)
+    keeps = known and user not in house.accounts.users  # guest, who could use every vhost
+
+    def work(accounts: Accounts) -> None:
+        accounts.users[user] = account
+        accounts.removed.discard(user)
+        if keeps:
+            for vhost in accounts.vhosts:
+                accounts.permissions[user, vhost] = Permission(user, vhost, ALL, ALL, ALL)
+
+    await house.change(work)
+    return {"user": user, "new": not known}
+
+
+async def _password(
+    house: House, user: str, password: str | None, password_hash: str | None, algorithm: str | None
+) -> Kept:
+    """What is kept of what is given, or was kept before."""
+    if password is not None and password_hash is not None:
+        raise InvalidArgument("there is both a password and a password_hash")
+    if algorithm is not None:
+        check_hash("", algorithm)
+    if password is not None:
+        return await asyncio.to_thread(keep, password)  # whatever algorithm is asked for: none is safer
+    if password_hash is not None:
+        check_hash(password_hash, algorithm or SHA256)
+        return Kept(password_hash, algorithm or SHA256)
+    present = house.accounts.users.get(user)
+    if present is not None:
+        return present.password
+    if house.users.known(user):
+        raise InvalidArgument(f"user '{user}' is there by default: say which password it is to have")
+    return Kept("", ARGON2ID)
+
+
+async def delete_users(house: House, who: Who, users: Sequence[str]) -> Answer:
+    """All of them, with their permissions, or none.  Their connections close."""
+    for user in users:
+        _changeable(house, user)
+        if not house.users.known(user):
+            raise NotFound(f"no user '{user}'")
+    default = {user for user in users if user in house.users.fixed()}
+
+    def work(accounts: Accounts) -> None:
+        for user in users:
+            accounts.forget_user(user)
+        accounts.removed |= default | {user for user in users if user == "guest" and not accounts.fixed_users}
+
+    await house.change(work)
+    for user in users:
+        house.hang_up(f"user '{user}' was deleted", users=(user,))
+    return {"users": list(users)}
+
+
+async def delete_user(house: House, who: Who, user: str) -> Answer:
+    """One of them."""
+    await delete_users(house, who, [user])
+    return {"user": user}
+
+
+def hash_of(house: House, who: Who, password: str) -> Answer:
+    """A password as definitions have it, with new salt."""
+    return {"ok": hash_password(password)}
+
+
+# -- permissions
+
+
+def permissions(house: House, who: Who, user: str | None, vhost: str | None) -> Iterator[dict[str, object]]:
+    """Users of the settings may open every vhost; what else they may do entitlements say."""
+    accounts = house.accounts
+    fixed = (Permission(name, where, ALL, ALL, ALL) for name in house.users.fixed() for where in list(accounts.vhosts))
+    for one in (*fixed, *accounts.permissions.values()):
+        if user in {None, one.user} and vhost in {None, one.vhost}:
+            yield {
+                "user": one.user, "vhost": one.vhost, "configure": one.configure, "write": one.write, "read": one.read,
+            }  # fmt: skip
+
+
+def _known(house: House, user: str, vhost: str) -> None:
+    if vhost not in house.accounts.vhosts or not house.users.known(user):
+        raise NotFound(f"no user '{user}', or no vhost '{vhost}'")
+
+
+def _owned(house: House, user: str) -> None:
+    """InvalidArgument for a user who may do everything since he is of the settings, or there by default."""
+    if user not in house.accounts.users:
+        _changeable(house, user)
+        raise InvalidArgument(f"user '{user}' is there by default: give it a password of its own first")
+
+
+async def set_permission(
+    house: House, who: Who, user: str, vhost: str, configure: str, write: str, read: str
+) -> Answer:
+    """Three regular expressions over names; an empty one allows nothing."""
+    _known(house, user, vhost)
+    for kind, pattern in (("configure", configure), ("write", write), ("read", read)):
+        check_pattern(kind, pattern)
+    told = {"user": user, "vhost": vhost}
+    if user not in house.accounts.users and (configure, write, read) == (ALL, ALL, ALL):
+        return {**told, "new": False}  # so it is
+    _owned(house, user)
+    fresh = (user, vhost) not in house.accounts.permissions
+
+    def work(accounts: Accounts) -> None:
+        accounts.permissions[user, vhost] = Permission(user, vhost, configure, write, read)
+
+    await house.change(work)
+    house.renew(user)
+    return {**told, "new": fresh}
+
+
+async def delete_permission(house: House, who: Who, user: str, vhost: str) -> Answer:
+    """The user may not open the vhost any more; connections that have done so stay, and may do nothing there."""
+    missing = NotFound(f"user '{user}' has no permission in vhost '{vhost}'")
+    if vhost not in house.accounts.vhosts or not house.users.known(user):
+        raise missing
+    _owned(house, user)
+    if (user, vhost) not in house.accounts.permissions:
+        raise missing
+
+    def work(accounts: Accounts) -> None:
+        del accounts.permissions[user, vhost]
+
+    await house.change(work)
+    house.renew(user)
+    return {"user": user, "vhost": vhost}
+
+
+# -- topic permissions
+
+
+def topic_permissions(house: House, who: Who, user: str | None, vhost: str | None) -> Iterator[dict[str, object]]:
+    """Of users of run time; others have none."""
+    for one in list(house.accounts.topic_permissions.values()):
+        if user in {None, one.user} and vhost in {None, one.vhost}:
+            yield {
+                "user": one.user, "vhost": one.vhost, "exchange": one.exchange, "write": one.write, "read": one.read,
+            }  # fmt: skip
+
+
+async def set_topic_permission(
+    house: House, who: Who, user: str, vhost: str, exchange: str, write: str, read: str
+) -> Answer:
+    """Two regular expressions over routing keys, beside the permission for the vhost."""
+    _known(house, user, vhost)
+    for kind, pattern in (("write", write), ("read", read)):
+        check_pattern(kind, pattern)
+    told = {"user": user, "vhost": vhost, "exchange": exchange}
+    if user not in house.accounts.users and (write, read) == (ALL, ALL):
+        return {**told, "new": False}  # so it is
+    _owned(house, user)
+    if not isinstance(house.users.rights(user), Permitted):
+        raise InvalidArgument("where entitlements are configured, these say who may read and write which topics")
+    fresh = (user, vhost, exchange) not in house.accounts.topic_permissions
+
+    def work(accounts: Accounts) -> None:
+        accounts.topic_permissions[user, vhost, exchange] = TopicPermission(user, vhost, exchange, write, read)
+
+    await house.change(work)
+    house.renew(user)
+    return {**told, "new": fresh}
+
+
+async def delete_topic_permissions(house: House, who: Who, user: str, vhost: str) -> Answer:
+    """Those of a user in a vhost, if there are any."""
+    _known(house, user, vhost)
+
+    def work(accounts: Accounts) -> None:
+        for key in [key for key in accounts.topic_permissions if key[:2] == (user, vhost)]:
+            del accounts.topic_permissions[key]
+
+    await house.change(work)
+    house.renew(user)
+    return {"user": user, "vhost": vhost}
+
+
+_USER = name("user")
+
+USERS = Operation(
+    "users", users, "list", "every user with tags and limits", ADMINISTERS, key="users", sdk="users", cli="user list"
+)
+SET_USER = Operation(
+    "user_set", set_user, "change", "user, password, password_hash, hashing_algorithm, tags, new: make or change",
+    ADMINISTERS,
+    (_USER, flag("new", None), text("password", most=PASSWORD_MOST), text("password_hash"), text("hashing_algorithm"),
+     texts("tags", TAGS_MOST)),
+    sdk="add_user", cli="user add",
+)  # fmt: skip
+DELETE_USER = Operation(
+    "user_delete", delete_user, "change", "user: with permissions and connections", ADMINISTERS, (_USER,),
+    sdk="delete_user", cli="user delete",
+)  # fmt: skip
+DELETE_USERS = Operation(
+    "users_delete", delete_users, "change", "users: all of them, or none", ADMINISTERS, (texts("users", 10_000),),
+    action=False, missing=RABBITMQ,
+)  # fmt: skip
+HASH_PASSWORD = Operation(
+    "hash_password",
+    hash_of,
+    "look",
+    "password: as definitions have it",
+    LOGIN,
+    (text("password"),),
+    action=False,
+    missing=RABBITMQ,
+)
+PERMISSIONS = Operation(
+    "permissions", permissions, "list", "user, vhost: what users may do in which vhosts", ADMINISTERS,
+    (text("user"), text("vhost")), key="permissions", sdk="permissions", cli="user list-permissions",
+)  # fmt: skip
+SET_PERMISSION = Operation(
+    "permission_set", set_permission, "change", "user, vhost, configure, write, read: three regular expressions",
+    ADMINISTERS, (_USER, VHOST, text("configure", ""), text("write", ""), text("read", "")),
+    sdk="set_permissions", cli="user set-permissions",
+)  # fmt: skip
+DELETE_PERMISSION = Operation(
+    "permission_delete", delete_permission, "change", "user, vhost: the user may not open it any more", ADMINISTERS,
+    (_USER, VHOST), sdk="clear_permissions", cli="user clear-permissions",
+)  # fmt: skip
+TOPIC_PERMISSIONS = Operation(
+    "topic_permissions", topic_permissions, "list", "user, vhost: what users may do with routing keys", ADMINISTERS,
+    (text("user"), text("vhost")), key="topic_permissions", action=False, missing=RABBITMQ,
+)  # fmt: skip
+SET_TOPIC_PERMISSION = Operation(
+    "topic_permission_set", set_topic_permission, "change", "user, vhost, exchange, write, read", ADMINISTERS,
+    (_USER, VHOST, text("exchange", ""), text("write", ""), text("read", "")), action=False, missing=RABBITMQ,
+)  # fmt: skip
+DELETE_TOPIC_PERMISSIONS = Operation(
+    "topic_permission_delete", delete_topic_permissions, "change", "user, vhost: all of them", ADMINISTERS,
+    (_USER, VHOST), action=False, missing=RABBITMQ,
+)  # fmt: skip
+
+ROWS = (
+    USERS, SET_USER, DELETE_USER, DELETE_USERS, HASH_PASSWORD, PERMISSIONS, SET_PERMISSION, DELETE_PERMISSION,
+    TOPIC_PERMISSIONS, SET_TOPIC_PERMISSION, DELETE_TOPIC_PERMISSIONS,
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""The server as a whole: who is connected, how it is, and that it runs empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.operations.operation import Answer, Operation
+from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, MONITORING
+from penstock.wire.fields import flag, shown, text
+
+if TYPE_CHECKING:
+    from penstock.operations.house import House
+    from penstock.server.access import Who
+
+REASON_MOST = 200
+
+
+def connections(house: House, who: Who, user: str | None) -> Iterator[dict[str, object]]:
+    """Of all vhosts, those of a user or of everybody; without a tag for more one's own."""
+    mine = None if MONITORING.holds(who.tags) else who.user
+    if mine is None or user in {None, mine}:
+        yield from house.connections(user or mine)
+
+
+async def close_connection(house: House, who: Who, connection: str | None, user: str | None, reason: str) -> Answer:
+    """One, or all of a user, with code 320; those of others take the tag administrator."""
+    if (connection is None) == (user is None):
+        raise InvalidArgument(f"connection_close: connection is {shown(connection)}, not one of connection and user")
+    whole = ADMINISTRATOR.holds(who.tags)
+    if user not in {None, who.user} and not whole:
+        raise AccessRefused(
+            f"user '{who.user}' closes his own connections; those of others take the tag {ADMINISTRATOR.name!r}"
+        )
+    found = house.connections(user if user is not None or whole else who.user)
+    names = [str(one["name"]) for one in found if connection in {None, one["name"]}]
+    if connection is not None and not names:
+        raise NotFound(f"no connection '{connection}'")
+    for one in names:
+        house.close(one, reason)
+    return {"closed": names}
+
+
+def drain(house: House, who: Who, undo: bool, look: bool) -> Answer:
+    """Take no new messages and consumers, and grant nothing; or go on, or only look.  The answer is what is left."""
+    core = house.core
+    if not look and core.draining == undo:
+        core.drain(house.now(), not undo)
+        house.unblock()
+    leased = [queue.leased for queue in core.queues() if queue.leased]
+    return {
+        "draining": core.draining,
+        "empty": core.draining and not leased,
+        "leased": sum(leased),
+        "queues": len(leased),  # that have leases
+        "connections": house.open_connections,
+    }
+
+
+def overview(house: House, who: Who) -> Answer:
+    """Health, memory, log, and what went through."""
+    return house.overview()
+
+
+_HERE = "RabbitMQ has no such path, and of ours the overview and the metrics say the same"
+
+CONNECTIONS = Operation(
+    "connections", connections, "list", "user: open AMQP connections of all vhosts, or those of a user", LOGIN,
+    (text("user"),), key="connections", sdk="connections", cli="connection list",
+)  # fmt: skip
+CLOSE_CONNECTION = Operation(
+    "connection_close", close_connection, "change",
+    "connection or user, reason: close one, or all of a user, with code 320", LOGIN,
+    (text("connection"), text("user"), text("reason", "closed by an operator", REASON_MOST)),
+    sdk="close_connection", cli="connection close",
+)  # fmt: skip
+DRAIN = Operation(
+    "drain", drain, "decide", "undo, look: take no new messages and consumers, and grant nothing; what is left",
+    ADMINISTERS, (flag("undo"), flag("look")), sdk="drain", cli="drain", missing=_HERE,
+)  # fmt: skip
+OVERVIEW = Operation(
+    "overview", overview, "look", "health, connections, memory and log, and what went through", LOGIN,
+    sdk="overview", cli="top", missing=_HERE,
+)  # fmt: skip
+
+ROWS = (CONNECTIONS, CLOSE_CONNECTION, DRAIN, OVERVIEW)

@@ -1,0 +1,220 @@
+"""Exchanges and bindings: what routes messages; and topics that keep what no queue takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
+from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.operations.operation import Answer, Operation
+from penstock.records.rights import SEES, TENDS, USES, uses
+from penstock.server.entitlements import exchange_needs
+from penstock.wire.fields import VHOST, flag, name, shown, table, text
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.core.state.durable import Binding, ExchangeState
+    from penstock.operations.house import House
+    from penstock.server.access import Who
+
+# -- exchanges
+
+
+def exchanges(house: House, who: Who, vhost: str | None, exchange: str | None = None) -> Iterator[dict[str, object]]:
+    """Of one vhost or of all: the predeclared ones, then those that were declared.  exchange: those of this name."""
+    for one in list(house.accounts.vhosts) if vhost is None else [vhost]:
+        for called, state in PREDECLARED.items():
+            if exchange in {None, called}:
+                yield _exchange(one, called, state)
+    for (one, called), state in list(house.core.topology.exchanges.items()):
+        if vhost in {None, one} and exchange in {None, called}:
+            yield _exchange(one, called, state)
+
+
+def _exchange(vhost: str, exchange: str, state: ExchangeState) -> dict[str, object]:
+    return {
+        "name": exchange,
+        "vhost": vhost,
+        "type": state.type,
+        "durable": state.durable,
+        "auto_delete": state.auto_delete,
+        "internal": state.internal,
+        "arguments": state.arguments,
+    }
+
+
+def declare_exchange(
+    house: House, who: Who, exchange: str, vhost: str, type: str, durable: bool, auto_delete: bool, internal: bool,
+    arguments: Mapping[str, object],
+) -> Answer:  # fmt: skip
+    """Make an exchange, or find an equal one."""
+    if who.rights is not None:
+        needs = exchange_needs(exchange, arguments.get("alternate-exchange"))
+        who.rights.configure("declaring an exchange", vhost, needs)
+    fresh = house.core.topology.exchange(vhost, exchange) is None
+    house.core.declare_exchange(
+        house.now(), vhost, exchange, type, durable=durable, auto_delete=auto_delete, internal=internal,
+        arguments=arguments, passive=False,
+    )  # fmt: skip
+    return {"exchange": exchange, "new": fresh}
+
+
+def delete_exchange(house: House, who: Who, exchange: str, vhost: str, if_unused: bool, there: bool = False) -> Answer:
+    """With its bindings.  there: NotFound for one that is not."""
+    if there and house.core.topology.exchange(vhost, exchange) is None:
+        raise NotFound(f"no exchange '{exchange}' in vhost '{vhost}'")
+    house.core.delete_exchange(house.now(), vhost, exchange, if_unused=if_unused)
+    return {"exchange": exchange}
+
+
+# -- bindings
+
+
+def bindings(
+    house: House,
+    who: Who,
+    vhost: str | None,
+    queue: str | None,
+    source: str | None,
+    destination: str | None,
+    between: bool = False,
+) -> Iterable[dict[str, object]]:
+    """Of a queue, those that begin or end at an exchange, those between two, or all of one vhost or of all.
+
+    Those of the default exchange, which every queue has, too.  between: of several ends.  Raises NotFound.
+    """
+    topology = house.core.topology
+    if not between and [queue, source, destination].count(None) < 2:
+        raise InvalidArgument(f"bindings: queue is {shown(queue)}, not the only one of queue, source and destination")
+    if vhost is None or (queue is source is destination is None):
+        by_default = (
+            _default_binding(one) for one in house.core.queues() if vhost in {None, one.vhost} and _plain(one)
+        )
+        routed = ((of, some) for (of, _), some in list(topology.by_source.items()))
+        return chain(by_default, (_binding(one) for of, some in routed if vhost in {None, of} for one in list(some)))
+    for exchange in (source, destination):
+        if exchange is not None and topology.exchange(vhost, exchange) is None:
+            raise NotFound("Not Found" if between else f"no exchange '{exchange}' in vhost '{vhost}'")
+    if queue is not None:
+        found = house.core.queue(vhost, queue)
+        if who.rights is not None and not who.rights.sees_queue(vhost, queue):
+            raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
+        own = [_default_binding(found)] if _plain(found) and source in {None, DEFAULT} else []
+        ends = topology.bindings_to(vhost, "queue", queue)
+        return [*own, *(_binding(one) for one in ends if source in {None, one.source})]
+    if destination is not None:
+        ends = topology.bindings_to(vhost, "exchange", destination)
+        return [_binding(one) for one in ends if source in {None, one.source}]
+    if source == DEFAULT:
+        return (_default_binding(one) for one in house.core.queues() if one.vhost == vhost and _plain(one))
+    return map(_binding, list(topology.bindings_from(vhost, source or "")))
+
+
+def _plain(queue: Queue) -> bool:
+    """Whether it sees its own name in the default exchange."""
+    return not queue.settings.underlying_topic and queue.settings.exchange == DEFAULT
+
+
+def _default_binding(queue: Queue) -> dict[str, object]:
+    return {
+        "source": DEFAULT,
+        "vhost": queue.vhost,
+        "destination": queue.name,
+        "destination_type": "queue",
+        "routing_key": queue.name,
+        "arguments": {},
+    }
+
+
+def _binding(binding: Binding) -> dict[str, object]:
+    return {
+        "source": binding.source,
+        "vhost": binding.vhost,
+        "destination": binding.destination,
+        "destination_type": binding.destination_type,
+        "routing_key": binding.key,
+        "arguments": table_of(binding.arguments),
+    }
+
+
+def bind(
+    house: House, who: Who, exchange: str, vhost: str, destination: str | None, queue: str | None, key: str,
+    arguments: Mapping[str, object],
+) -> Answer:  # fmt: skip
+    """Let a queue, or an exchange, take what another exchange routes by this key; the same twice is one."""
+    kind, end = _end(house, who, "bind", exchange, vhost, destination, queue, key)
+    if kind == "queue":
+        house.core.queue(vhost, end)
+    house.core.bind(house.now(), vhost, exchange, end, kind, key, arguments)
+    return {kind: end}
+
+
+def unbind(
+    house: House, who: Who, exchange: str, vhost: str, destination: str | None, queue: str | None, key: str,
+    arguments: Mapping[str, object],
+) -> Answer:  # fmt: skip
+    """What it has routed stays where it is."""
+    kind, end = _end(house, who, "unbind", exchange, vhost, destination, queue, key)
+    if exchange == DEFAULT:
+        raise AccessRefused("operation not permitted on the default exchange")
+    house.core.unbind(house.now(), vhost, exchange, end, kind, key, arguments)
+    return {kind: end}
+
+
+def _end(
+    house: House, who: Who, what: str, source: str, vhost: str, destination: str | None, queue: str | None, key: str
+) -> tuple[str, str]:
+    """Kind and name of what takes.  AccessRefused unless the user may bind it to this exchange with this key."""
+    kind, end = ("queue", queue) if destination is None else ("exchange", destination)
+    if end is None:
+        raise InvalidArgument(f"{what}: queue is missing")
+    if who.rights is not None:
+        who.rights.configure("binding", vhost, [("write", kind, end), ("read", "exchange", source)])
+        who.rights.binds(house.core, vhost, source, key)
+    return kind, end
+
+
+# -- topics
+
+
+def declare_topic(house: House, who: Who, topic: str, exchange: str, vhost: str) -> Answer:
+    """Keep what is published to it and no queue takes."""
+    house.core.declare_topic(house.now(), vhost, exchange, topic)
+    return {"topic": topic}
+
+
+_BOUND = (name("exchange"), VHOST, text("destination"), text("queue"), text("key", ""), table("arguments"))
+_EXCHANGE = uses(("configure", "exchange", "exchange"))
+
+EXCHANGES = Operation(
+    "exchanges", exchanges, "list", "the exchanges of a vhost, those that are always there first", SEES, (VHOST,),
+    key="exchanges", sdk="exchanges", cli="exchange list",
+)  # fmt: skip
+DECLARE_EXCHANGE = Operation(
+    "declare_exchange", declare_exchange, "decide", "exchange, type, durable, auto_delete, internal", USES,
+    (name("exchange"), VHOST, text("type", "direct"), flag("durable", True), flag("auto_delete"), flag("internal"),
+     table("arguments")),
+    sdk="declare_exchange", cli="exchange declare",
+)  # fmt: skip
+DELETE_EXCHANGE = Operation(
+    "delete_exchange", delete_exchange, "decide", "exchange, if_unused", _EXCHANGE,
+    (name("exchange"), VHOST, flag("if_unused")), sdk="delete_exchange", cli="exchange delete",
+)  # fmt: skip
+BINDINGS = Operation(
+    "bindings", bindings, "list", "queue, source or destination: the bindings of a vhost, a queue or an exchange", SEES,
+    (VHOST, text("queue"), text("source"), text("destination")), key="bindings", sdk="bindings", cli="binding list",
+)  # fmt: skip
+BIND = Operation(
+    "bind", bind, "decide", "exchange, queue or destination (an exchange), key, arguments", USES, _BOUND,
+    sdk="bind", cli="binding declare",
+)  # fmt: skip
+UNBIND = Operation("unbind", unbind, "decide", "the same", USES, _BOUND, sdk="unbind", cli="binding delete")
+DECLARE_TOPIC = Operation(
+    "declare_topic", declare_topic, "decide", "topic, exchange: keep what no queue takes", TENDS,
+    (name("topic"), text("exchange", ""), VHOST), sdk="declare_topic",
+    missing="the settings file, and definitions, declare topics",
+)  # fmt: skip
+
+ROWS = (EXCHANGES, DECLARE_EXCHANGE, DELETE_EXCHANGE, BINDINGS, BIND, UNBIND, DECLARE_TOPIC)

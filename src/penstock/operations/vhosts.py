@@ -1,0 +1,213 @@
+"""Vhosts, limits of vhosts and users, and values that are kept under a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from penstock.core.topology.topology import table_of
+from penstock.errors import InvalidArgument, NotFound
+from penstock.operations.operation import RABBITMQ, Answer, Operation
+from penstock.operations.people import TAGS_MOST, expect
+from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LOGIN, MONITORING
+from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Permission
+from penstock.server.permissions import ALL
+from penstock.wire.fields import Field, count, flag, name, text, texts
+
+if TYPE_CHECKING:
+    from penstock.operations.house import House
+    from penstock.server.access import Who
+    from penstock.server.accounts import Accounts
+
+CLUSTER_NAME = "cluster_name"
+"""The value that names the instance for tools; without it the name of the settings does."""
+
+LIMIT_MOST = 1_000_000_000
+
+DESCRIPTION_MOST = 4096
+
+STEP = 64
+"""Objects of a vhost that are deleted before others have their turn."""
+
+
+def vhosts(house: House, who: Who) -> Iterator[dict[str, object]]:
+    """Those that the user may open, or all for one who sees everything."""
+    everything = MONITORING.holds(house.users.tags(who.user))
+    for vhost, more in list(house.accounts.vhosts.items()):
+        if everything or house.users.enters(who.user, vhost):
+            yield {"name": vhost, "description": "", "tags": [], "tracing": False, "default_queue_type": "classic",
+                   **more}  # fmt: skip
+
+
+async def set_vhost(
+    house: House, who: Who, vhost: str, new: bool | None, description: str | None, tags: Sequence[str] | None
+) -> Answer:
+    """Make or describe.  Whoever makes one at run time may use it."""
+    fresh = vhost not in house.accounts.vhosts
+    expect(new, not fresh, f"vhost '{vhost}'")
+    more = {"description": description, "tags": tags}
+
+    def work(accounts: Accounts) -> None:
+        accounts.vhosts.setdefault(vhost, {}).update({key: one for key, one in more.items() if one is not None})
+        if fresh and who.user in accounts.users:
+            accounts.permissions.setdefault((who.user, vhost), Permission(who.user, vhost, ALL, ALL, ALL))
+
+    await house.change(work)
+    return {"vhost": vhost, "new": fresh}
+
+
+async def delete_vhost(house: House, who: Who, vhost: str) -> Answer:
+    """First nobody comes in any more, then what is there goes."""
+    _there(house, vhost)
+    if vhost in house.accounts.fixed_vhosts:
+        where = "is always there" if vhost == "/" else "is one of the settings file: take it out there"
+        raise InvalidArgument(f"vhost '{vhost}' {where}")
+    await house.change(lambda accounts: accounts.forget_vhost(vhost))
+    house.hang_up(f"vhost '{vhost}' is deleted", vhost=vhost)
+    while await house.decide(lambda: _emptied(house, vhost)):  # noqa: ASYNC110 - nothing is awaited, others have their turn
+        await asyncio.sleep(0)
+    return {"vhost": vhost}
+
+
+def _emptied(house: House, vhost: str) -> int:
+    """How many things of a vhost were deleted; 0: there is none."""
+    core, now, topology = house.core, house.now, house.core.topology
+    rulings = [(one.name, operator) for operator in (False, True) for one in core.policies(vhost, operator=operator)]
+    for policy, operator in rulings:
+        core.delete_policy(now(), vhost, policy, operator=operator)
+    queues = list(islice((one for one in core.queues() if one.vhost == vhost), STEP))
+    for queue in queues:
+        core.delete_queue(now(), queue)
+    exchanges = [exchange for of, exchange in topology.exchanges if of == vhost][: STEP - len(queues)]
+    for exchange in exchanges:
+        core.delete_exchange(now(), vhost, exchange)
+    topics = [(exchange, key) for of, exchange, key in topology.topics if of == vhost]
+    topics = topics[: STEP - len(queues) - len(exchanges)]
+    for exchange, key in topics:
+        core.delete_topic(now(), vhost, exchange, key)
+    gone = len(rulings) + len(queues) + len(exchanges) + len(topics)
+    if gone:
+        return gone
+    bindings = [one for (of, _), found in topology.by_source.items() if of == vhost for one in found][:STEP]
+    for one in bindings:  # between predeclared exchanges
+        core.unbind(
+            now(), vhost, one.source, one.destination, one.destination_type, one.key, table_of(one.arguments)
+        )  # fmt: skip
+    return len(bindings)
+
+
+def _there(house: House, vhost: str) -> None:
+    if vhost not in house.accounts.vhosts:
+        raise NotFound(f"no vhost '{vhost}'")
+
+
+# -- limits
+
+
+def limits(house: House, who: Who, of: str = "") -> Iterator[dict[str, object]]:
+    """Users, then vhosts, that have some: `user` or `vhost`, and `value`, limits by name.  of: one of both alone."""
+    for noun, found in (("user", house.accounts.limits_of_users()), ("vhost", house.accounts.limits_of_vhosts())):
+        if of in {"", noun}:
+            for thing, value in found.items():
+                yield {noun: thing, "value": dict(value)}
+
+
+async def set_limit(
+    house: House, who: Who, user: str | None, vhost: str | None, limit: str, value: int | None
+) -> Answer:
+    """Of a user or a vhost.  -1 is none, and None takes it away."""
+    if (user is None) == (vhost is None):
+        raise InvalidArgument(f"limit_set: user is {user!r}, not one of user and vhost")
+    if user is not None and not house.users.known(user):
+        raise NotFound(f"no user '{user}'")
+    if vhost is not None:
+        _there(house, vhost)
+    known = VHOST_LIMITS if user is None else USER_LIMITS
+    if limit not in known:
+        raise InvalidArgument(f"'{limit[:60]}' is no limit: {' or '.join(known)}")
+
+    def work(accounts: Accounts) -> None:
+        kept = accounts.vhost_limits if user is None else accounts.user_limits
+        mine = kept.setdefault(user or vhost or "", {})
+        if value is None:
+            mine.pop(limit, None)
+        else:
+            mine[limit] = value
+
+    await house.change(work)
+    return {"vhost": vhost, "limit": limit} if user is None else {"user": user, "limit": limit}
+
+
+# -- values
+
+
+def values(house: House, who: Who) -> Iterator[dict[str, object]]:
+    """What is kept for the whole cluster."""
+    for key, value in list(house.accounts.global_parameters.items()):
+        yield {"name": key, "value": value}
+
+
+async def set_value(house: House, who: Who, name: str, value: object) -> Answer:
+    """Any JSON."""
+    fresh = name not in house.accounts.global_parameters
+
+    def work(accounts: Accounts) -> None:
+        accounts.global_parameters[name] = value
+
+    await house.change(work)
+    return {"name": name, "new": fresh}
+
+
+async def delete_value(house: House, who: Who, name: str) -> Answer:
+    """Forget it."""
+    if name not in house.accounts.global_parameters:
+        raise NotFound(f"no value '{name}'")
+    await house.change(lambda accounts: accounts.global_parameters.pop(name))
+    return {"name": name}
+
+
+_VHOST = name("vhost")
+
+VHOSTS = Operation(
+    "vhosts", vhosts, "list", "those that the user may open; all for administrators", LOGIN, key="vhosts",
+    sdk="vhosts", cli="vhost list",
+)  # fmt: skip
+SET_VHOST = Operation(
+    "vhost_set", set_vhost, "change", "vhost, description, tags, new: make or describe a vhost", ADMINISTERS,
+    (_VHOST, flag("new", None), text("description", most=DESCRIPTION_MOST), texts("tags", TAGS_MOST)),
+    sdk="add_vhost", cli="vhost add",
+)  # fmt: skip
+DELETE_VHOST = Operation(
+    "vhost_delete", delete_vhost, "change", "vhost: with everything in it", ADMINISTERS, (_VHOST,),
+    sdk="delete_vhost", cli="vhost delete",
+)  # fmt: skip
+LIMITS = Operation(
+    "limits", limits, "list", "of users and vhosts that have some", ADMINISTERS, key="limits", sdk="limits",
+    cli="user list-limits",
+)  # fmt: skip
+SET_LIMIT = Operation(
+    "limit_set", set_limit, "change", "user or vhost, limit, value: a number; without it the limit goes", ADMINISTERS,
+    (text("user"), text("vhost"), name("limit"), count("value", -1, LIMIT_MOST)),
+    sdk="set_user_limit", cli="user set-limit",
+)  # fmt: skip
+VALUES = Operation(
+    "values", values, "list", "what is kept under names", KNOWS_VALUES, key="values", action=False, missing=RABBITMQ
+)
+SET_VALUE = Operation(
+    "value_set", set_value, "change", "name, value: keep any JSON under a name", ADMINISTERS,
+    (name("name"), Field("value", "value")), action=False, missing=RABBITMQ,
+)  # fmt: skip
+DELETE_VALUE = Operation(
+    "value_delete",
+    delete_value,
+    "change",
+    "name: forget it",
+    ADMINISTERS,
+    (name("name"),),
+    action=False,
+    missing=RABBITMQ,
+)
+
+ROWS = (VHOSTS, SET_VHOST, DELETE_VHOST, LIMITS, SET_LIMIT, VALUES, SET_VALUE, DELETE_VALUE)

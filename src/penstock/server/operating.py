@@ -1,0 +1,212 @@
+"""What operations work on, in a server; and the wait for the disk before an answer.
+
+A command is decided at once on the loop that serves messages, like an AMQP session's, and answered when its records
+are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import LogBroken, Refused, Unavailable
+from penstock.version import __version__
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.operations.operation import Operation
+    from penstock.records.chunks import Now
+    from penstock.server.access import Who
+    from penstock.server.accounts import Accounts
+    from penstock.server.engine import Engine
+    from penstock.server.http.links import Links
+    from penstock.server.services import Server
+    from penstock.server.users import Users
+
+T = TypeVar("T")
+
+FIGURES = (
+    "connections", "channels", "published", "confirmed", "delivered", "acknowledged", "redelivered", "resident_bytes",
+    "body_cache_limit_bytes", "log_bytes", "log_segments", "disk_free_bytes",
+)  # fmt: skip
+"""Of all metrics, those of an overview; counts are since the start of the process."""
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Let whoever awaits it go on, unless he has gone."""
+    if not future.done():
+        future.set_result(None)
+
+
+class Waits:
+    """Futures of answers that wait for the log; all of them fail when it breaks."""
+
+    def __init__(self) -> None:
+        self._open = set[asyncio.Future[None]]()
+        self._engine: Engine | None = None
+
+    async def durable(self, engine: Engine, lsn: int) -> None:
+        """Return when everything up to `lsn` is durable.  Raises LogBroken."""
+        if self._engine is not engine:
+            self._engine = engine
+            engine.on_broken.append(self._broken)
+        if lsn <= engine.log.durable:
+            return
+        if engine.broken is not None:
+            raise LogBroken(f"{engine.broken}; whether this will last is unknown")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        engine.when_durable(lsn, partial(resolve, future))
+        engine.arm()
+        await future
+
+    def _broken(self, reason: str) -> None:
+        for future in list(self._open):
+            if not future.done():
+                future.set_exception(LogBroken(f"{reason}; whether this will last is unknown"))
+
+
+class Operating:
+    """The `House` of a server.  Methods belong to the loop."""
+
+    def __init__(self, server: Server, early: Callable[[], None] | None = None, waits: Waits | None = None) -> None:
+        """early: raises Unavailable while the server starts."""
+        self.server = server
+        self._early = early or (lambda: None)
+        self._waits = waits or Waits()
+        self._links: Links | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """Raises Unavailable while the server starts."""
+        self._early()
+        return self.server.engine
+
+    @property
+    def core(self) -> Core:
+        """The same."""
+        return self.engine.core
+
+    @property
+    def accounts(self) -> Accounts:
+        """What is administered at run time beside the core."""
+        return self.server.accounts
+
+    @property
+    def users(self) -> Users:
+        """Who may log in, and what for."""
+        return self.server.users
+
+    def now(self) -> Now:
+        """The instant of a command."""
+        return self.engine.now()
+
+    async def change(self, work: Callable[[Accounts], T]) -> T:
+        """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
+        self._early()
+        return await self.accounts.change(work)
+
+    async def decide(self, work: Callable[[], T], *, wait: bool = True) -> T:
+        """The result of a command, when its records are durable.  Raises what the core refuses, and LogBroken.
+
+        wait: False leaves the waiting to whoever decides many things at once.
+        """
+        engine = self.engine
+        self.usable()
+        if not self.server.serving:
+            raise Unavailable("the server stops")
+        before = engine.core.last_lsn
+        try:
+            result = work()
+        except Refused:
+            engine.arm()
+            raise
+        engine.arm()
+        last = engine.core.last_lsn
+        if wait and last > before:
+            await self._waits.durable(engine, last)
+        return result
+
+    def usable(self) -> None:
+        """LogBroken when nothing that is decided would last."""
+        if self.engine.broken is not None:
+            raise LogBroken(f"the log is broken: {self.engine.broken}")
+
+    async def durable(self, lsn: int) -> None:
+        """Return when everything up to `lsn` is durable.  Raises LogBroken."""
+        await self._waits.durable(self.engine, lsn)
+
+    async def operate(self, operation: Operation, who: Who, arguments: Mapping[str, Any]) -> Any:
+        """What an operation answers: of a list an iterable, of any other an object.  Rights were judged before."""
+        self._early()
+        done = partial(operation.run, self, who, **arguments)
+        match operation.manner:
+            case "decide":
+                return await self.decide(done)
+            case "change":
+                return await done()
+            case "look" | "list":
+                return done()
+
+    async def declare(self, user: str, vhost: str, queue: str) -> None:
+        """A queue without settings that ends with the server, as the test of a vhost makes one."""
+        from penstock.operations.queues import DECLARE_BY_ARGUMENTS
+
+        asked = {"queue": queue, "vhost": vhost, "durable": False, "auto_delete": False, "arguments": {}}
+        await self.operate(DECLARE_BY_ARGUMENTS, self.users.who(user), asked)
+
+    # -- connections
+
+    def hang_up(self, why: str, *, users: tuple[str, ...] = (), vhost: str | None = None) -> None:
+        """Close the connections of these users, or those to this vhost, with code 320."""
+        for session in list(self.server.amqp.sessions):
+            there = session.user in users or (session.opened and vhost is not None and session.vhost == vhost)
+            if there and not session.closing:
+                session.close_by_server(320, why)
+        self.engine.arm()
+
+    @property
+    def links(self) -> Links:
+        """Sessions as administrators see them.  Raises Unavailable while the server starts."""
+        self._early()
+        if self._links is None:
+            from penstock.server.http.links import Links  # not loaded before somebody looks
+
+            self._links = Links(self.server)
+        return self._links
+
+    def connections(self, user: str | None) -> Iterator[dict[str, object]]:
+        """Open ones in RabbitMQ's words, oldest first; user None: everybody's."""
+        return self.links.connections(user)
+
+    def close(self, connection: str, reason: str) -> None:
+        """Close one with code 320.  NotFound."""
+        self.links.close(connection, reason)
+
+    @property
+    def open_connections(self) -> int:
+        """How many there are."""
+        return len(self.server.amqp.sessions)
+
+    def unblock(self) -> None:
+        """Publishes that waited may go on."""
+        self.server.amqp.publishers.alarm.look()
+
+    def overview(self) -> Mapping[str, object]:
+        """The server as a whole, from the counters that `/metrics` has."""
+        from penstock.server.http.facts import Facts  # not loaded before somebody looks
+
+        facts = Facts(self.server, __version__)
+        metrics = facts.metrics()
+        figures = {name: getattr(metrics, name) for name in FIGURES}
+        return {**facts.health(), "version": metrics.version, **figures}
+
+    def renew(self, user: str) -> None:
+        """Open connections of a user go on with the rights as they are now."""
+        rights = self.users.rights(user)
+        for session in self.server.amqp.sessions:
+            if session.user == user and session.rights is not None:
+                session.take_rights(rights)

@@ -1,0 +1,134 @@
+"""The table of administrative acts: each is at every door, or says why not; and asks for the right that it says."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import typer
+
+from penstock import aio
+from penstock.cli import tree
+from penstock.client import Client
+from penstock.errors import AccessRefused
+from penstock.operations.house import House
+from penstock.operations.operation import Operation
+from penstock.operations.table import OPERATIONS
+from penstock.records.rights import LOGIN, USES
+from penstock.server.access import judge
+from penstock.server.accounts import Account, Accounts, Permission
+from penstock.server.passwords import Kept
+from penstock.server.users import Users
+from penstock.testing import Broker
+from rights_house import USERS
+from rights_table import ACTIONS, allowed
+
+
+def commands() -> set[str]:
+    """Every command, after its family."""
+    found = set[str]()
+
+    def walk(group: object, before: str) -> None:
+        for name, one in getattr(group, "commands", {}).items():
+            found.add(f"{before}{name}")
+            walk(one, f"{before}{name} ")
+
+    walk(typer.main.get_command(tree.whole()), "")
+    return found
+
+
+def test_each_operation_has_a_path_an_action_a_method_and_a_command_or_says_why_not() -> None:
+    there = commands()
+    with Broker() as broker:
+        assert broker.http_url
+        doors = broker._doors  # pyright: ignore[reportPrivateUsage]
+        assert doors is not None
+        paths = {row.operation for row in doors._http._uvicorn.config.app.state.table.rows}  # type: ignore[union-attr]
+        actions = {name: one.text for name, one in doors.flight.actions.table.items()}
+    for name, one in OPERATIONS.items():
+        assert (name in actions) == one.action, name
+        assert one.text == actions.get(name, one.text)
+        absent = [what for what, is_there in (("path", name in paths), ("action", one.action), ("method", one.sdk),
+                                              ("command", one.cli)) if not is_there]  # fmt: skip
+        assert bool(absent) == bool(one.missing), (name, absent)
+        assert not one.cli or one.cli in there, one.cli
+        for client in (Client, aio.Client):
+            assert not one.sdk or inspect.isroutine(getattr(client, one.sdk)), one.sdk
+
+
+def test_arguments_of_a_function_are_those_that_are_declared() -> None:
+    for one in OPERATIONS.values():
+        first, second, *named = inspect.signature(one.run).parameters.values()
+        given = {field.name for field in one.fields}
+        assert [first.name, second.name] == ["house", "who"], one.name
+        assert given <= {parameter.name for parameter in named}, one.name
+        assert {parameter.name for parameter in named if parameter.default is parameter.empty} <= given, one.name
+
+
+@pytest.fixture(scope="module")
+def users() -> Users:
+    """Those of the matrix of rights."""
+    accounts = Accounts()
+    accounts.vhosts["shop"] = {}
+    for user in USERS:
+        accounts.users[user.name] = Account(user.name, Kept("", ""), (user.tag,) if user.tag else ())
+        if user.has != "none":
+            text, vhost = ("" if user.has == "nothing" else ".*"), ("shop" if user.has == "other" else "/")
+            accounts.permissions[user.name, vhost] = Permission(user.name, vhost, text, text, text)
+    return Users((), accounts=accounts)
+
+
+class Reached(Exception):
+    """A function decides."""
+
+
+class Core:
+    """Nothing is there, and nothing may be decided."""
+
+    topology = SimpleNamespace(exchange=lambda vhost, name: None)
+
+    def find_queue(self, vhost: str, name: str) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> object:
+        raise Reached(name)
+
+
+JUDGED = [one for one in OPERATIONS.values() if one.name in ACTIONS]
+
+
+@pytest.mark.parametrize("operation", JUDGED, ids=lambda one: one.name)
+def test_an_operation_is_refused_without_its_right_and_granted_with_it(users: Users, operation: Operation) -> None:
+    way = ACTIONS[operation.name]
+    body = dict(way.body) if isinstance(way.body, Mapping) else {}
+    arguments = {one.name: body.get(one.name, one.default) for one in operation.fields}
+    house = cast(
+        "House",
+        SimpleNamespace(
+            core=Core(),
+            accounts=users.accounts,
+            users=users,
+            now=lambda: None,
+            connections=lambda user: [],
+            overview=dict,
+        ),
+    )
+    for user in USERS:
+        who, right = users.who(user.name), operation.right_of(body)
+        try:
+            judge(who, right, body, users.accounts.vhosts, operation.name)
+            if right in (USES, LOGIN):  # and what the function asks for, which depends on what is there
+                found = operation.run(house, who, **arguments)
+                if inspect.iscoroutine(found):
+                    asyncio.run(found)
+        except AccessRefused:
+            granted = False
+        except Reached:
+            granted = True
+        else:
+            granted = True
+        assert granted == allowed(way.operation, user), user
