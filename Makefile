@@ -52,11 +52,11 @@ test-interleavings: $(STAMP)
 	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q $(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
 		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
 
-# The soak measures what it sees and has no other tests beside it; then come all the rest, two at a time.  In the order of
-# their names the unit tests, which have short files, come last: both processes end together.
+# The soak measures what it sees and has no other tests beside it; then come all the rest.  Three at a time keep two cores
+# busy while some wait for a server or a disk; tests/conftest.py says in which order.
 test-others: $(STAMP)
 	@$(PYTHON_IN) -m pytest tests/soak $(PYTEST_ARGS) || [ $$? -eq 5 ]; soak=$$?; \
-		$(PYTHON_IN) -m pytest -n 2 --dist loadscope --no-loadscope-reorder \
+		$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \
 			--ignore=tests/soak --ignore=$(INTERLEAVINGS) $(PYTEST_ARGS) && [ $$soak -eq 0 ]
 
 test-cluster: $(STAMP)
@@ -84,7 +84,7 @@ soak-load: $(STAMP)
 
 soak-random: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
-		tests/conformance/test_damage.py $(PYTEST_ARGS)
+		tests/conformance/test_damage.py tests/soak/test_stops.py $(PYTEST_ARGS)
 
 soak-hostile: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/hostile $(PYTEST_ARGS)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 
@@ -20,6 +22,49 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("penstock")
+
+
+TESTS = Path(__file__).parent
+LONG = ("spark", "conformance", "crash", "hostile", "property", "scenarios", "sim")
+"""Folders with files that take long, longest first: short files at the end let all processes end together."""
+
+SESSIONS = 2
+"""How many processes have a Spark session, which takes long to start and for which the first jobs are slow."""
+
+
+def share_of(file: str) -> str:
+    """What one process runs as a whole: a file, or every other file of those with a Spark session."""
+    path = Path(file)
+    if path.parts[-3:-1] != ("tests", "spark") or path.name == "test_kills.py":  # it starts sessions of its own
+        return file
+    files = sorted(one.name for one in (TESTS / "spark").glob("test_*.py"))
+    return f"spark {files.index(path.name) % SESSIONS}"
+
+
+class Shares(LoadScopeScheduling):
+    """Files to processes as these become free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share_of(nodeid.split("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
+    """As `make test` has it; who asks for something else gets that."""
+    return Shares(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the work, what takes long comes first, and a share of it is in one piece."""
+    if not hasattr(config, "workerinput"):
+        return
+    order = {name: place for place, name in enumerate(LONG)}
+
+    def place(item: pytest.Item) -> tuple[int, bool, str]:
+        share = share_of(str(item.path))
+        return order.get(item.path.relative_to(TESTS).parts[0], len(LONG)), not share.startswith("spark "), share
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

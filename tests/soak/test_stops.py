@@ -10,7 +10,9 @@ from soak.books import Books
 from soak.clients import drained
 from soak.soak import QUEUES, Soak
 
-STOPS = 5
+STOPS = 3
+"""Five with each step of more effort, in `make soak`."""
+
 ENOUGH = 15_000
 """Messages confirmed before a stop: by then each kind of client has work."""
 
@@ -26,13 +28,13 @@ def confirmed(books: Books, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_stops_under_load_are_clean(tmp_path: Path) -> None:
-    soak = Soak(tmp_path, DEADLINE_S, seed=1)
+def test_stops_under_load_are_clean(tmp_path: Path, effort: int) -> None:
+    soak = Soak(tmp_path, DEADLINE_S * effort, seed=1)
     chance, books, host = random.Random(1), soak.books, soak.host
     host.start()
     try:
         soak.declare()
-        for _ in range(STOPS):
+        for _ in range(STOPS if effort == 1 else 5 * effort):
             soak.go()
             confirmed(books, books.counts["confirmed"] + ENOUGH + chance.randrange(ENOUGH))
             host.stop()
