@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 
 from harness import emit, parse, parser
 
-from penstock.core.effects import Deliver, DeliverEach, Effect, Scan, Verb, delivered
+from penstock.core.asks import Scan
+from penstock.core.commands.deliveries import Delivery
+from penstock.core.effects import Deliver, DeliverEach, Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -45,7 +47,7 @@ class Bench:
         """A consumer."""
         return self.queue.subscribe(NOW, self.sink, tag=tag, holder=None, max_backlog=backlog)
 
-    def deliveries(self) -> list[Deliver]:
+    def deliveries(self) -> list[Delivery]:
         """What was delivered; the journal goes the way it goes in a server, at the end of the turn."""
         self.sink.take_journal()
         return [*delivered(self.sink.take_effects())]

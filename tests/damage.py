@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.core.state.codec import canonical
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, canonical
 from penstock.errors import PenstockError
 from penstock.log import Log, OsDisk, SimDisk
 from penstock.log.segment import read_header

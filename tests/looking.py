@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import pyarrow as pa
 
 import penstock
-from penstock.core.state.durable import flat
+from penstock.core.state.lsns import flat
 from penstock.server.actions.walking import available_chunks
 from penstock.testing import Broker
 from penstock.wire.flight.bookmarks import parse_point

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from penstock.core.effects import Key, Purpose
+from penstock.core.asks import Key, Purpose
 from penstock.core.queue.places import places
 from penstock.records.settings import QueueSettings
 from property.queue_model import Message, Worker

@@ -13,9 +13,10 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.effects import Fetch, Verb
+from penstock.core.asks import Fetch
+from penstock.core.effects import Verb
 from penstock.core.queue.view import Queue
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.records.entries import Publishes
 from unit.core.world import DURABLE, SECOND, World
 

@@ -18,9 +18,8 @@ from penstock.core.queue.weighing import weighed
 from penstock.core.sizes import sizes
 from penstock.core.state import fold as fold_module
 from penstock.core.state.capture import Snapshot
-from penstock.core.state.codec import canonical
 from penstock.core.state.decided import DecidedPart
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.streams.poison import Link
 from penstock.core.topology.topology import table_of

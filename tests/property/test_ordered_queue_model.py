@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from penstock.core.effects import Purpose, Rate, Scan, Sink
+from penstock.core.asks import Purpose, Rate, Scan
+from penstock.core.effects import Sink
 from penstock.core.queue.order import pool, sorted_rows
 from penstock.core.queue.priority import arrival as priority_arrival
 from penstock.core.queue.priority import order as priority_order
@@ -22,7 +23,7 @@ from penstock.core.queue.priority.ranks import LOWEST, rank_of
 from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.priority.targets import ALL
 from penstock.core.queue.view import Queue
-from penstock.core.state.durable import flat, runs_of, spread
+from penstock.core.state.lsns import flat, runs_of, spread
 from penstock.records.chunks import Chunk, Now
 from penstock.records.settings import LEVELS, QueueSettings
 from property import test_queue_model

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config.policies import read_policy
-from penstock.core.state.codec import canonical
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, canonical
 from penstock.records.policies import AddressSetting
 from penstock.records.settings import QueueSettings
 from unit.core.world import World

@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
+from penstock.core.asks import Fetch, Key, Purpose, Rate, Scan
+from penstock.core.commands.deliveries import Delivery
+from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
@@ -22,7 +24,7 @@ from penstock.core.queue.places import STATES
 from penstock.core.queue.settling import leases, letters, scattered
 from penstock.core.queue.timed import schedule, timetable
 from penstock.core.queue.view import Queue
-from penstock.core.state.durable import flat, spread
+from penstock.core.state.lsns import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import HEAD, Kind
@@ -235,7 +237,7 @@ class QueueMachine(RuleBasedStateMachine):
         model.sent.clear()
         model.expired.clear()
 
-    def delivered(self, effect: Deliver) -> None:
+    def delivered(self, effect: Delivery) -> None:
         settings = self.queue.settings
         if settings.semantics == "at-most-once":
             assert effect.after >= effect.chunk[-1]

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from penstock.core.effects import Purpose, Scan, Swept, Verb
+from penstock.core.asks import Purpose, Scan
+from penstock.core.effects import Swept, Verb
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Credit
 from penstock.core.queue.dispatching.terms import replace

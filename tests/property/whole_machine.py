@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from penstock.core.effects import Purpose, Scan, Verb
+from penstock.core.asks import Purpose, Scan
+from penstock.core.effects import Verb
 from penstock.core.queue import older, weighing
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.target_list import TargetList
@@ -22,7 +23,7 @@ from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.deferred import DeferredAcks, copies
-from penstock.core.state.needs import within
+from penstock.core.state.lsns import within
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.core.state.codec import canonical
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.log import Log, LogSettings
 from penstock.log.encode import Encoder

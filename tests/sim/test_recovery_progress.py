@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.log import Log, SimDisk
 from penstock.server.opening.house import fold
 from penstock.server.opening.progress import Progress, Stopped

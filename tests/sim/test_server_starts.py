@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.core.state.fold import Fold
 from penstock.errors import DataFolderInUse
 from penstock.log import MEMORY, Log, SimDisk

@@ -15,7 +15,8 @@ from typing import Any
 
 from penstock.config.settings import LogSection, Retention
 from penstock.core.broker import Core
-from penstock.core.effects import Deliver, Verb
+from penstock.core.commands.deliveries import Delivery
+from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.errors import PenstockError
 from penstock.log import MEMORY, Log, LogSettings
@@ -62,7 +63,7 @@ class Taker(Receiver):
     def full(self) -> bool:
         return False
 
-    def deliver(self, effect: Deliver, piece: Piece) -> None:
+    def deliver(self, effect: Delivery, piece: Piece) -> None:
         assert piece.bodies is not None
         for lsn, body in zip(piece.chunk, piece.bodies, strict=True):
             self.house.judge.row(lsn, body)

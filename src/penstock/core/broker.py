@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from penstock.core.asks import Question
+from penstock.core.commands.answers import AnswerCommands
 from penstock.core.commands.life import Life
 from penstock.core.commands.moving import MovingCommands
 from penstock.core.commands.paging import PagingCommands
@@ -19,7 +21,6 @@ from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import TopologyCommands
 from penstock.core.commands.transactions import TransactionCommands
-from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
 from penstock.core.publishing.whole import Whole
@@ -32,8 +33,8 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 
 class Core(
-    Life, TopologyCommands, SubscriptionCommands, MovingCommands, SinkCommands, TransactionCommands, PagingCommands,
-    PolicyCommands,
+    Life, TopologyCommands, SubscriptionCommands, AnswerCommands, MovingCommands, SinkCommands, TransactionCommands,
+    PagingCommands, PolicyCommands,
 ):  # fmt: skip
     """The rules of one instance."""
 

@@ -1,4 +1,4 @@
-"""What the core asks of the world, and the few words it shares with those who do it.
+"""What the core wants done in the world: deliver, reply, act, tell, work something out (`core.asks`).
 
 Effects are plain values: the engine performs them after the LSN they name is durable.  Losing them in a crash is
 allowed, for the log alone says what happened.
@@ -7,8 +7,8 @@ allowed, for the log alone says what happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
@@ -17,12 +17,11 @@ from penstock.records.kinds import Kind
 if TYPE_CHECKING:
     from penstock.core.actions.rules import Rule
     from penstock.core.actions.templates import Happening
-    from penstock.core.publishing.judging import Question
-    from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.priority.levels import Ranking
-    from penstock.core.queue.view import Queue
-    from penstock.expr import Matcher, Value
-    from penstock.records.entries import Publishes, Topic
+    from penstock.core.asks import Ask
+    from penstock.records.entries import Topic
+
+ConsumerT = TypeVar("ConsumerT", covariant=True)
+QueueT = TypeVar("QueueT", covariant=True)
 
 
 class Verb(Enum):
@@ -37,31 +36,12 @@ class Verb(Enum):
     EXPIRE = "expire"  # refused for good: dead letter (nack, reject without requeue)
 
 
-class Purpose(IntEnum):
-    """What a `Fetch` is for."""
-
-    WALK = 0  # filters go through messages that wait
-    LETTER = 1  # messages leave without success, and a target or an action wants their bodies
-    BARRIER = 3  # filters say whether they want a barrier
-    SWEEP = 2  # whatever a filter matches is settled
-    RANK = 4  # priorities of messages that wait
-    KEY = 5  # keys of messages that wait
-
-
-class Token(NamedTuple):
-    """Names one `Fetch`, `Scan` or `Judge`: the answer brings it back."""
-
-    queue: int  # id
-    serial: int
-    purpose: Purpose
-
-
 @dataclass(slots=True, eq=False)
-class Deliver:
+class Deliver(Generic[ConsumerT, QueueT]):
     """Send these messages to the consumer, in this order, once `after` is durable (0: at once)."""
 
-    consumer: Consumer
-    queue: Queue
+    consumer: ConsumerT
+    queue: QueueT
     chunk: Chunk
     attempt: int  # of every message in the chunk; 1 is the first delivery that anybody may see
     redelivered: bool
@@ -73,19 +53,19 @@ class Deliver:
 
 
 @dataclass(slots=True, eq=False)
-class DeliverEach:
+class DeliverEach(Generic[ConsumerT, QueueT]):
     """Send each of these messages to a consumer of its own, at once; all consumers have one holder.
 
     What a `Deliver` for each would say: the first delivery of a message that is leased, of which nothing has to be
     durable.  `consumers[i]` gets `chunk[i]`, and each of them is here once.
     """
 
-    consumers: Sequence[Consumer]
-    queue: Queue
+    consumers: Sequence[ConsumerT]
+    queue: QueueT
     chunk: Chunk  # ascending
     until: int = 0  # as of a `Deliver`
 
-    def singly(self) -> Iterator[Deliver]:
+    def singly(self) -> Iterator[Deliver[ConsumerT, QueueT]]:
         """The same, one by one."""
         for consumer, lsn in zip(self.consumers, self.chunk, strict=True):
             yield Deliver(consumer, self.queue, range(lsn, lsn + 1), 1, False, 0, self.until)
@@ -103,36 +83,6 @@ class Reply:
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
-    """Read these messages and hand them to `fetched` under the same token."""
-
-    token: Token
-    chunk: Chunk
-
-
-@dataclass(slots=True, eq=False)
-class Scan:
-    """Look which of these messages the filters want, and tell `scanned` under the same token.
-
-    However many there are, it happens off the loop; the answer may be for the first part of the chunk alone.
-    """
-
-    token: Token
-    filters: tuple[Matcher, ...]
-    chunk: Chunk
-
-
-@dataclass(slots=True, eq=False)
-class Judge:
-    """Evaluate content filters for rows of these batches off the loop, put the answers on the batches, and tell
-    `judged` under the same token.
-    """
-
-    token: Token
-    asked: Sequence[tuple[Publishes, Sequence[Question]]]
-
-
-@dataclass(slots=True, eq=False)
 class Act:
     """Go on with an action at one of its steps, once `after` is durable; or tell that it failed there."""
 
@@ -146,10 +96,10 @@ class Act:
 
 
 @dataclass(slots=True, eq=False)
-class Gone:
+class Gone(Generic[QueueT]):
     """A queue's messages are acknowledged, or were removed as they were sent, and an action wants to know."""
 
-    queue: Queue
+    queue: QueueT
     chunks: Sequence[Chunk]
     after: int  # LSN of the record that says so
 
@@ -166,39 +116,10 @@ class Dying:
 
 
 @dataclass(slots=True, eq=False)
-class Rate:
-    """Evaluate this expression for these messages off the loop, and tell `rated` the ranks under the same token.
-
-    The answer may be for the first part of the chunk alone; what cannot be read has the lowest rank.
-    """
-
-    token: Token
-    value: Ranking
-    chunk: Chunk
-
-
-@dataclass(slots=True, eq=False)
-class Key:
-    """Evaluate these expressions for these messages off the loop, and tell `keyed` their keys under the same token.
-
-    The answer may be for the first part of the chunk alone; what cannot be read has no key.
-    """
-
-    token: Token
-    values: tuple[Value, ...]
-    chunk: Chunk
-
-
-@dataclass(slots=True, eq=False)
-class Recover:
-    """Walk over the log for the queues that ask for what it had before them (`Core.passes`)."""
-
-
-@dataclass(slots=True, eq=False)
-class Cancelled:
+class Cancelled(Generic[ConsumerT]):
     """The queue is gone under this consumer."""
 
-    consumer: Consumer
+    consumer: ConsumerT
 
 
 @dataclass(slots=True, eq=False)
@@ -217,15 +138,14 @@ class Swept:
     affected: int
 
 
-Told: TypeAlias = "Cancelled | Overdue | Swept"
+Told: TypeAlias = "Cancelled[Any] | Overdue | Swept"
 """What somebody is told that is no message."""
 
-Effect: TypeAlias = (
-    "Deliver | DeliverEach | Reply | Fetch | Scan | Judge | Rate | Key | Act | Gone | Dying | Recover | Told"
-)
+Effect: TypeAlias = "Deliver[Any, Any] | DeliverEach[Any, Any] | Reply | Ask | Act | Gone[Any] | Dying | Told"
+"""Any of them.  Queues and consumers, which make effects, are above this file: who names both says `Delivery`."""
 
 
-def delivered(effects: Iterable[Effect]) -> Iterator[Deliver]:
+def delivered(effects: Iterable[Effect]) -> Iterator[Deliver[Any, Any]]:
     """What of these is delivered, to one consumer after the other."""
     for effect in effects:
         if isinstance(effect, Deliver):

@@ -22,7 +22,7 @@ from penstock.testing.message import Message
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
-    from penstock.core.effects import Deliver
+    from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.memory import Piece
     from penstock.records.entries import Topic
@@ -111,7 +111,7 @@ class Subscription(Receiver):
         """Never: a test takes what it likes."""
         return False
 
-    def deliver(self, effect: Deliver, piece: Piece) -> None:
+    def deliver(self, effect: Delivery, piece: Piece) -> None:
         """Take neighbouring rows."""
         origin = self._instance.log.origin
         bodies: Sequence[bytes] = piece.bodies or ()

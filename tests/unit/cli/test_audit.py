@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.auditing import audit
+from penstock.core.asks import Fetch, Fetched, Scan, Scanned
 from penstock.core.audit import audit as audit_module
 from penstock.core.audit.parts import Report
 from penstock.core.audit.sinks import SinkAudit
 from penstock.core.broker import Core
-from penstock.core.effects import Fetch, Scan, Verb
+from penstock.core.effects import Verb
 from penstock.core.state.durable import DurableState
 from penstock.log import MEMORY, Log
 from penstock.log.disk import OsDisk
@@ -563,9 +564,10 @@ def test_what_a_core_writes_is_found_right(tmp_path: Path, seed: int) -> None:
             for effect in asked:
                 rows = log.read(effect.chunk)
                 if isinstance(effect, Fetch):
-                    core.fetched(Now(wall, wall), effect.token, rows)
+                    core.answered(Now(wall, wall), Fetched(effect.token, rows, effect.chunk[-1]))
                 else:
-                    core.scanned(Now(wall, wall), effect.token, matching(effect.filters, rows), effect.chunk[-1])
+                    found = matching(effect.filters, rows)
+                    core.answered(Now(wall, wall), Scanned(effect.token, found, effect.chunk[-1]))
 
     kinds = {
         "plain": QueueSettings(lease_period=40),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.bodies import PackedBodies
 from penstock.records.entries import Publishes

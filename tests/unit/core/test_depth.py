@@ -11,8 +11,7 @@ import pytest
 from penstock.core.commands import life
 from penstock.core.effects import Verb
 from penstock.core.state.capture import BREATH
-from penstock.core.state.codec import canonical
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.records.settings import QueueSettings
 from unit.core.world import World

@@ -6,8 +6,7 @@ import pytest
 
 from penstock.core.broker import Core
 from penstock.core.publishing import storing
-from penstock.core.state.codec import canonical
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, canonical
 from penstock.records.entries import Group, Publishes
 from unit.core.world import DURABLE, World, to_table
 

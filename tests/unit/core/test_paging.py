@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.broker import Core
 from penstock.core.queue.order import main_order
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.memory import arena as arenas
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.queue.view import Queue
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.core.streams.poison import Link, Resumed
 from penstock.errors import Fenced, NotFound, PreconditionFailed
 from unit.core.world import World, header

@@ -7,8 +7,7 @@ import pytest
 from penstock.config.policies import read_policy, why_impossible
 from penstock.core.audit.audit import Audit
 from penstock.core.queue.view import Queue
-from penstock.core.state.codec import canonical
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.plain import dump, dump_settings
 from penstock.core.topology.policies import Policies

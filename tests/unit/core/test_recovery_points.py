@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.queue.view import Queue
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import as_chunk
 from penstock.records.kinds import Kind

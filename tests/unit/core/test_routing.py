@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.publishing.traits import HEADER_KEPT
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.errors import AccessRefused, NotFound, PreconditionFailed
 from penstock.records.tables import FieldValue
 from unit.core.world import World, header

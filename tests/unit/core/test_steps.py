@@ -12,7 +12,7 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.settling import leases
 from penstock.core.queue.timed import delays, due, expiry, timetable
 from penstock.core.queue.view import Queue
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.records.chunks import as_chunk
 from unit.core.world import SECOND, World, header
 

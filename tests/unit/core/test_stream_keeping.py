@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.state.codec import canonical, decode, encode
+from penstock.core.state.durable import canonical, decode, encode
 from penstock.core.state.needs import held_from
 from penstock.core.streams.keeping import GRACE_US
 from penstock.errors import Fenced, NotFound, PreconditionFailed

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.asks import Recovered
 from penstock.core.state.plain import load
 from penstock.log.reader import Vias
 from penstock.records.entries import Control, Rows
@@ -55,6 +56,6 @@ def walk(world: World, whole: bool = True) -> bool:
     found, upto = look_for(cast("Any", TableLog(world)), passes, lambda: next(clock))
     for one, some in zip(passes, found, strict=True):
         if upto > one.at:
-            world.core.recovered(world.now, one, some, upto)
+            world.core.answered(world.now, Recovered(one, some, upto))
     world.turn()
     return True

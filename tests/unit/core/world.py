@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from penstock.core.asks import Fetch, Fetched, Scan, Scanned
 from penstock.core.broker import Core
-from penstock.core.effects import Cancelled, Deliver, DeliverEach, Fetch, Scan, Swept, delivered
+from penstock.core.commands.deliveries import Delivery
+from penstock.core.effects import Cancelled, Deliver, DeliverEach, Swept, delivered
 from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
@@ -84,7 +86,7 @@ class World:
         self.entries: list[Publishes | Control] = []
         self.rows: dict[int, tuple[Publishes, int]] = {}
         self.inbox: dict[Consumer, list[int]] = {}
-        self.deliveries: list[Deliver] = []
+        self.deliveries: list[Delivery] = []
         self.cancelled: list[Consumer] = []
         self.core = Core(origin, next_lsn, actions=self.actions)
         self.core.boot(self.now, clean=True, next_lsn=next_lsn)
@@ -117,7 +119,7 @@ class World:
                         self.fetch(effect)
                     case Scan():
                         found = matching(effect.filters, self.read(effect.chunk))
-                        self.core.scanned(self.now, effect.token, found, effect.chunk[-1])
+                        self.core.answered(self.now, Scanned(effect.token, found, effect.chunk[-1]))
                     case Swept():
                         effect.answer(effect.affected)
                     case Cancelled():
@@ -125,7 +127,7 @@ class World:
 
     def fetch(self, effect: Fetch) -> None:
         """Bring bodies that the core asks for: here at once."""
-        self.core.fetched(self.now, effect.token, self.read(effect.chunk))
+        self.core.answered(self.now, Fetched(effect.token, self.read(effect.chunk), effect.chunk[-1]))
 
     def read(self, lsns: Sequence[int]) -> Rows:
         found = [self.rows[lsn] for lsn in lsns]

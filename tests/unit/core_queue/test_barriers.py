@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.effects import Fetch, Purpose, Scan, Verb
+from penstock.core.asks import Fetch, Purpose, Scan
+from penstock.core.effects import Verb
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.timed import expiry
 from penstock.core.queue.upcoming import Upcoming

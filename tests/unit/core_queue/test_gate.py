@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.core.effects import Effect, Scan, Verb, delivered
+from penstock.core.asks import Scan
+from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.explaining import explain_queue
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer

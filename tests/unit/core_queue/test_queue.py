@@ -11,18 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.core.effects import (
-    Cancelled,
-    Deliver,
-    DeliverEach,
-    Dying,
-    Effect,
-    Fetch,
-    Purpose,
-    Scan,
-    Verb,
-    delivered,
-)
+from penstock.core.asks import Fetch, Purpose, Scan
+from penstock.core.commands.deliveries import Delivery
+from penstock.core.effects import Cancelled, Deliver, DeliverEach, Dying, Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
@@ -77,7 +68,7 @@ class Bench:
         self.sink.effects += [e for e in sent if to is not None and e.consumer is not to]
         return [lsn for e in sent if to is None or e.consumer is to for lsn in e.chunk]
 
-    def deliveries(self) -> list[Deliver]:
+    def deliveries(self) -> list[Delivery]:
         return [*delivered(self.sink.take_effects())]
 
     def log(self) -> list[tuple[Kind, dict[str, Any], list[int]]]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.effects import Deliver, Effect, Rate, Verb
+from penstock.core.asks import Rate
+from penstock.core.effects import Deliver, Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.order import pool
 from penstock.core.queue.priority import ranking, ranks

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from golden import facts, kinds, log_of, opened, read, settings, stands
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.log import SimDisk
 from penstock.log.verify import verify
 from penstock.records.kinds import Kind

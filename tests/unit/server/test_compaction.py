@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from penstock.errors import LogDamaged, PenstockError
 from penstock.log import MEMORY, Log, SimDisk
 from penstock.log.upkeep.plan import Aims, Task

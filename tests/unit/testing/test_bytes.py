@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from penstock.core.sizes import sizes
-from penstock.core.state import codec
+from penstock.core.state import durable
 from penstock.log import MEMORY, SimDisk
 from penstock.testing import Broker
 from sim.serverkit import Client, Life, clock
@@ -128,7 +128,7 @@ def test_a_checkpoint_without_sizes_has_them_read_from_the_log_once() -> None:
     life.log.flush()
     state = life.core.durable_state()
     state.measured = False
-    with patch.object(codec, "VERSION", 2):
+    with patch.object(durable, "VERSION", 2):
         old = state.encode()
     assert old[8] == 2
     life.log.write_checkpoint(old, life.core.last_lsn)

@@ -52,7 +52,8 @@ from penstock.core.audit.streams import StreamAudit
 from penstock.core.audit.transactions import TransactionAudit
 from penstock.core.audit.window import Window
 from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
-from penstock.core.state.durable import DurableState, Ints, flat, spread
+from penstock.core.state.durable import DurableState
+from penstock.core.state.lsns import Ints, flat, spread
 from penstock.core.state.plain import load, load_settings
 from penstock.core.state.rulings import load_some, with_some
 from penstock.records.kinds import MOVES, NO_ROUTE, PUBLISHES, Kind

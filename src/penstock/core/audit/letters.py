@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.core.audit.queues import NONE, Find
 from penstock.core.audit.window import Window
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 
 
 class LetterAudit:

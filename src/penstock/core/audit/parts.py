@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.core.audit.queues import ENDED, NONE
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 from penstock.records.dataclass import dataclass
 
 LSNS_MOST = 1000

@@ -11,7 +11,8 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from penstock.core.state.durable import DurableState, Ints
+from penstock.core.state.durable import DurableState
+from penstock.core.state.lsns import Ints
 from penstock.records.kinds import Kind
 
 Key: TypeAlias = "tuple[bool, str, str]"

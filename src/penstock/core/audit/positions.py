@@ -9,7 +9,7 @@ import numpy as np
 from penstock.core.audit.queues import Find
 from penstock.core.audit.window import Window
 from penstock.core.state.arrow import blobs, pick
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 from penstock.core.state.plain import load
 from penstock.records.kinds import Kind
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 from penstock.records.dataclass import dataclass
 
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -11,7 +11,8 @@ from typing import TypeAlias
 import numpy as np
 
 from penstock.core.audit.queues import AuditedQueue, Events, Find, Op
-from penstock.core.state.durable import Ints, StreamState, ints
+from penstock.core.state.durable import StreamState
+from penstock.core.state.lsns import Ints, ints
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.core.audit.queues import Bools
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 from penstock.records.dataclass import dataclass
 
 

@@ -6,10 +6,11 @@ It knows bookmarks as origins and LSNs, and what a queue has not had yet; delive
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
+from penstock.core.asks import Scanned
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.effects import Purpose, Token, Verb
+from penstock.core.effects import Verb
 from penstock.core.queue.order.runs import sift, sorted_chunk
 from penstock.core.queue.settling.sweep import Sweep
 from penstock.core.queue.view import Queue
@@ -92,22 +93,19 @@ class AcknowledgeCommands(DeliveryCommands):
             self._sweeps[sweep.token] = sweep
         self._touch(queue)
 
-    def scanned(self, now: Now, token: Token, found: Sequence[Sequence[int]], upto: int) -> None:
-        """As before; the stretch may belong to a settlement by filter."""
-        if token.purpose is not Purpose.SWEEP:
-            super().scanned(now, token, found, upto)
-            return
-        sweep = self._sweeps.get(token)
+    def _swept(self, now: Now, answer: Scanned) -> None:
+        """A stretch of a settlement by filter was looked through."""
+        sweep = self._sweeps.get(answer.token)
         if sweep is None:
             return
-        if self._by_id(token.queue) is not sweep.queue:
+        if self._by_id(answer.token.queue) is not sweep.queue:
             sweep.end(self._out)
             more = False
         else:
-            more = sweep.scanned(self._at(now), found[0], upto, self._out)
+            more = sweep.scanned(now, answer.found[0], answer.upto, self._out)
             self._touch(sweep.queue)
         if not more:
-            del self._sweeps[token]
+            del self._sweeps[answer.token]
 
     # -- time
 

@@ -6,19 +6,18 @@ It knows queues and their consumers; what a delivery looks like on a wire is not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TypeAlias, Unpack
 
 from penstock.core.commands.queues import QueueCommands
-from penstock.core.effects import Judge, Token, Verb
-from penstock.core.publishing.dead_letters import Buried
+from penstock.core.effects import Deliver, DeliverEach, Verb
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
-from penstock.core.queue.limits.refusing import Reckoning
-from penstock.core.queue.settling.letters import portions, split
 from penstock.core.queue.settling.several import Acked, apart
 from penstock.core.queue.view import Letter, Queue
 from penstock.errors import Draining
-from penstock.records.chunks import LSN_LIMIT, Chunk, Now
-from penstock.records.entries import Rows
+from penstock.records.chunks import Chunk, Now
+
+Delivery: TypeAlias = Deliver[Consumer, Queue]
+Deliveries: TypeAlias = DeliverEach[Consumer, Queue]
 
 
 class DeliveryCommands(QueueCommands):
@@ -134,7 +133,7 @@ class DeliveryCommands(QueueCommands):
         self._touch(queue, consumer.shared)
         return count
 
-    # -- time and bodies
+    # -- time
 
     def tick(self, now: Now) -> None:
         """Do what is due."""
@@ -166,68 +165,3 @@ class DeliveryCommands(QueueCommands):
         """The queues of today that a row's route names."""
         queues = [self._admin.by_id.get(number) for number in self._interning.queues_of(route)]
         return [queue for queue in queues if queue is not None]
-
-    def scanned(self, now: Now, token: Token, found: Sequence[Sequence[int]], upto: int) -> None:
-        """The answer to a `Scan` effect: for each of its filters the LSNs that match, of those up to `upto`."""
-        queue = self._admin.by_id.get(token.queue)
-        if queue is not None:
-            queue.scanned(self._at(now), token, found, upto, self._out)
-            self._touch(queue)
-
-    def rated(self, now: Now, token: Token, chunk: Chunk, ranks: Sequence[int]) -> None:
-        """The answer to a `Rate` effect: ranks of the messages of the chunk, the first part of what was asked."""
-        queue = self._admin.by_id.get(token.queue)
-        if queue is not None:
-            queue.rated(self._at(now), token, chunk, ranks, self._out)
-            self._touch(queue)
-
-    def keyed(self, now: Now, token: Token, chunk: Chunk, keys: Sequence[Sequence[str | None]]) -> None:
-        """The answer to a `Key` effect: keys of the messages of the chunk, the first part of what was asked."""
-        queue = self._admin.by_id.get(token.queue)
-        if queue is not None:
-            queue.keyed(self._at(now), token, chunk, keys, self._out)
-            self._touch(queue)
-
-    def judged(self, now: Now, token: Token) -> None:
-        """The answer to a `Judge` effect is on its batches."""
-        parts = self._buried.pop(token, None)
-        queue = self._admin.by_id.get(token.queue)
-        if queue is not None and parts is not None and queue.letter(token) is not None:
-            self._bury(self._at(now), queue, token, parts)
-            self._touch(queue)
-
-    def _bury(self, now: Now, queue: Queue, token: Token, parts: list[Buried]) -> None:
-        """Write dead letters, each part a group, or first have them judged where that would hold the loop."""
-        asked = [one for _, prepared in parts for one in self._letters.unjudged(prepared)]
-        if asked:
-            self._buried[token] = parts
-            self._out.effect(Judge(token, asked))
-            return
-        for i, (part, prepared) in enumerate(parts):
-            full = self._letters.without_room(now, prepared, Reckoning())
-            fits, rest = split(part, full) if full else (part, [])
-            if fits is not None:
-                if full:
-                    there = {lsn for run in fits.runs for lsn in run.chunk}
-                    prepared = [one.of(there) for one in prepared]
-                self._out.begin()
-                self._letters.write(now, queue, prepared, fits)
-                self._out.end()
-            if full:
-                rest += [run for later, _ in parts[i + 1 :] for run in later.runs]
-                self._letters.without_place += len(full)
-                queue.refused_letter(now, token, rest, len(full))
-                return
-        queue.buried(token, self._out)
-
-    def fetched(self, now: Now, token: Token, rows: Rows, upto: int = LSN_LIMIT) -> None:
-        """The bodies that a `Fetch` effect asked for, of messages up to `upto`; the others are asked for again."""
-        now = self._at(now)
-        queue = self._admin.by_id.get(token.queue)
-        if queue is None:
-            return
-        letter = queue.letter(token, upto)
-        if letter is not None:
-            parts = [(part, self._letters.prepare(now, queue, rows, part)) for part in portions(letter, rows)]
-            self._bury(now, queue, token, parts)
-        self._touch(queue)

@@ -20,8 +20,8 @@ from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot
-from penstock.core.state.durable import DEFAULTS, DurableState, Ints, flat, spread
-from penstock.core.state.needs import living_pairs
+from penstock.core.state.durable import DEFAULTS, DurableState, living_pairs
+from penstock.core.state.lsns import Ints, flat, spread
 from penstock.errors import InvalidArgument
 from penstock.records.actions import Action
 from penstock.records.chunks import Chunk, Now, pairs_of

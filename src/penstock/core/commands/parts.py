@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.core.actions.acted import Acted
 from penstock.core.actions.hops import Hops
 from penstock.core.actions.rules import Rules
-from penstock.core.effects import Effect, Token
+from penstock.core.asks import Token
+from penstock.core.effects import Effect
 from penstock.core.floors import Floors
 from penstock.core.outbox import Outbox
 from penstock.core.paging import Paging

@@ -1,6 +1,6 @@
 """Commands about what the log had before a queue was there, or before its recovery point was moved.
 
-A RECOVER record says that a pass over the log begins; the shell walks, and each step comes back as `recovered`: a
+A RECOVER record says that a pass over the log begins; the shell walks, and each step comes back as `Recovered`: a
 RECOVERED record names the messages that the queue takes of it.  So a start in the middle goes on where the last step
 was durable, and folding runs no filter.  Passes of several queues walk together (`server.recovering`).
 
@@ -14,61 +14,25 @@ the rows stay in the log.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock.core.asks import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.commands.parts import Parts
-from penstock.core.effects import Recover
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.timed.expiry import deadlines
 from penstock.core.queue.view import Queue
-from penstock.core.state.durable import runs_of
-from penstock.core.state.passing import Spans, begin, go_on
+from penstock.core.state.lsns import runs_of
+from penstock.core.state.passing import begin, go_on
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now, pack_pairs, pairs_of
-from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.records.recovery import parse_recovery_point
 from penstock.records.settings import QueueSettings
 
-Ints = npt.NDArray[np.int64]
-
-
 NOWHERE: Mapping[int, int] = MappingProxyType({})
 """Nobody has asked the log for times."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pass:
-    """What a pass of one queue asks for from `at` on: to be looked at elsewhere, nothing of it changes."""
-
-    queue: int  # id
-    vhost: str
-    name: str
-    settings: QueueSettings
-    at: int
-    until: int
-    time: int  # microseconds: what was published earlier is left out
-    skip: Spans  # left out too
-    offered: int  # what is not older was offered as it was published, unless
-    others: frozenset[int]  # its route is one of these, which do not name the queue
-    booted: int  # transient messages that are older ended with an earlier process
-
-
-@dataclass(slots=True)
-class Found:
-    """What a queue takes of a stretch: parallel columns, LSNs ascending."""
-
-    lsns: Ints
-    times: Ints
-    expires_at: Ints  # what the messages say themselves; 0: nothing
-    not_before: Ints
-    sizes: Ints  # bytes of the bodies
-    barriers: list[int] = field(default_factory=list[int])
-    transient: list[int] = field(default_factory=list[int])
 
 
 class RecoveryCommands(Parts):
@@ -97,16 +61,16 @@ class RecoveryCommands(Parts):
         """No pass asks for what is older."""
         return min((one.at for _, one in self._passes.values() if one is not None), default=LSN_LIMIT)
 
-    def recovered(self, now: Now, one: Pass, found: Found, upto: int) -> bool:
-        """A step of a pass is done: all below `upto`.  False: it does not count, its queue has changed meanwhile."""
+    def _pass_answered(self, now: Now, step: Recovered) -> None:
+        """A step of a pass is done; it does not count where its queue has changed meanwhile."""
+        one, found = step.of, step.found
         queue = self._admin.by_id.get(one.queue)
         reviewed, passing = self._passes.get(one.queue, ((), None))
         if queue is None or passing is None or queue.settings is not one.settings or passing.at != one.at:
-            return False
-        now = self._at(now)
+            return
         if queue.is_due(now):
             queue.tick(now, self._out)
-        upto = min(upto, passing.until)
+        upto = min(step.upto, passing.until)
         self._out.begin()  # with the acks that came before what is found
         self._take(now, queue, found, upto)
         self._out.end()
@@ -115,7 +79,6 @@ class RecoveryCommands(Parts):
             queue.put_in_order(self._out.last_lsn, self._out)
         queue.go_on(now, self._out)
         self._touch(queue)
-        return True
 
     def _take(self, now: Now, queue: Queue, found: Found, upto: int) -> None:
         """Write what the queue takes, and let it in; what has expired meanwhile does not come in."""
@@ -187,6 +150,6 @@ class RecoveryCommands(Parts):
         """After a start, or as it begins: have the log walked."""
         if self._passes[queue.id][1] is not None:
             queue.expect_older()
-            self._out.effect(Recover())
+            self._out.effect(Recover(Token(queue.id, 0, Purpose.PASS)))
         else:
             queue.put_in_order(self._out.last_lsn, self._out)

@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from typing import NoReturn
 
+from penstock.core.asks import Question
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Reply, Verb
 from penstock.core.publishing.dead_letters import Prepared
-from penstock.core.publishing.judging import Question
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.traits import Refusal
 from penstock.core.publishing.whole import judged, refused_headers

@@ -14,10 +14,10 @@ from penstock.core.actions.hops import Hops
 from penstock.core.actions.leading import lead, left_over
 from penstock.core.actions.rules import Rules
 from penstock.core.actions.templates import Happening
+from penstock.core.asks import Question
 from penstock.core.effects import Act, Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.deaths import Death, after_death, is_cycle
-from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishing import Publisher

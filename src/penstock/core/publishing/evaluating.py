@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from penstock.core.publishing.judging import LOOP_US, Made, Question, costly
+from penstock.core.asks import Made, Question
+from penstock.core.publishing.judging import LOOP_US, costly
 from penstock.core.queue.keys import key_of
 from penstock.core.queue.priority.levels import Levels, compile_ranking
 from penstock.core.queue.priority.ranks import rank_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Literal, TypeAlias
 
+from penstock.core.asks import Question
 from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
@@ -23,20 +23,6 @@ EVALUATION_US = 0.5
 
 LOOP_US = 20_000
 """Longer than this the filters of one batch may not hold the loop."""
-
-
-Made: TypeAlias = Literal["rank", "key", "text"]
-"""What is made of an expression's value: a priority's rank, a key of 64 bits, a key as text."""
-
-
-@dataclass(slots=True, eq=False)
-class Question:
-    """A filter, or an expression of priorities or keys, that has to be evaluated off the loop for rows of a batch."""
-
-    filter: Filter | Value
-    rows: list[int]
-    made: Made | None = None  # of an expression: what is made of its value
-    name: str = ""  # under what the answers stand on the batch; the text of a filter
 
 
 @dataclass(slots=True)

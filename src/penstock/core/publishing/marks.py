@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.state.durable import Ints, chunked, ints, to_array
+from penstock.core.state.lsns import Ints, chunked, ints, to_array
 from penstock.records.chunks import pairs_of
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.core.asks import Question
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.admission import Admission, Dying, Funeral
 from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.deduplicating import Deduplication
-from penstock.core.publishing.judging import Question
 from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.published import Published, Terms
 from penstock.core.publishing.publishers import Publishers

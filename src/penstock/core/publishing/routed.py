@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+from penstock.core.asks import Question
 from penstock.core.publishing.evaluating import unkeyed, unrated
-from penstock.core.publishing.judging import Asking, Question, takers
+from penstock.core.publishing.judging import Asking, takers
 from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning

@@ -24,7 +24,7 @@ from penstock.core.queue.shares.pace import Pace
 from penstock.core.queue.shares.setting import stage
 from penstock.core.queue.shares.shares import expressions
 from penstock.core.queue.timed import moving
-from penstock.core.state.durable import Ints, flat
+from penstock.core.state.lsns import Ints, flat
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.kinds import Kind
 from penstock.records.settings import QueueSettings

@@ -14,6 +14,7 @@ from penstock.core.queue import lasting, weighing
 from penstock.core.queue import places as looking
 from penstock.core.queue.agenda import DISPATCH, LEASES, SHARES, TRIM
 from penstock.core.queue.barriers.barriers import join_front
+from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.heeding import names, wants
@@ -30,7 +31,6 @@ from penstock.core.queue.parts import (
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.shares.shares import Shares
-from penstock.core.state.capture import Contained
 from penstock.records.causes import REPLACED
 from penstock.records.chunks import Chunk
 from penstock.records.kinds import Kind

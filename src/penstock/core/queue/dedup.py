@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from penstock.core.state.durable import Ints, flat, ints, to_array
+from penstock.core.state.lsns import Ints, flat, ints, to_array
 from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:

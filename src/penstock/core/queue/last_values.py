@@ -24,7 +24,7 @@ from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.stages import Newcomers, Stage
-from penstock.core.state.durable import Ints, flat
+from penstock.core.state.lsns import Ints, flat
 from penstock.records.causes import REPLACED
 from penstock.records.chunks import Chunk, Now, as_chunk
 

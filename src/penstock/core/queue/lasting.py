@@ -11,14 +11,14 @@ import numpy as np
 
 from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, TRIM
 from penstock.core.queue.barriers.barriers import split
+from penstock.core.queue.contained import Contained
 from penstock.core.queue.depth import draw_bound
 from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
 from penstock.core.queue.places import STATES
 from penstock.core.queue.priority.ranking import load_ranks
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.shares.setting import stage
-from penstock.core.state.capture import Contained
-from penstock.core.state.durable import Ints, flat, spread
+from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:

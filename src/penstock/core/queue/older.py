@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.queue import lasting
+from penstock.core.queue.contained import Contained
 from penstock.core.queue.order.runs import Run, packed, sift, tidy
 from penstock.core.queue.priority.ranking import change_ranks, take_unranked
 from penstock.core.queue.shares.setting import stage
-from penstock.core.state.capture import Contained
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:

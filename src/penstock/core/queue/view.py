@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.effects import Purpose, Sink, Token, Verb
+from penstock.core.asks import Purpose, Token
+from penstock.core.effects import Sink, Verb
 from penstock.core.queue.administering import (
     alter,
     delete,

@@ -7,23 +7,21 @@ A delta needs the present record's body: the shell sees that `bodies` has it bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published
-from penstock.core.publishing.traits import Refusal, Traits, TraitsMemo
+from penstock.core.publishing.traits import Refusal, TraitsMemo
 from penstock.core.sow.cutting import Cut
-from penstock.core.sow.holding import Bodies, Nothing, Sow, Sows
+from penstock.core.sow.holding import Sow
 from penstock.core.sow.index import Ints, Numbers
-from penstock.core.sow.merge import merge
 from penstock.core.sow.records import Put, pack_drop, pack_one, pack_put
-from penstock.core.sow.rows import Work, is_delta, keyless, number_of_row
-from penstock.core.sow.worked import LARGE, Job, Worked
+from penstock.core.sow.rows import KeyedRows, Work, is_delta
+from penstock.core.sow.worked import LARGE
 from penstock.errors import InvalidArgument
 from penstock.records.bodies import listed
 from penstock.records.chunks import Now
@@ -38,15 +36,12 @@ Store = Callable[[Publishes, int], Published]
 """Stores a batch without its first so many rows."""
 
 
-class Keyed:
+class Keyed(KeyedRows):
     """The SOW topics of a living instance."""
 
     def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo) -> None:
-        self.sows = Sows()
-        self.bodies: Bodies = Nothing()
-        self.worked = Worked()
+        super().__init__(traits)
         self._outbox = outbox
-        self._traits = traits
 
     # -- publishing
 
@@ -138,112 +133,6 @@ class Keyed:
         self._outbox.record(Kind.SOW_PUT, sow.name, None, pack_put(put))
         self.sows.put(put)
 
-    def lacking(self, batch: Publishes) -> list[int]:
-        """LSNs of present records whose bodies a delta of this batch needs and `bodies` has not, ascending."""
-        out = set[int]()
-        if batch.delta is False or (isinstance(batch.properties, bytes) and not self._asks_delta(batch)):
-            return []
-        topics = self._topics(batch)
-        if topics and any(is_delta(batch, traits) for _, _, traits in self.rows_of(batch, topics)):
-            whole = listed(batch.bodies)
-            known = set[tuple[int, int]]()
-            for row, sow, traits in self.rows_of(batch, topics):
-                number = self.number(sow, whole[row], traits)
-                if isinstance(number, str):
-                    continue
-                if (sow.id, number) not in known and is_delta(batch, traits):
-                    lsn = sow.index.get(number)
-                    if lsn and not self.bodies.has(lsn):
-                        out.add(lsn)
-                known.add((sow.id, number))
-        return sorted(out)
-
-    def _asks_delta(self, batch: Publishes) -> bool:
-        assert isinstance(batch.properties, bytes)
-        return is_delta(batch, self._traits[batch.properties])
-
-    def number(self, sow: Sow, body: bytes, traits: Traits) -> int | str:
-        """The number of a row's key; a sentence if it has none."""
-        if len(body) > LARGE:
-            known = self.worked.get(body, sow.id)
-            if isinstance(known, int | str):
-                return known
-        return number_of_row(sow, body, traits)
-
-    def heavy(self, batch: Publishes, *, merging: bool) -> list[Job]:
-        """What is to be worked out off the loop before this batch is published: keys of large bodies; when these are
-        known and nothing is lacking, merging, the deltas among them.
-        """
-        topics = self._topics(batch)
-        out: list[Job] = []
-        if not topics or (not merging and batch.size <= LARGE):
-            return out
-        whole = listed(batch.bodies)
-        for row, sow, traits in self.rows_of(batch, topics):
-            body = whole[row]
-            if not merging:
-                if len(body) > LARGE and not sow.rule.given and self.worked.get(body, sow.id) is None:
-                    out.append(Job(body, sow.id, partial(sow.rule.of_body, body)))
-            elif is_delta(batch, traits) and isinstance(number := self.number(sow, body, traits), int):
-                lsn = sow.index.get(number)
-                record = self.bodies.get(lsn) if lsn else None
-                if record is not None and len(record) + len(body) > LARGE and self.worked.get(body, -lsn) is None:
-                    out.append(Job(body, -lsn, partial(_tried, record, body)))
-        if out:
-            batch.bodies = whole  # for good: an answer is found by the object that it is about
-        return out
-
-    def ahead(self, batch: Publishes) -> Publishes:
-        """What filters see of a batch of which nothing is `heavy` any more: with large deltas merged, if it has some.
-
-        Answers that are put on it hold for the batch as long as what was merged stays (`Work`).
-        """
-        topics = self._topics(batch)
-        if not topics or batch.delta is False or not self.worked:
-            return batch
-        whole = listed(batch.bodies)
-        merged: dict[int, bytes] = {}
-        for row, sow, traits in self.rows_of(batch, topics):
-            if is_delta(batch, traits) and isinstance(number := self.number(sow, whole[row], traits), int):
-                known = self.worked.get(whole[row], -sow.index.get(number))
-                if isinstance(known, bytes):
-                    merged[row] = known
-        if not merged:
-            return batch
-        bodies = [merged.get(row, body) for row, body in enumerate(whole)]
-        held = batch.ahead
-        if held is None or any(old is not new for old, new in zip(listed(held.bodies), bodies, strict=True)):
-            held = batch.ahead = replace(batch, bodies=bodies, judged=None, routed=None, ahead=None)
-        return held
-
-    def judge(self, batch: Publishes) -> list[tuple[int, Refusal]]:
-        """The rows that have not the key of their topic."""
-        topics = self._topics(batch)
-        if not topics:
-            return []
-        bodies = listed(batch.bodies)
-        found = ((row, sow, self.number(sow, bodies[row], traits)) for row, sow, traits in self.rows_of(batch, topics))
-        return [(row, keyless(sow, number)) for row, sow, number in found if isinstance(number, str)]
-
-    def _topics(self, batch: Publishes) -> Mapping[Topic, Sow]:
-        by_name = self.sows.by_name
-        found = ((topic, by_name.get((topic.vhost, topic.exchange, topic.name))) for topic in batch.distinct_topics)
-        return {topic: sow for topic, sow in found if sow is not None}
-
-    def rows_of(
-        self, batch: Publishes, topics: Mapping[Topic, Sow], skip: int = 0
-    ) -> Iterator[tuple[int, Sow, Traits]]:
-        """The rows of SOW topics with what their headers ask for."""
-        memo, properties = self._traits, batch.properties
-        for row in range(skip, len(batch.bodies)):
-            sow = topics.get(batch.topic_of(row))
-            if sow is not None:
-                yield row, sow, memo[properties if isinstance(properties, bytes) else properties[row]]
-
-    def ttl_of(self, data: bytes) -> int | None:
-        """The lifetime that a header asks for, microseconds."""
-        return self._traits[data].ttl
-
     def _put(self, work: Work, lsns: Mapping[int, int]) -> None:
         expires = work.batch.expires_at
         for sow in work.sows():
@@ -299,13 +188,6 @@ class Keyed:
             keys = numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
             for watcher in sow.watchers:
                 watcher.dropped(lsn, keys, lsns, reason)
-
-
-def _tried(record: bytes, delta: bytes) -> bytes | InvalidArgument:
-    try:
-        return merge(record, delta)
-    except InvalidArgument as refusal:
-        return refusal
 
 
 def _lsns(published: Published, size: int, skip: int) -> dict[int, int]:

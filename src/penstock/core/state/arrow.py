@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)
 

@@ -9,108 +9,24 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.queue.contained import Contained
 from penstock.core.queue.declared import Declared
-from penstock.core.queue.dedup import Keys, Window, key_column
-from penstock.core.queue.order.runs import Run, packed
-from penstock.core.queue.priority.ranks import UNKNOWN, Ranks
-from penstock.core.queue.settling.attempts import Tally
-from penstock.core.queue.timed.expiry import Expiry
+from penstock.core.queue.dedup import Window
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.holding import SowState
-from penstock.core.state.durable import DurableState, Ints, QueueState, chunked, flat, ints, runs_of
-from penstock.core.state.needs import merged, within
+from penstock.core.state.durable import DurableState, QueueState
+from penstock.core.state.lsns import Ints, flat, ints, merged, runs_of, within
 from penstock.core.state.passing import Passing, Spans
-from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 from penstock.records.policies import Ruling
 from penstock.records.settings import QueueSettings
 
 BREATH = 16
 """Queues between two breaths: about half a millisecond of work in Python."""
-
-
-@dataclass(slots=True)
-class Contained:
-    """What one queue held at one moment: chunks that will not change, in any order."""
-
-    main: list[Chunk] = field(default_factory=list["Chunk"])
-    runs: list[Run] = field(default_factory=list[Run])  # copies: chunk, solid, tally and place
-    retries: list[Run] = field(default_factory=list[Run])  # those of `runs` that wait for their `deadline`
-    scheduled: list[tuple[Longs, Longs]] = field(default_factory=list[tuple["Longs", "Longs"]])
-    expiry: Expiry | None = None
-    barriers: Chunk = range(0)  # which of all these are barriers
-    loose: list[Longs] = field(default_factory=list["Longs"])  # more LSNs, in any order
-    inactive: list[Chunk] = field(default_factory=list["Chunk"])  # beyond the target depth
-    ranks: Ranks | None = None  # of all these, and some that are gone
-    keys: Ranks | None = None  # of all these, and some that are gone
-    dedup: Keys | None = None  # LSNs of all these by key, and of some that are gone
-    unranked: list[Ints] = field(default_factory=list["Ints"])  # those whose rank there is not known yet, in any order
-
-    def waiting(self) -> list[Chunk]:
-        """What waits, in any state."""
-        return [*self.active(), *self.inactive]
-
-    def active(self) -> list[Chunk]:
-        """The same without what is inactive."""
-        if self.loose:
-            self.main += chunked(np.sort(np.concatenate([ints(part) for part in self.loose])))
-            self.loose = []
-        return [*self.main, *(run.chunk for run in self.runs), *(lsns for lsns, _ in self.scheduled)]
-
-    def columns(self) -> dict[str, array[int]]:
-        """What is remembered of it; `transient` and `letter` are not known here."""
-        counts: dict[str, list[Ints]] = {name: [] for name in (*Tally._fields, "place")}
-        for run in self.runs:
-            values = (*run.tally, run.place)
-            if any(values):
-                pairs = np.array(run.pairs(), dtype=np.int64).reshape(-1, 2)
-                for column, value in zip(counts.values(), values, strict=True):
-                    if value:
-                        column.append(_triples(pairs, value))
-        due = [_triples(np.array(run.pairs(), dtype=np.int64).reshape(-1, 2), run.deadline) for run in self.retries]
-        for lsns, times in self.scheduled:
-            alone = ints(lsns)
-            due.append(np.stack((alone, alone + 1, ints(times)), axis=1))
-        columns = {name: _joined(parts) for name, parts in {**counts, "not_before": due}.items() if parts}
-        if self.expiry is not None:
-            everything = flat(self.waiting())
-            columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
-        if self.ranks is not None and len(ranks := self._ranks(self.ranks)):
-            columns["rank"] = ranks
-        if self.keys is not None:
-            everything = flat(self.waiting())
-            if len(everything) and len(keys := runs_of(everything, self.keys.each(packed(everything)))):
-                columns["key"] = keys
-        if self.dedup is not None:
-            everything = flat(self.waiting())
-            if len(everything) and len(keys := runs_of(everything, key_column(self.dedup, everything))):
-                columns["dedup"] = keys
-        if len(self.barriers):
-            columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
-        return columns
-
-    def _ranks(self, known: Ranks) -> array[int]:
-        everything = flat(self.waiting())
-        ranks = known.each(packed(everything)) if len(everything) else everything
-        if self.unranked:
-            ranks[np.isin(everything, np.concatenate(self.unranked))] = UNKNOWN
-        return runs_of(everything, ranks)
-
-
-def _triples(pairs: Ints, value: int) -> Ints:
-    return np.concatenate((pairs, np.full((len(pairs), 1), value, dtype=np.int64)), axis=1)
-
-
-def _joined(parts: list[Ints]) -> array[int]:
-    out = array("q")
-    for part in parts:
-        out.frombytes(np.ascontiguousarray(part).tobytes())
-    return out
 
 
 class Marked:
@@ -201,7 +117,7 @@ class Snapshot:
 
     def encode(self, breathe: Callable[[], object] = bool) -> bytes:
         """For a checkpoint."""
-        from penstock.core.state.codec import encode
+        from penstock.core.state.durable import encode
 
         self._fit_sizes()
         self._state.sows = dict(self._sows())
@@ -214,6 +130,3 @@ class Snapshot:
         if self._state.sizes.wasteful(count):
             pairs = merged([within(chunk) for one in held for chunk in one.waiting() if len(chunk)])
             self.sizes = self._state.sizes = self._state.sizes.only(pairs)
-
-
-__all__ = ["Captured", "Contained", "Marked", "Snapshot"]

@@ -1,33 +1,68 @@
 """The durable state: what folding the whole log gives, as plain values.
 
-Checkpoints and `BASE` groups hold it encoded (`core.state.codec`), the fold builds it (`core.state.fold`), the
-living core produces and restores it.  It holds positions, never bodies, and nothing of a session: no credit, no lease,
-no deadline.  Equal histories give equal states, so `==` is the test that the fold is right.
+Checkpoints and `BASE` groups hold it as bytes, the fold builds it (`core.state.fold`), the living core produces and
+restores it.  It holds positions, never bodies, and nothing of a session: no credit, no lease, no deadline.  Equal
+histories give equal states, so `==` is the test that the fold is right.
+
+    8 bytes   b"PENSTATE"
+    u32       version of this layout, 4
+    u32       length of the JSON part
+    JSON      everything but positions, without what is empty; per queue the number of chunks and the forms of columns
+    per queue, in the order of the JSON:
+        its chunks, then its columns (`core.state.packed`)
+        keys that it took of late, and when: pairs of int64
+    indexes of SOW topics, then the sizes of what waits (`core.state.packed`)
+
+Earlier versions are read as well.  3 wrote the settings into each queue, where 4 has a number: the place in a list of
+different ones, since many queues are declared alike.  2 did not know sizes; 1 wrote empty parts too, and columns as
+runs alone.  All integers are little-endian.  Whoever stores these bytes adds the checksum.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
+import orjson
 
 from penstock.core.actions.acted import Acted
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.holding import SowState
-from penstock.core.state.decided import DecidedState
-from penstock.core.state.deferred import DeferredAck, DeferredAcks
+from penstock.core.state import passing
+from penstock.core.state.decided import DecidedState, SinkMark, dump_decided, dump_marks, load_decided, load_marks
+from penstock.core.state.deferred import DeferredAck, DeferredAcks, dump_deferred, load_deferred
+from penstock.core.state.lsns import LONG_RUN, Ints, chunked, empty, flat, merged, runs_of, same_chunked, spread, within
+from penstock.core.state.packed import (
+    dump_sizes,
+    dump_sows,
+    load_sizes,
+    load_sows,
+    pack,
+    pack_chunks,
+    unpack,
+    unpack_chunk,
+)
 from penstock.core.state.passing import Passing, Spans
-from penstock.core.state.sinkmarks import SinkMark
+from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
+from penstock.core.state.rulings import (
+    dump_address,
+    dump_exchanges,
+    dump_policy,
+    dump_ruling,
+    load_address,
+    load_exchanges,
+    load_policy,
+    load_ruling,
+)
 from penstock.core.state.streams import StreamState as StreamState
-from penstock.records.chunks import Chunk, Longs
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.policies import AddressSetting, ExchangeRule, Policy, Ruling
 from penstock.records.settings import QueueSettings
-
-Ints = npt.NDArray[np.int64]
 
 COLUMNS = (
     "deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter", "barrier", "rank",
@@ -49,132 +84,9 @@ rank                            its priority (`core.queue.ranks`); 0 is not know
 """
 
 
-def empty() -> array[int]:
-    """A column in which every message has the rest value."""
-    return array("q")
-
-
-def ints(values: Longs) -> Ints:
-    """A view of an `array('q')`, or of what was one, as numpy integers."""
-    return np.frombuffer(values, dtype=np.int64)
-
-
-def to_array(values: Ints) -> array[int]:
-    """numpy integers as an `array('q')`."""
-    out = array("q")
-    out.frombytes(np.ascontiguousarray(values, dtype=np.int64).tobytes())
-    return out
-
-
-def flat(chunks: Iterable[Chunk]) -> Ints:
-    """All LSNs of the chunks, ascending."""
-    parts = [np.arange(c.start, c.stop, dtype=np.int64) if isinstance(c, range) else ints(c) for c in chunks if len(c)]
-    if not parts:
-        return np.zeros(0, dtype=np.int64)
-    lsns = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if len(lsns) > 1 and bool((lsns[1:] < lsns[:-1]).any()):
-        lsns = np.sort(lsns, kind="stable")
-    return lsns
-
-
 DEFAULTS = 1
 """Settings that nobody made go by the defaults of a folder's first start, which its first BOOT record names; without
 a word there it is 0.  What they are is for whoever has the settings to know; 1 has brought the log's retention."""
-
-CHUNK = 65_536
-"""LSNs in a chunk of a state at most, unless the chunk is a range."""
-
-
-def chunked(lsns: Ints) -> list[Chunk]:
-    """Ascending LSNs as chunks in the one form that equal sets share: long runs are ranges, the rest arrays."""
-    n = len(lsns)
-    if n == 0:
-        return []
-    if int(lsns[-1]) - int(lsns[0]) == n - 1:
-        return [range(int(lsns[0]), int(lsns[0]) + n)]
-    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
-    starts = np.concatenate(([0], breaks))
-    ends = np.concatenate((breaks, [n]))
-    out: list[Chunk] = []
-    done = 0
-    for k in np.flatnonzero(ends - starts >= LONG_RUN).tolist():
-        start, end = int(starts[k]), int(ends[k])
-        out += _arrays(lsns[done:start])
-        out.append(range(int(lsns[start]), int(lsns[start]) + end - start))
-        done = end
-    return out + _arrays(lsns[done:])
-
-
-def same_chunked(chunks: Iterable[Chunk]) -> list[Chunk]:
-    """`chunked` of the LSNs of these chunks, each of which is there once; long ranges are not unfolded for it."""
-    whole = [chunk for chunk in chunks if len(chunk)]
-    ranges = sorted((chunk for chunk in whole if isinstance(chunk, range)), key=_start)
-    if len(ranges) < len(whole):
-        return chunked(flat(whole))
-    runs = list[range]()
-    for one in ranges:
-        if runs and runs[-1].stop == one.start:
-            runs[-1] = range(runs[-1].start, one.stop)
-        else:
-            runs.append(one)
-    if len(runs) == 1:
-        return [runs[0]]
-    out, short = list[Chunk](), list[range]()
-    for run in runs:
-        if len(run) < LONG_RUN:
-            short.append(run)
-            continue
-        out += _arrays(flat(short))
-        short.clear()
-        out.append(run)
-    return out + _arrays(flat(short))
-
-
-def _start(chunk: range) -> int:
-    return chunk.start
-
-
-def _arrays(lsns: Ints) -> list[Chunk]:
-    return [to_array(lsns[i : i + CHUNK]) for i in range(0, len(lsns), CHUNK)]
-
-
-LONG_RUN = 4096
-"""Adjacent LSNs from so many on are a range of their own in a chunked state."""
-
-
-def runs_of(lsns: Ints, values: Ints) -> array[int]:
-    """A column as flat triples `a, b, value`: what waits in [a, b) has that value; rest values are left out."""
-    if not len(values) or not values.any():
-        return array("q")
-    breaks = np.flatnonzero(np.diff(values) != 0) + 1
-    starts = np.concatenate(([0], breaks))
-    ends = np.concatenate((breaks, [len(values)]))
-    chosen = values[starts]
-    keep = chosen != 0
-    starts, ends, chosen = starts[keep], ends[keep], chosen[keep]
-    return to_array(np.stack((lsns[starts], lsns[ends - 1] + 1, chosen), axis=1).reshape(-1))
-
-
-def spread(lsns: Ints, runs: array[int] | Sequence[int]) -> Ints:
-    """A column with one value per waiting message, from its runs (later ones win where they overlap)."""
-    out = np.zeros(len(lsns), dtype=np.int64)
-    if not len(runs):
-        return out
-    triples = (ints(runs) if isinstance(runs, array) else np.asarray(runs, dtype=np.int64)).reshape(-1, 3)
-    ordered = triples[np.argsort(triples[:, 0], kind="stable")]
-    starts = np.searchsorted(lsns, ordered[:, 0])
-    ends = np.searchsorted(lsns, ordered[:, 1])
-    lengths = ends - starts
-    if bool((starts[1:] >= ends[:-1]).all()):
-        where = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths) + np.arange(
-            int(lengths.sum())
-        )
-        out[where] = np.repeat(ordered[:, 2], lengths)
-        return out
-    starts, ends = np.searchsorted(lsns, triples[:, 0]), np.searchsorted(lsns, triples[:, 1])
-    for start, end, value in zip(starts.tolist(), ends.tolist(), triples[:, 2].tolist(), strict=True):
-        out[start:end] = value
-    return out
 
 
 @dataclass(slots=True)
@@ -273,13 +185,267 @@ class DurableState:
 
     def encode(self) -> bytes:
         """For a checkpoint or a `BASE` group."""
-        from penstock.core.state.codec import encode
-
         return encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> DurableState:
         """The inverse of `encode`.  Raises ValueError with a sentence for anything else."""
-        from penstock.core.state.codec import decode
-
         return decode(data)
+
+
+def living_pairs(queues: Iterable[QueueState]) -> Ints:
+    """What waits in these queues, as ascending disjoint LSN pairs [a, b), shape (n, 2)."""
+    return merged([within(chunk) for queue in queues for chunk in queue.waiting if len(chunk)])
+
+
+MAGIC = b"PENSTATE"
+VERSION = 4
+READABLE = (1, 2, 3, VERSION)
+_HEAD = struct.Struct("<8sII")
+_Head = dict[str, list[list[object]]]  # of the JSON part; what is no list of lists is cast where it is read
+
+TOGETHER = 256
+"""Queues that are made JSON at once."""
+
+
+def canonical(state: DurableState) -> DurableState:
+    """The same state with each queue in the one form that equal histories share.  The queues are copies."""
+    queues = {number: canonical_queue(queue) for number, queue in sorted(state.queues.items())}
+    return DurableState(
+        state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.blind,
+        state.routes,
+        state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
+        state.deferred, state.acted, state.policies, state.addresses, state.exchange_rules,
+        state.sizes.only(living_pairs(queues.values())), state.sink_marks, state.defaults, state.measured,
+    )  # fmt: skip
+
+
+def canonical_queue(queue: QueueState) -> QueueState:
+    """One queue in canonical form: ascending chunks, and columns only where something waits."""
+    if not queue.columns:
+        columns = dict[str, "array[int]"]()
+        if len(queue.waiting) == 1 and len(queue.waiting[0]) < LONG_RUN:
+            waiting = [as_chunk(queue.waiting[0])]
+        else:
+            waiting = same_chunked(queue.waiting)
+    else:
+        lsns = flat(queue.waiting)
+        waiting = chunked(lsns)
+        columns = {name: runs_of(lsns, spread(lsns, queue.columns[name])) for name in COLUMNS if name in queue.columns}
+    return QueueState(
+        queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
+        queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)}, queue.since,
+        queue.reviewed, queue.passing, queue.ruling, queue.paused, queue.taken,
+    )  # fmt: skip
+
+
+def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -> bytes:
+    """The state as bytes; equal states give equal bytes.
+
+    queues_of: its queues by id, instead of those in the state: one is unfolded at a time.
+    """
+    blobs = list[bytes]()
+    plain = queues_of if queues_of is not None else (queue for _, queue in sorted(state.queues.items()))
+    settings: dict[QueueSettings, int] = {}
+    queues = _queues(plain, settings, blobs)
+    head = _filled(
+        last_lsn=state.last_lsn,
+        unclean=state.unclean,
+        defaults=state.defaults,
+        exchanges=[
+            [vhost, name, x.type, x.durable, x.auto_delete, x.internal, wrap(x.arguments), x.used]
+            for (vhost, name), x in sorted(state.exchanges.items())
+        ],
+        bindings=sorted(
+            [b.vhost, b.source, b.destination, b.destination_type, b.key, b.arguments] for b in state.bindings
+        ),
+        topics=[[*key, wrap(value)] for key, value in sorted(state.topics.items())],
+        vias=[[number, *pair, *state.blind.get(number, ())] for number, pair in sorted(state.vias.items())],
+        routes=[[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
+        next_route=state.next_route,
+        publishers=dict(sorted(state.publishers.items())),
+        streams={name: one.dump() for name, one in sorted(state.streams.items())},
+        sinks=dict(sorted(state.sinks.items())),
+        sink_marks=dump_marks(state.sink_marks),
+        decided=dump_decided(state.decided),
+        sows=dump_sows(state.sows, blobs),
+        deferred=dump_deferred(state.deferred),
+        acted=state.acted.dump() if state.acted else None,
+        policies=[[one.name, dump_policy(one)] for _, one in sorted(state.policies.items())],
+        addresses=[[one.pattern, dump_address(one)] for _, one in sorted(state.addresses.items())],
+        exchange_rules=dump_exchanges(state.exchange_rules),
+    )
+    if settings:
+        head["settings"] = [dump_settings(one) for one in settings]
+    if state.measured:
+        head["sizes"] = dump_sizes(state.sizes, blobs)
+    parts = [orjson.dumps(head)]
+    if queues:  # last, for they are many and were dumped already
+        parts = [parts[0][:-1], b',"queues":[' if head else b'"queues":[', *queues, b"]}"]
+    return b"".join((_HEAD.pack(MAGIC, VERSION, sum(map(len, parts))), *parts, *blobs))
+
+
+def _queues(plain: Iterable[QueueState], settings: dict[QueueSettings, int], blobs: list[bytes]) -> list[bytes]:
+    """The queues as pieces of JSON, one after the other; settings that are new get the next number, and what is no JSON
+    is appended to `blobs`.
+
+    There may be very many: no more than `TOGETHER` are objects at a time.
+    """
+    out, few = list[bytes](), list[dict[str, object]]()
+
+    def put() -> None:
+        if few:
+            out.append((b"," if out else b"") + orjson.dumps(few)[1:-1])
+            few.clear()
+
+    for one in plain:
+        queue = canonical_queue(one)
+        few.append(_queue(queue, settings.setdefault(queue.settings, len(settings)), blobs))
+        if len(few) == TOGETHER:
+            put()
+    put()
+    return out
+
+
+def _queue(queue: QueueState, settings: int, blobs: list[bytes]) -> dict[str, object]:
+    """One in canonical form.  settings: their number."""
+    packed = list(pack_chunks(queue.waiting))
+    blobs += packed
+    forms = dict[str, object]()
+    if queue.columns:
+        lsns = flat(queue.waiting)
+        for name, runs in queue.columns.items():
+            forms[name], blob = pack(runs, lsns)
+            blobs.append(blob)
+    if queue.taken:
+        blobs.append(queue.taken.tobytes())
+    return {
+        "id": queue.id,
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "settings": settings,
+        "durable": queue.durable,
+        **_filled(
+            exclusive=queue.exclusive, auto_delete=queue.auto_delete, arguments=wrap(queue.arguments),
+            chunks=len(packed), columns=forms, since=queue.since,
+            ruling=dump_ruling(queue.ruling, queue.settings),
+            paused=queue.paused, taken=len(queue.taken),
+        ),
+        **passing.dump(queue.reviewed, queue.passing),
+    }  # fmt: skip
+
+
+def _filled(**parts: object) -> dict[str, object]:
+    """What is there of these; nothing that is false, zero or empty."""
+    return {name: value for name, value in parts.items() if value}
+
+
+def decode(data: bytes) -> DurableState:
+    """The state from bytes.  Raises ValueError with a sentence when they are no whole state of a known version."""
+    try:
+        return _decode(data)
+    except (struct.error, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"the encoded state of {len(data)} bytes is damaged: {error}") from error
+
+
+def _decode(data: bytes) -> DurableState:
+    magic, version, length = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise ValueError("these bytes are no encoded state")
+    if version not in READABLE:
+        raise ValueError(f"the encoded state has version {version}, this server reads versions up to {VERSION}")
+    place = _HEAD.size + length
+    if place > len(data):
+        raise ValueError(f"the encoded state is cut: {len(data)} bytes of at least {place}")
+    head = cast("_Head", orjson.loads(data[_HEAD.size : place]))
+    state = DurableState(cast(int, head.get("last_lsn", 0)), cast(int, head.get("unclean", 0)))
+    state.defaults = cast(int, head.get("defaults", 0))
+    _load_topology(state, head)
+    _load_rulings(state, head)
+    _load_readers(state, head)
+    settings = [load_settings(one) for one in cast("list[object]", head.get("settings", ()))]
+    for told in cast("list[dict[str, object]]", head.get("queues", [])):
+        queue, place = _load_queue(told, settings, data, place)
+        state.queues[queue.id] = queue
+    place = load_sows(state.sows, head.get("sows", []), data, place)
+    state.measured = "sizes" in head or not any(queue.waiting for queue in state.queues.values())
+    place = load_sizes(state.sizes, head.get("sizes"), data, place)
+    if place != len(data):
+        raise ValueError(f"the encoded state has {len(data) - place} bytes too many")
+    return state
+
+
+def _load_topology(state: DurableState, head: _Head) -> None:
+    """Exchanges, bindings, topics, and the numbers by which rows name what took them."""
+    for vhost, name, kind, durable, auto_delete, internal, arguments, used in head.get("exchanges", ()):
+        state.exchanges[str(vhost), str(name)] = ExchangeState(
+            str(kind), bool(durable), bool(auto_delete), bool(internal), as_table(arguments), bool(used)
+        )
+    state.bindings = {Binding(*map(str, row)) for row in head.get("bindings", ())}
+    state.topics = {(str(v), str(x), str(k)): as_table(value) for v, x, k, value in head.get("topics", ())}
+    for number, *told in cast("list[list[object]]", head.get("vias", ())):
+        vhost, exchange, *keys = map(str, told)
+        state.vias[cast(int, number)] = (vhost, exchange)
+        if keys:
+            state.blind[cast(int, number)] = tuple(keys)
+    state.routes = {cast(int, row[0]): tuple(cast("list[int]", row[1:])) for row in head.get("routes", ())}
+    state.next_route = cast(int, head.get("next_route", 0))
+
+
+def _load_rulings(state: DurableState, head: _Head) -> None:
+    """Policies, settings of addresses, and what they make of exchanges."""
+    for name, table in cast("list[tuple[str, dict[str, object]]]", head.get("policies", ())):
+        policy = load_policy(name, table)
+        state.policies[policy.key] = policy
+    for pattern, table in cast("list[tuple[str, dict[str, object]]]", head.get("addresses", ())):
+        setting = load_address(pattern, table)
+        state.addresses[setting.key] = setting
+    state.exchange_rules = {
+        key: one for key, one in load_exchanges(head.get("exchange_rules")).items() if one is not None
+    }
+
+
+def _load_readers(state: DurableState, head: _Head) -> None:
+    """Publishers, sinks, streams, deferred acks, actions: who goes on where it was."""
+    nothing: dict[str, object] = {}
+    state.publishers = dict(cast("dict[str, int]", head.get("publishers", nothing)))
+    state.sinks = dict(cast("dict[str, int]", head.get("sinks", nothing)))
+    state.sink_marks = load_marks(head.get("sink_marks", nothing))
+    state.decided = load_decided(head.get("decided", {}))
+    state.deferred = load_deferred(head.get("deferred", []))
+    state.acted = Acted.load(head.get("acted"))
+    for name, one in cast("dict[str, dict[str, object]]", head.get("streams", nothing)).items():
+        state.streams[name] = StreamState.load(one)
+
+
+def _load_queue(
+    told: dict[str, object], settings: list[QueueSettings], data: bytes, place: int
+) -> tuple[QueueState, int]:
+    """One queue, whose chunks and columns are from `place` on; where they end."""
+    which = told["settings"]  # a number, or before version 4 the settings
+    queue = QueueState(
+        cast(int, told["id"]), str(told["vhost"]), str(told["name"]),
+        settings[which] if isinstance(which, int) else load_settings(which), bool(told["durable"]),
+        bool(told.get("exclusive")), bool(told.get("auto_delete")), as_table(told.get("arguments")),
+        since=cast(int, told.get("since", 0)), paused=cast(int, told.get("paused", 0)),
+    )  # fmt: skip
+    queue.reviewed, queue.passing = passing.read(told)
+    queue.ruling = load_ruling(told.get("ruling"), queue.settings)
+    for _ in range(cast(int, told.get("chunks", 0))):
+        chunk, place = unpack_chunk(data, place)
+        queue.waiting.append(chunk)
+    forms = cast("dict[str, object]", told.get("columns", {}))
+    lsns = flat(queue.waiting) if forms else np.zeros(0, dtype=np.int64)
+    for column, form in forms.items():
+        if column not in COLUMNS:
+            raise ValueError(f"the encoded state has the unknown column {column!r} of queue {queue.name!r}")
+        try:
+            queue.columns[column], place = unpack(form, lsns, data, place)
+        except ValueError as error:
+            where = f"column {column!r} of queue {queue.name!r}"
+            raise ValueError(f"the encoded state is cut or damaged: {where}: {error}") from error
+    end = place + 8 * cast(int, told.get("taken", 0))
+    if end > len(data):
+        raise ValueError(f"the encoded state is cut in the keys of queue {queue.name!r}")
+    queue.taken.frombytes(data[place:end])
+    return queue, end

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from penstock.core.queue.dedup import Window, altered
 from penstock.core.queue.timed.expiry import deadlines
 from penstock.core.state import passing
-from penstock.core.state.durable import Ints, QueueState, flat, spread
+from penstock.core.state.durable import QueueState
+from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.settings import QueueSettings
 

@@ -15,21 +15,12 @@ from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.folding import fold
 from penstock.core.sow.holding import Sows
 from penstock.core.state import deferred as deferred_acks
-from penstock.core.state.decided import copies, decided_of
-from penstock.core.state.durable import (
-    Binding,
-    DurableState,
-    ExchangeState,
-    Ints,
-    QueueState,
-    StreamState,
-    ints,
-    spread,
-)
+from penstock.core.state.decided import copies, decided_of, mark_of
+from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, StreamState
+from penstock.core.state.lsns import Ints, ints, spread
 from penstock.core.state.members import FoldedQueue, expand
 from penstock.core.state.plain import as_table, load, load_settings
 from penstock.core.state.rulings import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
-from penstock.core.state.sinkmarks import mark_of
 from penstock.core.topology.topology import Topology, canonical_table
 from penstock.records.kinds import HEAD, Kind
 

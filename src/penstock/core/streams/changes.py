@@ -12,22 +12,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.state.durable import Ints, ints, to_array
-from penstock.core.state.needs import merged, within
-from penstock.core.state.streams import combined
+from penstock.core.state.lsns import Ints, combined, count, ints, merged, to_array, within
+from penstock.core.streams.ranges import Owner
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
-
-if TYPE_CHECKING:
-    from penstock.core.streams.streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +45,7 @@ def difference(counted: Ints, present: Ints, rows_max: int) -> Difference:
     """From what was counted to what is present: at most so many messages, what went first."""
     went = first(combined(counted, present, lambda a, b: a & ~b), rows_max)
     came = combined(counted, present, lambda a, b: b & ~a)
-    return Difference(went, first(came, rows_max - rows(went)))
-
-
-def rows(pairs: Ints) -> int:
-    """How many messages pairs have."""
-    return int((pairs[:, 1] - pairs[:, 0]).sum())
+    return Difference(went, first(came, rows_max - count(went)))
 
 
 def first(pairs: Ints, most: int) -> Ints:
@@ -72,7 +62,7 @@ def first(pairs: Ints, most: int) -> Ints:
 class Changes:
     """What streams in this mode ask for."""
 
-    def __init__(self, outbox: Outbox[Effect], streams: Streams) -> None:
+    def __init__(self, outbox: Outbox[Effect], streams: Owner) -> None:
         self._outbox = outbox
         self._streams = streams
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping
 
-from penstock.core.state.sinkmarks import SinkMark
+from penstock.core.state.decided import SinkMark
 
 SHARE = 2
 """Queries of one user are forgotten first beyond what is kept divided by this."""

@@ -25,6 +25,10 @@ class Owner(Protocol):
 
     @property
     def keeping(self) -> Keeping: ...
+    def state(self, name: str) -> StreamState:
+        """What a stream is.  NotFound when there is none."""
+        ...
+
     def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
         """A stream for the reader that holds this epoch."""
         ...

@@ -21,9 +21,8 @@ from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.whole import Whole
-from penstock.core.state.decided import DecidedPart, DecidedState, copies
+from penstock.core.state.decided import DecidedPart, DecidedState, SinkMark, copies
 from penstock.core.state.durable import DurableState
-from penstock.core.state.sinkmarks import SinkMark
 from penstock.core.streams.memory import Remembered
 from penstock.core.streams.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed

@@ -19,7 +19,7 @@ from penstock.expr import Value, compile_value
 from penstock.records.entries import Topic
 
 if TYPE_CHECKING:
-    from penstock.core.publishing.judging import Made
+    from penstock.core.asks import Made
     from penstock.ports import Disk
 
 logger = logging.getLogger("penstock.judging")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Deliver, Verb
+from penstock.core.effects import Verb
 from penstock.core.queue.limits import refusing
 from penstock.errors import AccessRefused, Draining, InvalidArgument
 from penstock.records.chunks import Chunk
@@ -21,6 +21,7 @@ from penstock.server.operating import resolve
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from penstock.core.commands.deliveries import Delivery
     from penstock.core.publishing.published import Published
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
@@ -168,7 +169,7 @@ class Getter(Receiver):
         await arrived
         return len(self.got) > before
 
-    def deliver(self, effect: Deliver, piece: Piece) -> None:
+    def deliver(self, effect: Delivery, piece: Piece) -> None:
         """Keep them."""
         assert piece.bodies is not None
         counters, left = self._counters, effect.queue.ready

@@ -19,9 +19,8 @@ from penstock.core.commands.recovering import NOWHERE
 from penstock.core.commands.statistics import depth_of
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.arrow import lengths, numbers, whole
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import DurableState, living_pairs
 from penstock.core.state.fold import Fold
-from penstock.core.state.needs import living_pairs
 from penstock.errors import LogDamaged, Refused, SettingsError
 from penstock.log.segment import folder_origin, segment_name
 from penstock.log.watch import Watch, nobody

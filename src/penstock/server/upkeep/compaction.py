@@ -21,7 +21,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.core.state.needs import count, held_from, needed_pairs
+from penstock.core.state.lsns import count
+from penstock.core.state.needs import held_from, needed_pairs
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log.upkeep.names import build
 from penstock.log.upkeep.plan import UNKNOWN, Aims, Facts, Task, plan

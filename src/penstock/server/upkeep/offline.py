@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.core.state.needs import count, held_from, needed_pairs
+from penstock.core.state.lsns import count
+from penstock.core.state.needs import held_from, needed_pairs
 from penstock.errors import LogBroken
 from penstock.log import Log, LogSettings
 from penstock.log.index import Catalog

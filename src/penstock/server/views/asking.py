@@ -12,7 +12,7 @@ from penstock.server.flight.reading.contents import lsns_of
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.state.durable import Ints
+    from penstock.core.state.lsns import Ints
 
 
 def positions(core: Core, vhost: str, name: str) -> Ints:

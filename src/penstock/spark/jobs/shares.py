@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from penstock.core.audit.audit import Audit
 from penstock.core.audit.parts import Part, Share
-from penstock.core.state.durable import DurableState, flat
+from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
+from penstock.core.state.lsns import flat
 from penstock.log.arrow import cells, column
 from penstock.records.kinds import MOVES, PUBLISHES
 from penstock.records.schema import COLUMNS

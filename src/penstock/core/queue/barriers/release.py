@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Deliver, Purpose, Scan, Sink, Token
+from penstock.core.asks import Purpose, Scan, Token
+from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.barriers.barriers import Barrier, Barriers, join_front
 from penstock.core.queue.dispatching.dispatch import dispatch

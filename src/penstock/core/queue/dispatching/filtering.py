@@ -19,7 +19,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Purpose, Scan, Sink, Token
+from penstock.core.asks import Purpose, Scan, Token
+from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.dispatching.recalled import Piece, Recalled
 from penstock.core.queue.dispatching.target_list import TargetList

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.queue.order.runs import Key
-from penstock.core.state.durable import to_array
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:

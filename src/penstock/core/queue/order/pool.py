@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.queue.order.runs import view
-from penstock.core.state.durable import to_array
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.effects import Purpose, Rate, Sink, Token
+from penstock.core.asks import Purpose, Rate, Token
+from penstock.core.effects import Sink
 from penstock.core.queue.agenda import RANKS
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool
@@ -20,7 +21,7 @@ from penstock.core.queue.order.runs import Run, packed, tidy
 from penstock.core.queue.priority.levels import compile_ranking
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import LOWEST, UNKNOWN, Ints, Ranks, priority_of
-from penstock.core.state.durable import flat, to_array
+from penstock.core.state.lsns import flat, to_array
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:

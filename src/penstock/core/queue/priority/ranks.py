@@ -19,7 +19,7 @@ import numpy.typing as npt
 from penstock.core.arena import Move
 from penstock.core.queue.order.pool import Pool
 from penstock.core.queue.order.runs import PIECE, view
-from penstock.core.state.durable import to_array
+from penstock.core.state.lsns import to_array
 from penstock.expr.values import number
 from penstock.records.chunks import Chunk, Longs, as_chunk
 

@@ -18,7 +18,7 @@ from penstock.core.queue.order.pool import Pool
 from penstock.core.queue.order.runs import NEVER, Key, packed, sorted_chunk, within
 from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.priority.ranks import LOWEST, Ranks
-from penstock.core.state.durable import to_array
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, Longs, as_chunk
 
 SINGLY = 64

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from penstock.core.effects import Purpose, Scan, Sink, Token
+from penstock.core.asks import Purpose, Scan, Token
+from penstock.core.effects import Sink
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.filtering import TARGETS_MOST, Look, Matcher, Targets
@@ -25,7 +26,7 @@ from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.priority.returned import PriorityReturned, place_in_level
 from penstock.core.queue.priority.standing import LOW, place_of
-from penstock.core.state.durable import to_array
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
 

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Purpose, Scan, Sink, Swept, Token, Verb
+from penstock.core.asks import Purpose, Scan, Token
+from penstock.core.effects import Sink, Swept, Verb
 from penstock.core.queue.order.runs import sorted_chunk
 from penstock.core.queue.settling.leases import SLOT
 from penstock.records.chunks import Chunk, Now, as_chunk

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Key as KeyEffect
-from penstock.core.effects import Purpose, Sink, Token
+from penstock.core.asks import Key as KeyEffect
+from penstock.core.asks import Purpose, Token
+from penstock.core.effects import Sink
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.groups import overtakes

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.core.queue.order.runs import NEVER, view
 from penstock.core.queue.timed.timetable import NOBODY, SAMPLE, Block, Ints, Timetable
-from penstock.core.state.durable import to_array
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk
 
 NEAR = 1024

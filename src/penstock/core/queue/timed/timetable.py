@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.core.arena import Move, heap
 from penstock.core.queue.order.runs import NEVER, PIECE, view
-from penstock.core.state.durable import to_array
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, Longs
 
 Ints = npt.NDArray[np.int64]

@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.state.decided import DecidedPart, DecidedState
-from penstock.core.state.sinkmarks import SinkMark
+from penstock.core.state.decided import DecidedPart, DecidedState, SinkMark
 from penstock.core.streams.sinks import Committed, Owner, Settled, kept
 from penstock.errors import InvalidArgument, LogDamaged, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass

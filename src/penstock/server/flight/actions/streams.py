@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.queue.places import AVAILABLE
-from penstock.core.state.durable import Ints
+from penstock.core.state.lsns import Ints
 from penstock.core.streams.changes import available, difference
 from penstock.core.streams.poison import Resumed
 from penstock.errors import InvalidArgument, LogBroken, NotFound

@@ -1,0 +1,188 @@
+"""Sets of LSNs and columns beside them as numpy arrays: the arithmetic that states and queues share.
+
+chunks    a range or an `array('q')` of ascending LSNs
+flat      one array of ascending LSNs
+runs      a column as flat triples `a, b, value`: what waits in [a, b) has that value, everything else the rest value 0
+pairs     ascending disjoint [a, b), shape (n, 2)
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.records.chunks import LSN_LIMIT, Chunk, Longs
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+CHUNK = 65_536
+"""LSNs in a chunk of a state at most, unless the chunk is a range."""
+
+LONG_RUN = 4096
+"""Adjacent LSNs from so many on are a range of their own in a chunked state."""
+
+_NONE = np.zeros((0, 2), dtype=np.int64)
+
+
+def empty() -> array[int]:
+    """A column in which every message has the rest value."""
+    return array("q")
+
+
+def ints(values: Longs) -> Ints:
+    """A view of an `array('q')`, or of what was one, as numpy integers."""
+    return np.frombuffer(values, dtype=np.int64)
+
+
+def to_array(values: Ints) -> array[int]:
+    """numpy integers as an `array('q')`."""
+    out = array("q")
+    out.frombytes(np.ascontiguousarray(values, dtype=np.int64).tobytes())
+    return out
+
+
+def flat(chunks: Iterable[Chunk]) -> Ints:
+    """All LSNs of the chunks, ascending."""
+    parts = [np.arange(c.start, c.stop, dtype=np.int64) if isinstance(c, range) else ints(c) for c in chunks if len(c)]
+    if not parts:
+        return np.zeros(0, dtype=np.int64)
+    lsns = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if len(lsns) > 1 and bool((lsns[1:] < lsns[:-1]).any()):
+        lsns = np.sort(lsns, kind="stable")
+    return lsns
+
+
+def chunked(lsns: Ints) -> list[Chunk]:
+    """Ascending LSNs as chunks in the one form that equal sets share: long runs are ranges, the rest arrays."""
+    n = len(lsns)
+    if n == 0:
+        return []
+    if int(lsns[-1]) - int(lsns[0]) == n - 1:
+        return [range(int(lsns[0]), int(lsns[0]) + n)]
+    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
+    starts = np.concatenate(([0], breaks))
+    ends = np.concatenate((breaks, [n]))
+    out: list[Chunk] = []
+    done = 0
+    for k in np.flatnonzero(ends - starts >= LONG_RUN).tolist():
+        start, end = int(starts[k]), int(ends[k])
+        out += _arrays(lsns[done:start])
+        out.append(range(int(lsns[start]), int(lsns[start]) + end - start))
+        done = end
+    return out + _arrays(lsns[done:])
+
+
+def same_chunked(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """`chunked` of the LSNs of these chunks, each of which is there once; long ranges are not unfolded for it."""
+    whole = [chunk for chunk in chunks if len(chunk)]
+    ranges = sorted((chunk for chunk in whole if isinstance(chunk, range)), key=_start)
+    if len(ranges) < len(whole):
+        return chunked(flat(whole))
+    runs = list[range]()
+    for one in ranges:
+        if runs and runs[-1].stop == one.start:
+            runs[-1] = range(runs[-1].start, one.stop)
+        else:
+            runs.append(one)
+    if len(runs) == 1:
+        return [runs[0]]
+    out, short = list[Chunk](), list[range]()
+    for run in runs:
+        if len(run) < LONG_RUN:
+            short.append(run)
+            continue
+        out += _arrays(flat(short))
+        short.clear()
+        out.append(run)
+    return out + _arrays(flat(short))
+
+
+def _start(chunk: range) -> int:
+    return chunk.start
+
+
+def _arrays(lsns: Ints) -> list[Chunk]:
+    return [to_array(lsns[i : i + CHUNK]) for i in range(0, len(lsns), CHUNK)]
+
+
+def runs_of(lsns: Ints, values: Ints) -> array[int]:
+    """A column as flat triples `a, b, value`: what waits in [a, b) has that value; rest values are left out."""
+    if not len(values) or not values.any():
+        return array("q")
+    breaks = np.flatnonzero(np.diff(values) != 0) + 1
+    starts = np.concatenate(([0], breaks))
+    ends = np.concatenate((breaks, [len(values)]))
+    chosen = values[starts]
+    keep = chosen != 0
+    starts, ends, chosen = starts[keep], ends[keep], chosen[keep]
+    return to_array(np.stack((lsns[starts], lsns[ends - 1] + 1, chosen), axis=1).reshape(-1))
+
+
+def spread(lsns: Ints, runs: array[int] | Sequence[int]) -> Ints:
+    """A column with one value per waiting message, from its runs (later ones win where they overlap)."""
+    out = np.zeros(len(lsns), dtype=np.int64)
+    if not len(runs):
+        return out
+    triples = (ints(runs) if isinstance(runs, array) else np.asarray(runs, dtype=np.int64)).reshape(-1, 3)
+    ordered = triples[np.argsort(triples[:, 0], kind="stable")]
+    starts = np.searchsorted(lsns, ordered[:, 0])
+    ends = np.searchsorted(lsns, ordered[:, 1])
+    lengths = ends - starts
+    if bool((starts[1:] >= ends[:-1]).all()):
+        where = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths) + np.arange(
+            int(lengths.sum())
+        )
+        out[where] = np.repeat(ordered[:, 2], lengths)
+        return out
+    starts, ends = np.searchsorted(lsns, triples[:, 0]), np.searchsorted(lsns, triples[:, 1])
+    for start, end, value in zip(starts.tolist(), ends.tolist(), triples[:, 2].tolist(), strict=True):
+        out[start:end] = value
+    return out
+
+
+def within(chunk: Chunk, a: int = 0, b: int = LSN_LIMIT) -> Ints:
+    """The pairs of a chunk's LSNs in [a, b)."""
+    if isinstance(chunk, range):
+        return np.array([[max(chunk.start, a), min(chunk.stop, b)]], dtype=np.int64)
+    lsns = ints(chunk)
+    lsns = lsns[np.searchsorted(lsns, a) : np.searchsorted(lsns, b)]
+    if not len(lsns):
+        return _NONE
+    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
+    starts = lsns[np.concatenate(([0], breaks))]
+    ends = lsns[np.concatenate((breaks, [len(lsns)])) - 1] + 1
+    return np.stack((starts, ends), axis=1)
+
+
+def merged(pieces: Sequence[Ints]) -> Ints:
+    """Pairs in any order, made ascending and disjoint."""
+    if not pieces:
+        return _NONE
+    pairs = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(ordered[:, 1])
+    begins = np.concatenate(([True], ordered[1:, 0] > reach[:-1]))
+    starts = ordered[begins, 0]
+    ends = reach[np.concatenate((np.flatnonzero(begins)[1:] - 1, [len(ordered) - 1]))]
+    return np.stack((starts, ends), axis=1)
+
+
+def count(pairs: Ints) -> int:
+    """How many LSNs lie in disjoint pairs."""
+    return int((pairs[:, 1] - pairs[:, 0]).sum())
+
+
+def combined(one: Ints, other: Ints, keep: Callable[[Bools, Bools], Bools]) -> Ints:
+    """The LSNs that `keep` says, of two sets of ascending disjoint pairs [a, b), shape (n, 2); as such pairs."""
+    edges = np.unique(np.concatenate((one.reshape(-1), other.reshape(-1))))
+    if not len(edges):
+        return edges.reshape(-1, 2)
+    inside = [np.searchsorted(pairs.reshape(-1), edges[:-1], side="right") & 1 == 1 for pairs in (one, other)]
+    kept = np.concatenate(([False], keep(inside[0], inside[1]), [False]))
+    turns = edges[np.flatnonzero(kept[1:] != kept[:-1])]
+    return turns.reshape(-1, 2)
