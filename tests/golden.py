@@ -23,7 +23,7 @@ from penstock.core.state.decided import DecidedPart
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
-from penstock.core.streams import memory
+from penstock.core.streams import sinks
 from penstock.core.streams.poison import Link
 from penstock.log import Log, SimDisk
 from penstock.records.entries import Publishes
@@ -123,7 +123,7 @@ def beside(instance: Instance) -> None:
     core.sink_decide(engine.now(), "large", 0, [DecidedPart("0" * 32, 3, 30, 1, "s", "", "/")])
     core.sink_copy(engine.now(), "large", 2, [batch(instance, "s", b'{"x": 2}', b'{"x": 3}')])
     core.sink_copy(engine.now(), "large", 1, [batch(instance, "s", b'{"x": 4}')])
-    with patch.object(memory, "KEPT", 3), patch.object(memory, "AT_ONCE", 5):
+    with patch.object(sinks, "KEPT", 3), patch.object(sinks, "AT_ONCE", 5):
         for number in range(8):
             core.sink_commit(engine.now(), f"query {number}", 0, [batch(instance, "s", b"{}")])
     # queues that no route names, for the table is full

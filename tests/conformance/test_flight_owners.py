@@ -14,8 +14,8 @@ import penstock
 from flight_house import FlightHouse
 from penstock.config.settings import User
 from penstock.core.state.decided import SinkMark, dump_marks, load_marks
-from penstock.core.streams import memory
-from penstock.core.streams.memory import Remembered
+from penstock.core.streams import sinks
+from penstock.core.streams.sinks import Remembered
 from penstock.errors import AccessRefused, NotFound
 from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
@@ -128,7 +128,7 @@ def test_the_owner_outlives_a_restart(tmp_path: Path) -> None:
 
 
 def test_nobody_makes_others_forget_their_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "KEPT", 200)
+    monkeypatch.setattr(sinks, "KEPT", 200)
     known = Remembered()
     known.add(1, "etl", 0, SinkMark(1, user="reader"), keep=())
     for number in range(1000):

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.cli.auditing import audit
 from penstock.cli.logfiles import archive_of
-from penstock.core.audit.parts import Report
+from penstock.core.audit.verdict import Report
 from penstock.log import Log, LogSettings, OsDisk
 from penstock.log.archive import archive_disk
 from penstock.log.archive.writing import Form

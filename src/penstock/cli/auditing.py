@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.cli.progress import Progress, bar
-from penstock.core.audit.parts import Report
+from penstock.core.audit.verdict import Report
 from penstock.history.alone import stand_alone
 from penstock.server.bulk.checks import audit_view
 

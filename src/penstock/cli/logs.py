@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.core.audit.parts import Report
+    from penstock.core.audit.verdict import Report
 
 DataFolder = Annotated[
     str | None, typer.Option("--data", help="The server's data folder.  Without it and --url: ./data.")

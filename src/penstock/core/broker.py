@@ -13,9 +13,8 @@ from collections.abc import Mapping
 
 from penstock.core.asks import Question
 from penstock.core.commands.answers import AnswerCommands
+from penstock.core.commands.interventions import InterventionCommands
 from penstock.core.commands.life import Life
-from penstock.core.commands.moving import MovingCommands
-from penstock.core.commands.paging import PagingCommands
 from penstock.core.commands.policies import PolicyCommands
 from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
@@ -33,8 +32,8 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 
 class Core(
-    Life, TopologyCommands, SubscriptionCommands, AnswerCommands, MovingCommands, SinkCommands, TransactionCommands,
-    PagingCommands, PolicyCommands,
+    Life, TopologyCommands, SubscriptionCommands, AnswerCommands, InterventionCommands, SinkCommands,
+    TransactionCommands, PolicyCommands,
 ):  # fmt: skip
     """The rules of one instance."""
 

@@ -193,5 +193,3 @@ _OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "ina
 
 QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _full, _shares, _takers]
 MESSAGE_REASONS: list[MessageReasons] = []
-
-__all__ = ["MESSAGE_REASONS", "QUEUE_REASONS", "Reason", "explain_message", "explain_queue", "told"]

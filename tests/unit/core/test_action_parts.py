@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from penstock.core.actions.hops import Hops
+from penstock.core.actions.acted import Hops
 from penstock.core.actions.rules import Rules, words
 from penstock.core.actions.templates import Happening, Template
 from penstock.errors import ExpressionError, InvalidArgument

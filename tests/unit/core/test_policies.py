@@ -10,7 +10,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.plain import dump, dump_settings
-from penstock.core.topology.policies import Policies
+from penstock.core.topology.ruling import Policies
 from penstock.errors import ExpressionError, NotFound
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control, Entry, Group

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.state.decided import DecidedPart
 from penstock.core.state.durable import canonical, decode
-from penstock.core.streams import memory
+from penstock.core.streams import sinks
 from penstock.errors import NotFound, PreconditionFailed, QueueFull
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
@@ -93,8 +93,8 @@ def forgotten(world: World) -> list[str]:
 
 
 def test_queries_beyond_the_bound_are_forgotten_oldest_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "KEPT", 10)
-    monkeypatch.setattr(memory, "AT_ONCE", 15)
+    monkeypatch.setattr(sinks, "KEPT", 10)
+    monkeypatch.setattr(sinks, "AT_ONCE", 15)
     for number in range(12):
         world.core.sink_commit(world.now, f"q{number}", 5, [])
     world.core.sink_decide(world.now, "q0", 6, [DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")])
@@ -130,8 +130,8 @@ def test_a_batch_write_is_remembered_for_a_day(world: World) -> None:
 def test_beyond_the_bound_a_batch_write_is_remembered_for_an_hour(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "WRITES_KEPT", 10)
-    monkeypatch.setattr(memory, "AT_ONCE", 15)
+    monkeypatch.setattr(sinks, "WRITES_KEPT", 10)
+    monkeypatch.setattr(sinks, "AT_ONCE", 15)
     for number in range(20):
         world.core.sink_commit(world.now, f"w{number:02}", 0, [], once=True)
         world.turn()

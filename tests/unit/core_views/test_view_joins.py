@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.views.joins import Join
-from penstock.core.views.side import Side, bring
-from penstock.core.views.view import Elements, View
+from penstock.core.views.view import Elements, Side, View, bring
 from penstock.errors import ExpressionError
 from penstock.expr.gathering.definition import Definition
 from penstock.expr.gathering.joined import parse_joins, qualified

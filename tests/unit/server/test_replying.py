@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.topology.names import REPLY_PREFIX, REPLY_TO
+from penstock.core.topology.routing import REPLY_PREFIX, REPLY_TO
 from penstock.log import SimDisk
 from penstock.records.properties import Properties, decode, encode, with_reply_to
 from penstock.wire.amqp import methods as m

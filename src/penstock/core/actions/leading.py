@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 
-from penstock.core.actions.hops import HOPS_MOST, Hops
+from penstock.core.actions.acted import HOPS_MOST, Hops
 from penstock.core.actions.rules import Extracting, Publishing, Rule
 from penstock.core.actions.templates import Happening, copied
 from penstock.core.effects import Act

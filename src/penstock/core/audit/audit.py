@@ -31,11 +31,9 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.audit.letters import LetterAudit
-from penstock.core.audit.parts import LSNS_MOST, WHOLE, Part, QueuePart, Report, Share, verdict
-from penstock.core.audit.policies import PolicyAudit
-from penstock.core.audit.positions import PositionAudit
-from penstock.core.audit.queues import (
+from penstock.core.audit.batches import SinkAudit, StreamAudit
+from penstock.core.audit.groups import LetterAudit, PositionAudit, TransactionAudit, Window
+from penstock.core.audit.histories import (
     DELAYED,
     NONE,
     PAST,
@@ -47,10 +45,8 @@ from penstock.core.audit.queues import (
     groups,
     spans,
 )
-from penstock.core.audit.sinks import SinkAudit
-from penstock.core.audit.streams import StreamAudit
-from penstock.core.audit.transactions import TransactionAudit
-from penstock.core.audit.window import Window
+from penstock.core.audit.rulings import PolicyAudit
+from penstock.core.audit.verdict import LSNS_MOST, WHOLE, Part, QueuePart, Report, Share, verdict
 from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
 from penstock.core.state.durable import DurableState
 from penstock.core.state.lsns import Ints, flat, spread

@@ -10,12 +10,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.core.actions.acted import Acted
-from penstock.core.actions.hops import Hops
+from penstock.core.actions.acted import Acted, Hops
 from penstock.core.actions.rules import Rules
 from penstock.core.asks import Token
 from penstock.core.effects import Effect
-from penstock.core.floors import Floors
 from penstock.core.outbox import Outbox
 from penstock.core.paging import Paging
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
@@ -32,7 +30,7 @@ from penstock.core.state.passing import Passing, Spans
 from penstock.core.streams.holding import Holdings
 from penstock.core.streams.sinks import Sinks
 from penstock.core.streams.streams import Streams
-from penstock.core.timers import Timers
+from penstock.core.timers import Floors, Timers
 from penstock.core.topology.admin import Admin
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Router

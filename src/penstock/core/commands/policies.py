@@ -16,8 +16,8 @@ from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
 from penstock.core.queue.view import Queue
 from penstock.core.state.rulings import dump_address, dump_exchanges, dump_policy
-from penstock.core.topology.effective import combined
 from penstock.core.topology.refusals import check_expressions
+from penstock.core.topology.ruling import combined
 from penstock.errors import NotFound
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
@@ -224,6 +224,3 @@ class PolicyCommands(DeliveryCommands):
 
 def _place(policy: Policy) -> tuple[str, str]:
     return policy.vhost, policy.name
-
-
-__all__ = ["PolicyCommands"]

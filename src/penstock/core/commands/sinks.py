@@ -10,8 +10,7 @@ from penstock.core.publishing.whole import Whole
 from penstock.core.sow.cutting import Cut
 from penstock.core.sow.holding import Sow
 from penstock.core.state.decided import DecidedPart, DecidedState
-from penstock.core.streams.memory import Remembered
-from penstock.core.streams.sinks import Batch, Committed, Owner, Settled, kept
+from penstock.core.streams.sinks import Batch, Committed, Owner, Remembered, Settled, kept
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 

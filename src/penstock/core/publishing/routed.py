@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from penstock.core.asks import Question
-from penstock.core.publishing.evaluating import unkeyed, unrated
-from penstock.core.publishing.judging import Asking, takers
+from penstock.core.publishing.evaluating import Asking, takers, unkeyed, unrated
 from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
-from penstock.core.topology.names import Taker
-from penstock.core.topology.routing import Plan, Router
+from penstock.core.topology.routing import Plan, Router, Taker
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from penstock.core.sizes.sizes import Sizes
-from penstock.core.sow.folding import fold
-from penstock.core.sow.holding import Sows
+from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import deferred as deferred_acks
 from penstock.core.state.decided import copies, decided_of, mark_of
 from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, StreamState

@@ -13,7 +13,8 @@ A query belongs to who committed its first batch.  Queries are remembered as `me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
@@ -23,7 +24,6 @@ from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.whole import Whole
 from penstock.core.state.decided import DecidedPart, DecidedState, SinkMark, copies
 from penstock.core.state.durable import DurableState
-from penstock.core.streams.memory import Remembered
 from penstock.core.streams.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Now
@@ -31,6 +31,99 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
 from penstock.records.schema import GROUP_BYTES_MAX
+
+SHARE = 2
+"""Queries of one user are forgotten first beyond what is kept divided by this."""
+
+KEPT = 10_000
+"""Queries of streams that are remembered, about."""
+
+AT_ONCE = 500
+"""Queries that one record forgets at most."""
+
+WRITES_KEPT = 10_000
+"""Batch writes that are remembered, about; those of the last `WAITED_US` on top."""
+
+ONCE_US = 86_400_000_000
+"""How long a batch write is remembered; a start begins the time anew."""
+
+WAITED_US = 3_600_000_000
+"""How long the driver of a batch write may wait for the answer, whatever patience it has: by then nobody does."""
+
+
+class Remembered:
+    """The highest committed batch of each query, and what else is known of it."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, int] = {}
+        self.marks: dict[str, SinkMark] = {}
+        self._lasting: dict[str, None] = {}  # queries of streams, in the order of their last commit
+        self._once: dict[str, int] = {}  # batch writes in their order, and when they committed; 0: before this process
+
+    def load(self, batches: Mapping[str, int], marks: Mapping[str, SinkMark]) -> None:
+        """Go on from a durable state."""
+        self.batches = dict(batches)
+        self.marks = dict(marks)
+        for query in sorted(batches, key=lambda one: marks[one].lsn if one in marks else 0):
+            mark = marks.get(query)
+            if mark is not None and mark.once:
+                self._once[query] = 0
+            else:
+                self._lasting[query] = None
+
+    def add(self, wall: int, query: str, batch: int, mark: SinkMark, keep: Container[str]) -> list[str]:
+        """Note a commit at `wall` microseconds; the queries that are forgotten for it, but for those in `keep`."""
+        self.batches[query] = batch
+        self.marks[query] = mark
+        if mark.once:
+            self._once.pop(query, None)
+            self._once[query] = wall
+        else:
+            self._lasting.pop(query, None)
+            self._lasting[query] = None
+        return self._forget(wall, keep)
+
+    def _forget(self, wall: int, keep: Container[str]) -> list[str]:
+        gone: list[str] = []
+        few = AT_ONCE // 5  # they go a few at a time, and not with every commit
+        many = len(self._once) - WRITES_KEPT
+        over = many if many >= few else 0
+        for query, time in self._once.items():
+            if not time:
+                self._once[query] = wall
+            elif time + (WAITED_US if len(gone) < over else ONCE_US) > wall or len(gone) == AT_ONCE:
+                break
+            elif query not in keep:
+                gone.append(query)
+        excess = len(self._lasting) - KEPT
+        if excess >= few:
+            gone += self._oldest(min(excess, AT_ONCE - len(gone)), keep)
+        for query in gone:
+            self.batches.pop(query)
+            self.marks.pop(query)
+            self._once.pop(query, None)
+            self._lasting.pop(query, None)
+        return gone
+
+    def _oldest(self, count: int, keep: Container[str]) -> list[str]:
+        """So many queries of streams, those of who has more than his share first."""
+        left = Counter(self.owner(query) for query in self._lasting)
+        gone = dict[str, None]()
+        for query in self._lasting:
+            owner = self.owner(query)
+            if len(gone) < count and left[owner] > KEPT // SHARE and query not in keep:
+                gone[query] = None
+                left[owner] -= 1
+        for query in self._lasting:
+            if len(gone) < count and query not in keep:
+                gone[query] = None
+        return list(gone)
+
+    def owner(self, query: str) -> str:
+        """Whose it is; "" for nobody's, and for one that is not known."""
+        mark = self.marks.get(query)
+        return "" if mark is None else mark.user
+
 
 Output: TypeAlias = "tuple[str, str, str, int, int, int]"
 """What a commit gave to one topic: vhost, exchange, key, first LSN, last LSN, rows.  A group's LSNs are its own, so the

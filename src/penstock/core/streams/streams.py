@@ -18,10 +18,9 @@ from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
 from penstock.core.state.streams import Asked, StreamState
-from penstock.core.streams.changes import Changes
 from penstock.core.streams.keeping import Keeping
 from penstock.core.streams.poison import Poison, chunks_of
-from penstock.core.streams.ranges import Ranges, refuse_other_topic
+from penstock.core.streams.ranges import Changes, Ranges, refuse_other_topic
 from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass

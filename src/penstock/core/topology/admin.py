@@ -17,7 +17,6 @@ from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
 from penstock.core.state.rulings import difference, dump_exchanges, dump_ruling, dump_some
 from penstock.core.topology.interning import Interning
-from penstock.core.topology.names import REPLY_TO
 from penstock.core.topology.refusals import (
     bad_argument,
     check_settings,
@@ -28,7 +27,7 @@ from penstock.core.topology.refusals import (
     why_not,
 )
 from penstock.core.topology.register import Register
-from penstock.core.topology.routing import Router
+from penstock.core.topology.routing import REPLY_TO, Router
 from penstock.core.topology.topology import (
     DEFAULT,
     DELAYED,

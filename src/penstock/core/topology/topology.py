@@ -14,7 +14,7 @@ import orjson
 
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.plain import as_table, wrap
-from penstock.core.topology.policies import Policies
+from penstock.core.topology.ruling import Policies
 from penstock.records.patterns import SPECIAL
 from penstock.records.tables import FieldValue
 

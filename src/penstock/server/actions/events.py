@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from penstock.core.actions.acted import OWN
 from penstock.core.actions.rules import Rule
-from penstock.core.publishing.judging import answers_of
+from penstock.core.publishing.evaluating import answers_of
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.asks import Question
-from penstock.core.publishing.judging import answers_of
+from penstock.core.publishing.evaluating import answers_of
 from penstock.core.queue.places import AVAILABLE
 from penstock.expr import Filter
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES

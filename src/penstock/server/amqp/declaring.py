@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.config.arguments import given_arguments, name_prefix, queue_settings
-from penstock.core.topology.names import REPLY_TO
+from penstock.core.topology.routing import REPLY_TO
 from penstock.core.topology.topology import canonical_table
 from penstock.errors import NotFound
 from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_find, may_purge

@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.topology.names import REPLY_PREFIX, REPLY_TO
+from penstock.core.topology.routing import REPLY_PREFIX, REPLY_TO
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.properties import with_reply_to
 from penstock.server.amqp.links import SEND_MOST

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from penstock.core.audit.audit import Audit
-from penstock.core.audit.parts import Report
+from penstock.core.audit.verdict import Report
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged

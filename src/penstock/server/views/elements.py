@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.views.feed import Arrived, Noted
-from penstock.core.views.side import Side
-from penstock.core.views.view import Elements, Given, View
+from penstock.core.views.view import Elements, Given, Side, View
 from penstock.expr.fields import Table, parsed
 from penstock.records.bodies import listed
 from penstock.records.chunks import as_chunk

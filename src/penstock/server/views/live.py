@@ -13,7 +13,7 @@ from penstock.server.views.shown import Told
 if TYPE_CHECKING:
     from penstock.core.views.feed import Moved, Noted
     from penstock.core.views.joins import Join
-    from penstock.core.views.side import Side
+    from penstock.core.views.view import Side
     from penstock.expr.gathering.definition import Definition
     from penstock.expr.gathering.rows import GroupKey
 

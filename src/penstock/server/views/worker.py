@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.views.feed import Arrived, Feed, Moved, Noted, Step
-from penstock.core.views.side import bring
-from penstock.core.views.view import Changed, Elements, Given, body_of
+from penstock.core.views.view import Changed, Elements, Given, body_of, bring
 from penstock.expr.fields import parsed
 from penstock.log.writer import last_of
 from penstock.memory.reads import READ_BYTES

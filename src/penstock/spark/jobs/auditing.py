@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from penstock.core.audit.parts import Report, shares, verdict
+from penstock.core.audit.verdict import Report, shares, verdict
 from penstock.history.alone import base_of, stand_alone
 from penstock.history.view import Folder, Listing, View
 from penstock.log import OsDisk

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.state.lsns import Ints
-from penstock.core.streams.changes import available, difference
 from penstock.core.streams.poison import Resumed
+from penstock.core.streams.ranges import available, difference
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.records.chunks import Chunk
 from penstock.records.rights import LOGIN, USES

@@ -52,7 +52,7 @@ from penstock.wire.flight.received import SETTLED
 from penstock.wire.flight.schemas import DELIVERY
 
 if TYPE_CHECKING:
-    from penstock.core.commands.deliveries import Delivery
+    from penstock.core.commands.deliveries import Delivery as Granted
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
     from penstock.server.flight.arriving import Arriving
@@ -100,7 +100,7 @@ class Exchange(Receiver):
         """Whether enough is queued for the writing thread."""
         return self._down.full and self.ending is None and not self._down.finished
 
-    def deliver(self, effect: Delivery, piece: Piece) -> None:
+    def deliver(self, effect: Granted, piece: Piece) -> None:
         """Queue neighbouring rows for the writing thread."""
         if self.ending is not None or self._down.finished:
             return

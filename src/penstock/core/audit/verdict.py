@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.core.audit.queues import ENDED, NONE
+from penstock.core.audit.histories import ENDED, NONE
 from penstock.core.state.lsns import Ints
 from penstock.records.dataclass import dataclass
 

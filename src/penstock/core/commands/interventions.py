@@ -1,26 +1,30 @@
-"""Commands about messages that wait, by whoever administers them: withdrawn, moved to another time, a queue halted.
+"""Commands of whoever administers queues: halt them, and withdraw, reschedule or move what waits in them.
 
-It knows queues and LSNs; who may say so is the doors' affair.
+A message that is moved is in one place at any moment.  Who calls has read the rows and says what becomes of them; here
+is decided which of them still wait, and the new rows lie in one group with the record that ends the old ones.  Who may
+say so is the doors' affair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from penstock.core.actions.templates import iso_time
 from penstock.core.commands.queues import QueueCommands
-from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.order.runs import NEVER, pairs_body
 from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
-from penstock.errors import InvalidArgument
-from penstock.records.chunks import Chunk, Now
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.entries import Publishes, Topic
+from penstock.records.kinds import Kind
 
 LATEST = 1 << 61
 """Microseconds since the epoch: a time beyond this is a mistake."""
 
 
-class WaitingCommands(QueueCommands):
-    """Halting queues; withdrawing and moving what waits in them."""
+class InterventionCommands(QueueCommands):
+    """Halting queues; withdrawing, rescheduling and moving what waits in them."""
 
     def pause_queue(self, now: Now, queue: Queue, until: int | None = None, *, by: str = "") -> None:
         """Deliver nothing from a queue before `until` (microseconds since the epoch), or, with None, before `resume`.
@@ -86,3 +90,50 @@ class WaitingCommands(QueueCommands):
             self._touch(queue)
         self._out.end()
         return out
+
+    def interned(self, vhost: str, exchange: str, key: str) -> Topic:
+        """The topic of that name, whether its exchange is there or not."""
+        return self._topic(vhost, exchange, key)
+
+    def move_messages(
+        self,
+        now: Now,
+        source: Queue,
+        target: Queue,
+        lsns: Sequence[int],
+        batch: Publishes,
+        reason: str,
+        *,
+        by: str = "",
+    ) -> int:
+        """Move those that wait in `source` to the end of `target`; how many.
+
+        lsns     ascending; what is leased, dying or gone by now is left out
+        batch    what they become there, row by row: topics, headers, bodies, times
+        They begin anew: no attempt counts.  Errors: PreconditionFailed for a queue that is its own target.
+        """
+        if source is target:
+            raise PreconditionFailed(f"queue '{source.name}' cannot give its messages to itself")
+        now = self._at(now)
+        for queue in (source, target):
+            if queue.is_due(now):
+                queue.tick(now, self._out)
+            self._touch(queue)
+        runs = source.extract(as_chunk(list(lsns)))
+        there = {lsn for run in runs for lsn in run.chunk}
+        if not there:
+            return 0
+        rows = [row for row, lsn in enumerate(lsns) if lsn in there]
+        chosen = batch if len(rows) == len(lsns) else batch.select(rows)
+        self._out.begin()
+        first = self._publisher.put_into(now, target, chosen)
+        sent = [[lsns[row], first + i] for i, row in enumerate(rows)]
+        header: dict[str, object] = {"reason": reason, "sent": sent}
+        if by:
+            header["by"] = by
+        self._out.record(Kind.EXPIRE, source.name, header, pairs_body(source.id, runs))
+        self._out.end()
+        source.counted(now.mono).expired(reason, len(rows))
+        source.go_on(now, self._out)
+        self._touch(source)
+        return len(rows)

@@ -1,0 +1,285 @@
+"""The settings in force for one queue: its own, and what policies and address settings add.
+
+    argument > policy, operator policy > address setting > default
+
+Of numeric limits the smaller of those present wins, whoever says it, address settings aside: these speak only where
+nobody else does.  A value that cannot be beside the others is left out, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeAlias, cast
+
+from penstock.records.addresses import as_settings, is_prefix
+from penstock.records.patterns import Compiled, compile_pattern
+from penstock.records.policies import AddressSetting, ExchangeRule, Policy, Ruling
+from penstock.records.settings import QueueSettings
+from penstock.records.texts import to_bytes
+
+LIMITS = frozenset({"max_length", "max_length_bytes", "message_ttl", "queue_expires", "delivery_limit"})
+"""Settings of which the smaller wins."""
+
+
+def smaller(name: str, a: object, b: object) -> object:
+    """The stricter of two values of a limit; a delivery limit below 0 is none at all."""
+    assert isinstance(a, int)
+    assert isinstance(b, int)
+    if name == "delivery_limit" and min(a, b) < 0:
+        return max(a, b)
+    return min(a, b)
+
+
+def said(policy: Policy | None, operator: Policy | None) -> dict[str, tuple[object, str]]:
+    """What the two policies of a queue say together, with who says it; limits are the smaller, else the operator's."""
+    out: dict[str, tuple[object, str]] = {}
+    if policy is not None:
+        out = {name: (value, f"policy {policy.name}") for name, value in policy.settings.items()}
+    if operator is not None:
+        for name, value in operator.settings.items():
+            mine = out.get(name)
+            if mine is None or name not in LIMITS or (value != mine[0] and smaller(name, value, mine[0]) == value):
+                out[name] = value, f"operator policy {operator.name}"
+    return out
+
+
+def merged(addresses: Iterable[AddressSetting]) -> dict[str, tuple[object, str]]:
+    """What address settings say together, the closest first: a key that one leaves out is the next one's to say."""
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    for setting in addresses:
+        for key, value in setting.values.items():
+            if key not in values:
+                values[key], origins[key] = value, setting.origin
+    return {name: (value, origins[key]) for name, (value, key) in as_settings(values).items()}
+
+
+def rule(
+    own: QueueSettings,
+    given: frozenset[str],
+    policy: Policy | None,
+    operator: Policy | None,
+    addresses: Iterable[AddressSetting],
+    refuse: Callable[[QueueSettings], str | None],
+) -> tuple[QueueSettings, Ruling]:
+    """The settings in force, and the ruling.
+
+    addresses: those for its address, the closest first.  refuse: why settings cannot be together, None where they can.
+    """
+    wanted: dict[str, tuple[object, str]] = {}
+    for name, (value, source) in merged(addresses).items():
+        if name not in given and getattr(own, name) != value:
+            wanted[name] = value, source
+    for name, (value, source) in said(policy, operator).items():
+        mine = getattr(own, name)
+        if name not in given or (name in LIMITS and value != mine and smaller(name, value, mine) == value):
+            wanted[name] = value, source
+    settings, unapplied = _applied(own, wanted, refuse)
+    return settings, Ruling(
+        own,
+        given,
+        None if policy is None else policy.name,
+        None if operator is None else operator.name,
+        tuple(sorted((name, source) for name, (_, source) in wanted.items() if name not in unapplied)),
+        tuple(sorted(unapplied.items())),
+    )
+
+
+def _applied(
+    own: QueueSettings, wanted: Mapping[str, tuple[object, str]], refuse: Callable[[QueueSettings], str | None]
+) -> tuple[QueueSettings, dict[str, str]]:
+    """Own settings with what was wanted, as far as it can be; and why the rest cannot."""
+    if not wanted:
+        return own, {}
+    settings = _with(own, {name: value for name, (value, _) in wanted.items()})
+    if refuse(settings) is None:
+        return settings, {}
+    settings, left, why = own, sorted(wanted), dict[str, str]()
+    while True:  # some need others beside them, so each is tried until none fits any more
+        still = list[str]()
+        for name in left:
+            value, source = wanted[name]
+            tried = _with(settings, {name: value})
+            refused = refuse(tried)
+            if refused is None:
+                settings = tried
+            else:
+                still.append(name)
+                why[name] = f"{source}: {refused}"
+        if len(still) == len(left):
+            return settings, {name: why[name] for name in still}
+        left = still
+
+
+def _with(settings: QueueSettings, values: Mapping[str, object]) -> QueueSettings:
+    return replace(settings, **values)  # type: ignore[arg-type]
+
+
+def combined(policy: Policy | None, operator: Policy | None) -> dict[str, object]:
+    """The same as `said`, in the words of their definitions: RabbitMQ's keys, milliseconds and bytes."""
+    out: dict[str, object] = {} if policy is None else dict(policy.definition)
+    if operator is None:
+        return out
+    for key, value in operator.definition.items():
+        mine = out.get(key)
+        name = key.replace("-", "_")
+        if mine is not None and ("queue_expires" if name == "expires" else name) in LIMITS:
+            value = smaller(name, mine, value)
+        elif mine is not None and key == "target-group-size":
+            value = max(cast(int, mine), cast(int, value))
+        elif mine is not None and key in ("max-in-memory-length", "max-in-memory-bytes"):
+            value = min(cast(int, mine), cast(int, value))
+        out[key] = value
+    return out
+
+
+Key: TypeAlias = "tuple[bool, str, str]"
+"""Whether it is an operator's, vhost, name."""
+
+REMEMBERED = 4096
+"""Different rulings that are remembered, so that queues alike cost one look."""
+
+
+class Policies:
+    """All of them, of all vhosts."""
+
+    def __init__(self) -> None:
+        self.all: dict[Key, Policy] = {}
+        self.addresses: dict[tuple[str, str, bool], AddressSetting] = {}
+        self.exchanges: dict[tuple[str, str], ExchangeRule] = {}  # what is in force, by (vhost, name)
+        self._orders: dict[tuple[bool, str], list[tuple[Policy, Compiled]]] = {}  # the strongest first
+        self._ruled: dict[tuple[object, ...], tuple[QueueSettings, Ruling]] = {}
+
+    # -- one method for each kind of record
+
+    def put(self, policy: Policy) -> None:
+        """POLICY."""
+        self.all[policy.key] = policy
+        self._forget()
+
+    def delete(self, key: Key) -> None:
+        """POLICY_DELETE."""
+        self.all.pop(key, None)
+        self._forget()
+
+    def put_address(self, setting: AddressSetting) -> None:
+        """ADDRESS_SETTING with values."""
+        self.addresses[setting.key] = setting
+        self._forget()
+
+    def delete_address(self, key: tuple[str, str, bool]) -> None:
+        """ADDRESS_SETTING without."""
+        self.addresses.pop(key, None)
+        self._forget()
+
+    def rule_exchanges(self, rules: Mapping[tuple[str, str], ExchangeRule | None]) -> None:
+        """What any of these records says of exchanges."""
+        for key, one in rules.items():
+            if one is None:
+                self.exchanges.pop(key, None)
+            else:
+                self.exchanges[key] = one
+
+    def _forget(self) -> None:
+        self._orders.clear()
+        self._ruled.clear()
+
+    # -- who rules
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing rules anything."""
+        return not self.all and not self.addresses
+
+    def of_queue(self, vhost: str, name: str, queue_type: str, operator: bool) -> Policy | None:
+        """The policy of a queue."""
+        return next((one for one in self._matching(operator, vhost, name) if one.is_for(queue_type)), None)
+
+    def of_exchange(self, vhost: str, name: str) -> ExchangeRule | None:
+        """The rule of an exchange.  The default one has none."""
+        if not name:
+            return None
+        for one in self._matching(False, vhost, name):
+            if one.is_for_exchanges and one.alternate_exchange is not None:
+                return ExchangeRule(one.name, one.alternate_exchange)
+        return None
+
+    def _matching(self, operator: bool, vhost: str, name: str) -> Iterator[Policy]:
+        order = self._orders.get((operator, vhost))
+        if order is None:
+            mine = [one for one in self.all.values() if one.operator == operator and one.vhost == vhost]
+            mine.sort(key=lambda one: (-one.priority, one.name))
+            order = self._orders[operator, vhost] = [(one, compile_pattern(one.pattern)) for one in mine]
+        if order:
+            data = to_bytes(name)
+            for policy, pattern in order:
+                if pattern.search(data) is not None:
+                    yield policy
+
+    def rule(
+        self,
+        vhost: str,
+        name: str,
+        queue_type: str,
+        own: QueueSettings,
+        given: frozenset[str],
+        refuse: Callable[[QueueSettings], str | None],
+    ) -> tuple[QueueSettings, Ruling]:
+        """The settings in force for a queue, and its ruling.  `refuse`: see `core.topology.effective`."""
+        if self.empty:
+            return own, Ruling(own, given)
+        policy = self.of_queue(vhost, name, queue_type, operator=False)
+        operator = self.of_queue(vhost, name, queue_type, operator=True)
+        mine = [one for one in self.addresses.values() if one.vhost == vhost]
+        addresses = closest_first(mine, own.underlying_topic or name) if mine else []
+        if policy is None and operator is None and not addresses:
+            return own, Ruling(own, given)
+        names = (policy and policy.name, operator and operator.name, *(one.key for one in addresses))
+        known = vhost, own, given, names
+        found = self._ruled.get(known)
+        if found is None:
+            if len(self._ruled) >= REMEMBERED:
+                self._ruled.clear()
+            found = self._ruled[known] = rule(own, given, policy, operator, addresses, refuse)
+        return found
+
+
+def matches(setting: AddressSetting, address: str) -> bool:
+    """Whether a setting is for an address."""
+    if setting.literal or setting.pattern == address:
+        return setting.pattern == address
+    if is_prefix(setting.pattern):
+        return address.startswith(setting.pattern[:-1])
+    pattern, words = setting.pattern.split("."), address.split(".")
+    if pattern[-1] == "#":
+        pattern.pop()
+        words = words[: len(pattern)]
+    return len(pattern) == len(words) and all(one in ("*", word) for one, word in zip(pattern, words, strict=True))
+
+
+def closest_first(settings: Iterable[AddressSetting], address: str) -> list[AddressSetting]:
+    """Those that are for an address, the closest first.
+
+    Its very name; then a literal; then one without `#` before one with; of those with `#` the longer text; of the
+    others word by word a word before a `*`, then the shorter.  Where that leaves two alike, by their texts.
+    """
+    found = [setting for setting in settings if matches(setting, address)]
+    found.sort(key=lambda setting: _rank(setting, address))
+    return found
+
+
+def _rank(setting: AddressSetting, address: str) -> tuple[int, int, tuple[int, ...], int, str]:
+    pattern = setting.pattern
+    if setting.literal:
+        return 1, 0, (), 0, pattern
+    if pattern == address and not has_wildcard(pattern):
+        return 0, 0, (), 0, pattern
+    if pattern.endswith("#"):
+        return 3, -len(pattern), (), 0, pattern
+    return 2, 0, tuple([int(word == "*") for word in pattern.split(".")]), len(pattern), pattern
+
+
+def has_wildcard(pattern: str) -> bool:
+    """Whether it may be for more than one address."""
+    return pattern.endswith("#") or "*" in pattern.split(".")
