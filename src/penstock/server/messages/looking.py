@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.explaining import Reason, explain_message
-from penstock.core.explaining import told as moment
-from penstock.core.queue.whereabouts import told
+from penstock.core.queue.whereabouts import told as moment
 from penstock.errors import InvalidArgument
 from penstock.records.causes import ENDS
 from penstock.records.dataclass import dataclass
