@@ -1,12 +1,15 @@
-"""The audit of streams: batches follow one another under one epoch, and each is settled once, with all its messages.
+"""The audit of batches: those of streams, and those of sinks.
 
-That batches are disjoint shows in the histories of the messages (`core.audit.queues`): a planned one is planned once.
+A stream's follow one another under one epoch, and each is settled once, with all its messages; that they are disjoint
+shows in the histories of the messages (`core.audit.histories`): a planned one is planned once.  A query's batches are
+committed once, in order, and the chunks of a large one follow it whole; that the messages of a chunk lie in the group
+of its record is how the core writes it, here its numbers are proven.
 """
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -28,6 +31,30 @@ class _Stream:
     planned: int = 0
     floor: int = 0
     plans: dict[int, Ints] = field(default_factory=dict[int, "Ints"])  # unsettled: batch -> pairs, shape (n, 2)
+
+
+class _Told(NamedTuple):
+    """A record of a stream."""
+
+    kind: Kind
+    lsn: int
+    name: str
+    header: dict[str, object]
+    values: Ints
+    time: int
+
+    def number(self, key: str) -> int:
+        """An integer of its header.  TypeError, KeyError for one that is none, or is not there."""
+        said = self.header[key]
+        if not isinstance(said, int):
+            raise TypeError(f"{key} is {said!r}")
+        return said
+
+
+def _happened(pairs: Ints, told: _Told, op: Op) -> Events:
+    """What a record says became of these messages."""
+    zeros = np.zeros(len(pairs), dtype=np.int64)
+    return Events(pairs[:, 0], pairs[:, 1], zeros + told.lsn, zeros + int(op), zeros, zeros + told.time)
 
 
 class StreamAudit:
@@ -56,65 +83,69 @@ class StreamAudit:
             del self._streams[name]
 
     def record(self, kind: Kind, lsn: int, name: str, header: dict[str, object], values: Ints, time: int) -> None:
-        """STREAM, PLAN, PLAN_SETTLE, STREAM_RELEASE, STREAM_TRY or STREAM_NARROW.  `values`: its body as integers."""
-
-        def number(key: str) -> int:
-            said = header[key]
-            if not isinstance(said, int):
-                raise TypeError(f"{key} is {said!r}")
-            return said
-
-        def wrong(text: str) -> None:
-            self._find("stream batches", np.array([lsn]), f"stream '{name}': {text}")
-
+        """A record of a stream.  `values`: its body as integers."""
+        told = _Told(kind, lsn, name, header, values, time)
         stream = self._streams.get(name)
         if kind is Kind.STREAM:
-            if stream is None:
-                stream = self._streams[name] = _Stream(number("queue"), str(header["mode"]))
-            if number("epoch") <= stream.epoch:
-                wrong(f"epoch {number('epoch')} follows epoch {stream.epoch}")
-            stream.epoch = number("epoch")
-            if header.get("anew"):
-                stream.planned = stream.floor = 0
+            self._opened(stream, told)
         elif stream is None:
-            wrong("it was never opened")
+            self._wrong(told, "it was never opened")
         elif kind is Kind.STREAM_RELEASE:
-            stream.epoch = number("epoch") if "epoch" in header else stream.epoch
+            stream.epoch = told.number("epoch") if "epoch" in header else stream.epoch
             stream.plans.clear()
             if header.get("dropped"):
                 del self._streams[name]
-        elif kind in (Kind.STREAM_TRY, Kind.STREAM_NARROW):
-            batch = number("batch")
-            if batch != stream.planned or batch <= stream.floor:
-                wrong(f"batch {batch} was doubted; {stream.planned} are planned, and {stream.floor} settled")
-            elif kind is Kind.STREAM_NARROW:
-                kept = values[1:].reshape(-1, 2)
-                if not self._narrow(stream, batch, kept, lsn, time, poison="poison" in header):
-                    wrong(f"batch {batch} was narrowed to messages that it did not have")
         elif kind is Kind.PLAN:
-            batch = number("batch")
-            self.planned += 1
-            if batch != stream.planned + 1:
-                wrong(f"batch {batch} was planned after batch {stream.planned}")
-            if number("epoch") != stream.epoch:
-                wrong(f"batch {batch} was planned under epoch {number('epoch')}, and {stream.epoch} held")
-            stream.planned = batch
-            queue = self._queues.get(stream.queue)
-            if stream.mode == "queue" and queue is not None:
-                pairs = stream.plans[batch] = values[1:].reshape(-1, 2)
-                zeros = np.zeros(len(pairs), dtype=np.int64)
-                queue.events.append(
-                    Events(pairs[:, 0], pairs[:, 1], zeros + lsn, zeros + int(Op.PLAN), zeros, zeros + time)
-                )
+            self._plan(stream, told)
+        elif kind is Kind.PLAN_SETTLE:
+            self._settle(stream, told)
         else:
-            batch = number("batch")
-            if not stream.floor < batch <= stream.planned:
-                wrong(f"batch {batch} was settled; {stream.floor} was before, and {stream.planned} are planned")
-            for done in [done for done in stream.plans if done <= batch]:
-                self._settled.append((name, lsn, stream.queue, stream.plans.pop(done)))
-            stream.floor = max(batch, stream.floor)
+            self._doubt(stream, told)
 
-    def _narrow(self, stream: _Stream, batch: int, kept: Ints, lsn: int, time: int, *, poison: bool) -> bool:
+    def _wrong(self, told: _Told, text: str) -> None:
+        self._find("stream batches", np.array([told.lsn]), f"stream '{told.name}': {text}")
+
+    def _opened(self, stream: _Stream | None, told: _Told) -> None:
+        if stream is None:
+            stream = self._streams[told.name] = _Stream(told.number("queue"), str(told.header["mode"]))
+        if told.number("epoch") <= stream.epoch:
+            self._wrong(told, f"epoch {told.number('epoch')} follows epoch {stream.epoch}")
+        stream.epoch = told.number("epoch")
+        if told.header.get("anew"):
+            stream.planned = stream.floor = 0
+
+    def _plan(self, stream: _Stream, told: _Told) -> None:
+        batch = told.number("batch")
+        self.planned += 1
+        if batch != stream.planned + 1:
+            self._wrong(told, f"batch {batch} was planned after batch {stream.planned}")
+        if told.number("epoch") != stream.epoch:
+            self._wrong(told, f"batch {batch} was planned under epoch {told.number('epoch')}, and {stream.epoch} held")
+        stream.planned = batch
+        queue = self._queues.get(stream.queue)
+        if stream.mode == "queue" and queue is not None:
+            pairs = stream.plans[batch] = told.values[1:].reshape(-1, 2)
+            queue.events.append(_happened(pairs, told, Op.PLAN))
+
+    def _settle(self, stream: _Stream, told: _Told) -> None:
+        batch = told.number("batch")
+        if not stream.floor < batch <= stream.planned:
+            before = f"{stream.floor} was before, and {stream.planned} are planned"
+            self._wrong(told, f"batch {batch} was settled; {before}")
+        for done in [done for done in stream.plans if done <= batch]:
+            self._settled.append((told.name, told.lsn, stream.queue, stream.plans.pop(done)))
+        stream.floor = max(batch, stream.floor)
+
+    def _doubt(self, stream: _Stream, told: _Told) -> None:
+        """STREAM_TRY or STREAM_NARROW."""
+        batch = told.number("batch")
+        if batch != stream.planned or batch <= stream.floor:
+            there = f"{stream.planned} are planned, and {stream.floor} settled"
+            self._wrong(told, f"batch {batch} was doubted; {there}")
+        elif told.kind is Kind.STREAM_NARROW and not self._narrow(stream, batch, told):
+            self._wrong(told, f"batch {batch} was narrowed to messages that it did not have")
+
+    def _narrow(self, stream: _Stream, batch: int, told: _Told) -> bool:
         """A batch keeps some of its rows; False when it had others.
 
         One that is put aside is nobody's until its EXPIRE; the others come back by a RETURN.
@@ -123,13 +154,11 @@ class StreamAudit:
         queue = self._queues.get(stream.queue)
         if before is None or queue is None:
             return True
+        kept = told.values[1:].reshape(-1, 2)
         inside = np.searchsorted(before[:, 0], kept[:, 0], side="right") - 1
         stream.plans[batch] = kept
-        if poison:
-            zeros = np.zeros(len(before), dtype=np.int64)
-            queue.events.append(
-                Events(before[:, 0], before[:, 1], zeros + lsn, zeros + int(Op.RETURN), zeros, zeros + time)
-            )
+        if "poison" in told.header:
+            queue.events.append(_happened(before, told, Op.RETURN))
         return not ((inside < 0).any() or (kept[:, 1] > before[:, 1][inside]).any())
 
     def close(self) -> None:

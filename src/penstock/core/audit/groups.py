@@ -1,4 +1,9 @@
-"""The audit of positions and times: LSNs rise without holes within a run, and a start leaves what it must."""
+"""The audit of how records lie in the log: positions and times, and what has to be in one group.
+
+LSNs rise without holes within a run, and a start leaves what it must.  A dead letter has one cause, removed by the
+record of the same group.  All records of a transaction lie in the group of its last one; rows that nobody needs any
+more may have been left out since, and what is there still has to lie in one batch.
+"""
 
 from __future__ import annotations
 

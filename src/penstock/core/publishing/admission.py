@@ -9,7 +9,8 @@ queue of this batch.  It knows neither a route nor a record.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
@@ -71,22 +72,13 @@ class Admission:
             rows = range(start, stop)
             whole = not start and stop == size
             bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
-            reasons: dict[int, Refusal] = {}
-            silent: set[int] = set()
-            dying: list[Dying] = []
             for queue, some in refused:
-                if queue.drops_newest:
-                    refusing.dropped(queue, len(some))
-                    silent.update(some)
-                else:
-                    why = refusing.refusal(queue, len(some))
-                    reasons.update((row, why) for row in some if row not in reasons)
-                if queue.buries:
-                    dying.append((queue, batch, some))
                 for row in some:
                     bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}
+            reasons, silent = _refused(refused)
             published = store(batch if whole else batch.select(rows), 0, bans)
-            parts.append(_with(published, start, reasons, silent))
+            parts.append(_with(published, rows, reasons, silent))
+            dying = [(queue, batch, some) for queue, some in refused if queue.buries]
             if dying and funeral is not None:
                 funeral.bury(dying)
             start = stop
@@ -124,20 +116,32 @@ def _up_to_letter(
     return stop, [(queue, rows) for queue, rows in some if len(rows)]
 
 
-def _with(published: Published, start: int, reasons: Mapping[int, Refusal], silent: set[int]) -> Published:
+def _refused(refused: Iterable[tuple[Queue, Sequence[int]]]) -> tuple[dict[int, Refusal], set[int]]:
+    """Rows of which their publisher hears why, and those that go without a word; the queues count them."""
+    reasons: dict[int, Refusal] = {}
+    silent: set[int] = set()
+    for queue, rows in refused:
+        if queue.drops_newest:
+            refusing.dropped(queue, len(rows))
+            silent.update(rows)
+        else:
+            why = refusing.refusal(queue, len(rows))
+            reasons.update((row, why) for row in rows if row not in reasons)
+    return reasons, silent
+
+
+def _with(published: Published, rows: Sequence[int], reasons: Mapping[int, Refusal], silent: set[int]) -> Published:
     """The outcome of a part with what queues refused of it, in rows of the whole."""
-    left = [row + start for row in published.unroutable]
-    unroutable = [row for row in left if row not in silent]
-    dropped = [row for row in left if row in silent and row not in reasons]
-    dropped = sorted([*dropped, *(row + start for row in published.dropped)])
-    lost = set(left)
-    refused = {**reasons, **{row + start: why for row, why in published.refused}}
-    lost.update(row + start for row, _ in published.refused)
-    return Published(
-        published.first, published.last, [row for row in unroutable if row not in reasons],
-        sorted(refused.items(), key=_row), published.duplicates, published.stored,
-        [row for row in sorted(reasons) if row not in lost], dropped, published.lsns,
-    )  # fmt: skip
+    told = published.among(rows)
+    dropped = [row for row in told.unroutable if row in silent and row not in reasons]
+    lost = {*told.unroutable, *(row for row, _ in told.refused)}
+    return replace(
+        told,
+        unroutable=[row for row in told.unroutable if row not in silent and row not in reasons],
+        refused=sorted({**reasons, **dict(told.refused)}.items(), key=_row),
+        kept=[row for row in sorted(reasons) if row not in lost],
+        dropped=sorted([*dropped, *told.dropped]),
+    )
 
 
 def _row(item: tuple[int, Refusal]) -> int:

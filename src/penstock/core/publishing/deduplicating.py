@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.evaluating import last_keys_of
-from penstock.core.publishing.published import Published, joined
+from penstock.core.publishing.published import Banned, Published, joined
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.records.bodies import size_of
@@ -23,8 +24,7 @@ from penstock.records.entries import Publishes
 from penstock.records.schema import GROUP_BYTES_MAX
 from penstock.records.settings import QueueSettings
 
-Bans: TypeAlias = "Mapping[int, frozenset[str]]"
-Store: TypeAlias = "Callable[[Publishes, int, Bans], Published]"
+Store: TypeAlias = "Callable[[Publishes, int, Banned], Published]"
 """Publishes a batch from a row on, but for what queues of these names must not take, by row."""
 
 
@@ -61,7 +61,7 @@ class Deduplication:
         batch: Publishes,
         skip: int,
         takers: Sequence[tuple[Queue, Sequence[int]]],
-        banned: Bans | None,
+        banned: Banned | None,
         store: Store,
         admitted: bool,
         *,
@@ -72,46 +72,42 @@ class Deduplication:
         admitted: none of them will refuse a row for a limit.
         singly: what becomes of a row elsewhere may have let go what one of them has before the next comes.
         """
-        by_row: dict[int, list[tuple[Queue, int]]] = {}
-        told: list[list[int]] = []
-        for queue, rows in takers:
+        for queue, _ in takers:
             if queue.is_due(now):
                 queue.tick(now, self._outbox)
-            told.append(dedup_keys(queue.settings, batch, rows, self._memo))
-        if not singly and size_of(batch.bodies) < GROUP_BYTES_MAX // 2 and all(map(_new, takers, told)):
-            self._outbox.begin()
-            published = store(batch, skip, banned or {})
-            self._outbox.end()
-            return published
-        for (queue, rows), keys in zip(takers, told, strict=True):
-            for row, key in zip(rows, keys, strict=True):
-                if key:
-                    by_row.setdefault(row, []).append((queue, key))
+        keys = [dedup_keys(queue.settings, batch, rows, self._memo) for queue, rows in takers]
+        if not singly and size_of(batch.bodies) < GROUP_BYTES_MAX // 2 and all(map(_new, takers, keys)):
+            return self._in_group(batch, skip, banned or {}, store)
+        by_row = _by_row(takers, keys)
         if not by_row:
             return store(batch, skip, banned or {})
         sure = {queue: _sure(queue, batch, admitted) for queue, _ in takers}
         size, start = len(batch.bodies), skip
         keyed = sorted(by_row)
-        parts: list[tuple[Sequence[int], Published]] = []
+        parts: list[Published] = []
         while start < size:
             most = start + 1 if singly else size
-            stop, bans = self._part(batch, start, most, keyed, by_row, sure, dict(takers))
+            stop, duplicates = self._part(batch, start, most, keyed, by_row, sure, dict(takers))
             rows = range(start, stop)
             some = batch if not start and stop == size else batch.select(rows)
             if some is not batch:
                 some.delta = batch.delta
             some.deduplicated = True
-            names = {row - start: told for row, told in (banned or {}).items() if row in rows}
-            for row, queues in bans.items():
-                names[row - start] = names.get(row - start, frozenset()) | {queue.name for queue in queues}
+            bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
+            for row, queues in duplicates.items():
+                bans[row - start] = bans.get(row - start, frozenset()) | {queue.name for queue in queues}
                 for queue in queues:
                     queue.spared(1)
-            self._outbox.begin()
-            published = store(some, 0, names)
-            self._outbox.end()
-            parts.append((rows, _told(published, start, bans)))
+            parts.append(_told(self._in_group(some, 0, bans, store), rows, duplicates))
             start = stop
-        return joined([one for _, one in parts], skip, self._outbox.last_lsn)
+        return joined(parts, skip, self._outbox.last_lsn)
+
+    def _in_group(self, batch: Publishes, skip: int, bans: Banned, store: Store) -> Published:
+        """Stored with the keys that queues took of it."""
+        self._outbox.begin()
+        published = store(batch, skip, bans)
+        self._outbox.end()
+        return published
 
     def _part(
         self,
@@ -134,20 +130,33 @@ class Deduplication:
             for queue, key in by_row[row]:
                 enters, stays = sure[queue]
                 if queue.had_key(key, time):
-                    kept_out.append(queue)
+                    known = True
                 elif (queue, key) in fresh:
-                    if not (enters and (stays or queue.window is not None)):
-                        return row, bans
-                    kept_out.append(queue)
+                    known = enters and (stays or queue.window is not None)
                 elif queue.has_key(key):
-                    if not stays and _entered(takes[queue], start, row) > out.get(queue, 0):
-                        return row, bans
-                    kept_out.append(queue)
+                    known = stays or _entered(takes[queue], start, row) <= out.get(queue, 0)
+                else:
+                    continue
+                if not known:
+                    return row, bans
+                kept_out.append(queue)
             fresh.update(one for one in by_row[row] if one[0] not in kept_out)
             if kept_out:
                 bans[row] = kept_out
                 out.update((queue, out.get(queue, 0) + 1) for queue in kept_out)
         return stop, bans
+
+
+def _by_row(
+    takers: Sequence[tuple[Queue, Sequence[int]]], keys: Sequence[Sequence[int]]
+) -> dict[int, list[tuple[Queue, int]]]:
+    """By row the queues in which it has a key, and which."""
+    out: dict[int, list[tuple[Queue, int]]] = {}
+    for (queue, rows), some in zip(takers, keys, strict=True):
+        for row, key in zip(rows, some, strict=True):
+            if key:
+                out.setdefault(row, []).append((queue, key))
+    return out
 
 
 def _new(taker: tuple[Queue, Sequence[int]], keys: Sequence[int]) -> bool:
@@ -167,11 +176,9 @@ def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:
     return enters, queue.keeps_what_it_has and batch.expires_at is None
 
 
-def _told(published: Published, start: int, bans: Mapping[int, Sequence[Queue]]) -> Published:
+def _told(published: Published, rows: Sequence[int], bans: Mapping[int, Sequence[Queue]]) -> Published:
     """The outcome of a part, in rows of the whole; what only duplicates kept from being stored is one."""
-    told = published.moved(start)
-    duplicates = [row for row in told.unroutable if row in bans]
-    return Published(
-        told.first, told.last, [row for row in told.unroutable if row not in bans], told.refused,
-        told.duplicates + len(duplicates), told.stored, told.kept, told.dropped, told.lsns,
-    )  # fmt: skip
+    told = published.among(rows)
+    duplicates = sum(row in bans for row in told.unroutable)
+    left = [row for row in told.unroutable if row not in bans]
+    return replace(told, unroutable=left, duplicates=told.duplicates + duplicates)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.core.publishing.traits import Refusal
 from penstock.records.dataclass import dataclass
 
-if TYPE_CHECKING:
-    from penstock.core.publishing.routed import Banned
+Banned: TypeAlias = "Mapping[int, frozenset[str]]"
+"""By row, names of queues that must not take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class Published:
         """The rows that are not stored, but for duplicates."""
         return {*self.unroutable, *self.dropped, *(row for row, _ in self.refused)}.difference(self.kept)
 
-    def moved(self, start: int) -> Published:
-        """The same of a part of a batch that begins with this row, in rows of the whole."""
+    def among(self, rows: Sequence[int]) -> Published:
+        """The same of some rows of a batch, told in rows of the whole; rows: which these are."""
         return Published(
-            self.first, self.last, [row + start for row in self.unroutable],
-            [(row + start, why) for row, why in self.refused], self.duplicates, self.stored,
-            [row + start for row in self.kept], [row + start for row in self.dropped], self.lsns,
+            self.first, self.last, [rows[row] for row in self.unroutable],
+            [(rows[row], why) for row, why in self.refused], self.duplicates, self.stored,
+            [rows[row] for row in self.kept], [rows[row] for row in self.dropped], self.lsns,
         )  # fmt: skip
 
 
@@ -56,25 +57,37 @@ def joined(parts: Sequence[Published], skip: int, last: int) -> Published:
         lsns = list(chain.from_iterable(published.positions for published in stored))
     elif stored:
         lsns = stored[0].lsns
+
+    def all_of(name: str) -> list[Any]:
+        return list(chain.from_iterable(map(attrgetter(name), parts)))
+
     return Published(
         stored[0].first if stored else 0,
-        max([last, *(published.last for published in stored)]),
-        [row for published in parts for row in published.unroutable],
-        [item for published in parts for item in published.refused],
-        skip + sum(published.duplicates for published in parts),
-        sum(published.stored for published in parts),
-        [row for published in parts for row in published.kept],
-        [row for published in parts for row in published.dropped],
+        max([last, *map(attrgetter("last"), stored)]),
+        all_of("unroutable"),
+        all_of("refused"),
+        skip + sum(map(attrgetter("duplicates"), parts)),
+        sum(map(attrgetter("stored"), parts)),
+        all_of("kept"),
+        all_of("dropped"),
         lsns,
     )
 
 
 class Terms(NamedTuple):
-    """One for a call of `Publisher.publish`, handed on from step to step; parameters as there."""
+    """On which terms the rows of one call of `Publisher.publish` are published, handed on from step to step.
 
-    persistent: bool | None
-    trusted: bool
-    carbon: bool
-    banned: Banned | None
-    numbered: bool
-    admitted: bool
+    persistent   overrides the headers' delivery mode
+    trusted      the server's own rows, whose headers are not judged and whose times have had their effect
+    carbon       CC and BCC count
+    banned       by row, names of queues that must not take it
+    numbered     what is a duplicate is known: publisher and sequence in headers have had their effect
+    admitted     `Publisher.no_room` had nothing to say, so no queue is asked again
+    """
+
+    persistent: bool | None = None
+    trusted: bool = False
+    carbon: bool = True
+    banned: Banned | None = None
+    numbered: bool = False
+    admitted: bool = False

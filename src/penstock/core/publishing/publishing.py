@@ -17,12 +17,12 @@ from penstock.core.publishing.admission import Admission, Dying, Funeral
 from penstock.core.publishing.arrivals import Arrivals
 from penstock.core.publishing.deduplicating import Deduplication
 from penstock.core.publishing.marks import Marks
-from penstock.core.publishing.published import Published, Terms
+from penstock.core.publishing.published import Banned, Published, Terms
 from penstock.core.publishing.publishers import Publishers
-from penstock.core.publishing.routed import Banned, RowRouter
+from penstock.core.publishing.routed import RowRouter
 from penstock.core.publishing.storing import Storing
 from penstock.core.publishing.traits import Traits, TraitsMemo, fill_times
-from penstock.core.publishing.waiting import PREFIX, by_exchange, joined, later, waiting_rows
+from penstock.core.publishing.waiting import PREFIX, by_exchange, later, waiting_rows, with_waiting
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.limits.refusing import Reckoning
 from penstock.core.queue.view import Queue
@@ -85,12 +85,7 @@ class Publisher:
     ) -> Published:
         """Store what somebody wants of a batch and let it arrive.
 
-        skip: leading rows that are duplicates.  persistent: overrides the headers' delivery mode.
-        trusted: the server's own rows, whose headers are not judged and whose times have had their effect.
-        carbon: CC and BCC count.
-        banned: by row, names of queues that must not take it.
-        numbered: what is a duplicate is known: publisher and sequence in headers have had their effect.
-        admitted: `no_room` had nothing to say, so no queue is asked again.
+        skip: leading rows that are duplicates.  What else may be said: see `Terms`.
         """
         judged = numbered or trusted or skip > 0
         terms = Terms(persistent, trusted, carbon, banned, judged, admitted)
@@ -128,17 +123,15 @@ class Publisher:
             some.deduplicated = True
             return self._publish(now, some, skipped, terms._replace(banned=bans or None, numbered=True))
 
-        trusted, carbon, banned = terms.trusted, terms.carbon, terms.banned
-        takers = self._takers(batch, skip, trusted, carbon, banned, lambda queue: queue.deduplicates)
+        takers = self._takers(batch, skip, terms, lambda queue: queue.deduplicates)
         if not takers:
-            return store(batch, skip, banned or {})
+            return store(batch, skip, terms.banned or {})
         fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
         dying: list[Queue] = []
         if self._router.rejecting:
-            burying = self._takers(batch, skip, trusted, carbon, banned, lambda queue: queue.buries)
-            dying = [queue for queue, _ in burying]
-        singly = bool(dying) and self._comes_back(dying, batch, skip, trusted, carbon, banned)
-        return self._deduplication.publish(now, batch, skip, takers, banned, store, terms.admitted, singly=singly)
+            dying = [queue for queue, _ in self._takers(batch, skip, terms, lambda queue: queue.buries)]
+        singly = bool(dying) and self._comes_back(dying, batch, skip, terms)
+        return self._deduplication.publish(now, batch, skip, takers, terms.banned, store, terms.admitted, singly=singly)
 
     def queues_of(self, batch: Publishes) -> set[Queue]:
         """The queues that may take some of a batch, whatever their filters say."""
@@ -165,7 +158,7 @@ class Publisher:
         fill_times(batch, traits, self._outbox.time)
         wait = later(batch, self._router.delaying, self.traits, 0, self._outbox.time) if self._router.delaying else {}
         stop, by = size, None
-        for queue, taken in self._takers(batch, 0, False, True, None, lambda queue: queue.blocks):
+        for queue, taken in self._takers(batch, 0, Terms(), lambda queue: queue.blocks):
             rows = [row for row in taken if row not in wait] if wait else taken
             refusing.settled(queue, now, self._outbox, len(rows))
             first, unknown = refusing.held_up(queue, now, batch, rows)
@@ -194,7 +187,8 @@ class Publisher:
         if not trusted:
             fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
         out: dict[int, Queue] = {}
-        for queue, rows in self._takers(batch, 0, trusted, carbon, banned, lambda queue: queue.refuses):
+        terms = Terms(trusted=trusted, carbon=carbon, banned=banned)
+        for queue, rows in self._takers(batch, 0, terms, lambda queue: queue.refuses):
             refusing.settled(queue, now, self._outbox, len(rows))
             for row in reckoning.refused(queue, now, batch, rows):
                 out.setdefault(row, queue)
@@ -209,20 +203,18 @@ class Publisher:
             known = terms._replace(banned=bans or None, numbered=True, admitted=True)
             return self._storing.store(now, some, skipped, known)
 
-        trusted, carbon, banned = terms.trusted, terms.carbon, terms.banned
         takers = self._takers(
-            batch, skip, trusted, carbon, banned,
-            lambda queue: queue.drops_newest or (queue.rejects and not terms.admitted),
-        )  # fmt: skip
+            batch, skip, terms, lambda queue: queue.drops_newest or (queue.rejects and not terms.admitted)
+        )
         if not takers:
-            return store(batch, skip, banned or {})
-        if not trusted:
+            return store(batch, skip, terms.banned or {})
+        if not terms.trusted:
             fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
         if not any(queue.buries for queue, _ in takers):
-            return self._admission.publish(now, batch, skip, takers, banned, store)
+            return self._admission.publish(now, batch, skip, takers, terms.banned, store)
 
         def bury(dying: list[Dying]) -> None:
-            self._mourning += [(*one, trusted) for one in dying]
+            self._mourning += [(*one, terms.trusted) for one in dying]
             if self._burying:  # what a dead letter's own target refuses comes after it, not within
                 return
             self._burying = True
@@ -234,26 +226,18 @@ class Publisher:
                 self._burying = False
 
         def comes_back(dying: Sequence[Queue]) -> bool:
-            return self._comes_back(dying, batch, skip, trusted, carbon, banned)
+            return self._comes_back(dying, batch, skip, terms)
 
         self._outbox.begin()
-        published = self._admission.publish(now, batch, skip, takers, banned, store, Funeral(bury, comes_back))
+        published = self._admission.publish(now, batch, skip, takers, terms.banned, store, Funeral(bury, comes_back))
         self._outbox.end()
         return published
 
-    def _comes_back(
-        self,
-        dying: Sequence[Queue],
-        batch: Publishes,
-        skip: int,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-    ) -> bool:
+    def _comes_back(self, dying: Sequence[Queue], batch: Publishes, skip: int, terms: Terms) -> bool:
         """Whether dead letters of what these queues refuse of a batch may come to a queue that takes some of it."""
         if any(one.keys for one in set(self._storing.traits_of(batch))):
             return True  # dead letters have these keys, too
-        here = {queue for queue, _ in self._takers(batch, skip, trusted, carbon, banned, lambda _: True)}
+        here = {queue for queue, _ in self._takers(batch, skip, terms, lambda _: True)}
         topics = batch.topics if isinstance(batch.topics, list) else [batch.topics]
         if any(topic.blind for topic in topics):
             return True
@@ -269,26 +253,19 @@ class Publisher:
         return False
 
     def _takers(
-        self,
-        batch: Publishes,
-        skip: int,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-        asked: Callable[[Queue], bool],
+        self, batch: Publishes, skip: int, terms: Terms, asked: Callable[[Queue], bool]
     ) -> list[tuple[Queue, Sequence[int]]]:
         """The queues that are asked for, and the rows that each would take."""
         topics, properties = batch.topics, batch.properties
-        if isinstance(topics, Topic) and isinstance(properties, bytes) and not banned:
+        if isinstance(topics, Topic) and isinstance(properties, bytes) and not terms.banned:
             traits = self.traits[properties]
-            if traits.refusal is not None and not trusted:
+            if traits.refusal is not None and not terms.trusted:
                 return []
             plan = self._rows.plan(topics)
-            if not (carbon and traits.keys) and not (plan.filtered or plan.by_headers):
+            if not ((terms.carbon and traits.keys) or plan.filtered or plan.by_headers):
                 return [(queue, range(skip, len(batch.bodies))) for queue in plan.queues if asked(queue)]
-        routed = self._rows.route(batch, self._storing.traits_of(batch), skip, trusted, carbon, banned)
-        if not banned:
-            batch.routed = ((self._router.version, skip, trusted, carbon), routed)
+        routed = self._rows.route(batch, self._storing.traits_of(batch), skip, terms)
+        self._rows.keep(batch, skip, terms, routed)
         return [(queue, sorted(rows)) for queue, rows in routed.takers.items() if asked(queue)]
 
     def _part(
@@ -308,7 +285,7 @@ class Publisher:
             some = batch.select(others)
             some.delta = batch.delta
             rest = self.publish(now, some, persistent=persistent, carbon=carbon, numbered=True)
-        return joined(lsns, rest, others, skip, self._outbox.last_lsn)
+        return with_waiting(lsns, rest, others, skip, self._outbox.last_lsn)
 
     def unjudged(
         self,
@@ -327,7 +304,7 @@ class Publisher:
         router = self._router
         if not (router.filtering or router.rating or router.keying) or size_of(batch.bodies) <= QUIET_BYTES:
             return []
-        return self._rows.unjudged(batch, skip, trusted, carbon, banned)
+        return self._rows.unjudged(batch, skip, Terms(trusted=trusted, carbon=carbon, banned=banned))
 
     def _named(self, batch: Publishes) -> list[Traits] | None:
         """The traits of the rows, if some header names a publisher."""

@@ -6,20 +6,18 @@ It knows which queues want a row, and neither an LSN nor what a queue does with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from penstock.core.asks import Question
 from penstock.core.publishing.evaluating import Asking, takers, unkeyed, unrated
+from penstock.core.publishing.published import Banned, Terms
 from penstock.core.publishing.traits import HEADER_KEPT, Refusal, Traits, TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router, Taker
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
-
-Banned = Mapping[int, frozenset[str]]
-"""By row, names of queues that must not take it."""
 
 PLANS_KEPT = 4096
 """Plans of single headers that are remembered under one topology."""
@@ -51,6 +49,19 @@ class Routed:
                 self.takers[queue] = rows.copy()
             else:
                 taken += rows
+
+
+def by_topic(topics: Topic | Sequence[Topic], rows: range) -> dict[Topic, list[int]]:
+    """The rows of each topic, in the order in which topics come first."""
+    if isinstance(topics, Topic):
+        return {topics: list(rows)}
+    out: dict[Topic, list[int]] = {}
+    for row in rows:
+        try:
+            out[topics[row]].append(row)
+        except KeyError:
+            out[topics[row]] = [row]
+    return out
 
 
 def key_texts(queue: Queue, trusted: bool) -> set[str]:
@@ -87,65 +98,54 @@ class RowRouter:
             plan.route = self._interning.route(tuple([queue.id for queue in plan.queues]))
         return plan.route
 
-    def route(
-        self,
-        batch: Publishes,
-        traits: list[Traits],
-        skip: int,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-    ) -> Routed:
-        """Where the rows go: as `unjudged` has worked it out, if that still holds, else worked out here.
+    def route(self, batch: Publishes, traits: list[Traits], skip: int, terms: Terms) -> Routed:
+        """Where the rows go: as it was worked out before (`keep`), if that still holds, else worked out here.
 
-        traits: of each row.  The other parameters as in `Publisher.publish`.
+        traits: of each row.
         """
         left, batch.routed = batch.routed, None
-        if not banned and isinstance(left, tuple):
+        if not terms.banned and isinstance(left, tuple):
             key, routed = cast("tuple[tuple[int, int, bool, bool], Routed]", left)
-            if key == (self._router.version, skip, trusted, carbon):
+            if key == (self._router.version, skip, terms.trusted, terms.carbon):
                 return routed
         routed = Routed(len(traits))
-        self._route(batch, traits, skip, routed, trusted, carbon, banned)
+        self._route(batch, traits, skip, terms, routed)
         return routed
+
+    def keep(self, batch: Publishes, skip: int, terms: Terms, routed: Routed) -> None:
+        """Remember on a batch where its rows go, for `route` under the same topology and terms."""
+        if not terms.banned:
+            batch.routed = ((self._router.version, skip, terms.trusted, terms.carbon), routed)
 
     def unwanted(self, batch: Publishes, traits: list[Traits]) -> list[int]:
         """The rows of a client's batch that nobody wants; where the others go is kept on it for `route`."""
-        routed = self.route(batch, traits, 0, False, True, None)
-        batch.routed = ((self._router.version, 0, False, True), routed)
+        routed = self.route(batch, traits, 0, Terms())
+        self.keep(batch, 0, Terms(), routed)
         return routed.unroutable
 
-    def unjudged(
-        self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
-    ) -> list[Question]:
+    def unjudged(self, batch: Publishes, skip: int, terms: Terms) -> list[Question]:
         """What has to be evaluated before the batch can be published; if nothing, where its rows go is kept on it."""
-        return self._unvalued(batch, skip, trusted, carbon) + self._unfiltered(batch, skip, trusted, carbon, banned)
+        return self._unvalued(batch, skip, terms) + self._unfiltered(batch, skip, terms)
 
-    def _unvalued(self, batch: Publishes, skip: int, trusted: bool, carbon: bool) -> list[Question]:
+    def _unvalued(self, batch: Publishes, skip: int, terms: Terms) -> list[Question]:
         """Priorities and keys that have to be worked out off the loop."""
         if not (self._router.rating or self._router.keying):
             return []
         ranks, keys = dict[str, list[int]](), dict[str, list[int]]()
-        for plan, rows in self.plans_of(batch, skip, carbon):
+        for plan, rows in self.plans_of(batch, skip, terms.carbon):
             for text in {one.settings.rank_text for one in plan.queues} - {None}:
                 assert text is not None
                 ranks.setdefault(text, []).extend(rows)
-            for text in {text for queue in plan.queues for text in key_texts(queue, trusted)}:
+            for text in {text for queue in plan.queues for text in key_texts(queue, terms.trusted)}:
                 keys.setdefault(text, []).extend(rows)
         return unrated(batch, ranks.items()) + unkeyed(batch, keys.items())
 
     def plans_of(self, batch: Publishes, skip: int, carbon: bool) -> Iterator[tuple[Plan, list[int]]]:
         """The plans of a batch, whatever their filters say, and the rows of each."""
-        groups: dict[Topic, list[int]] = {}
-        if isinstance(batch.topics, Topic):
-            groups[batch.topics] = list(range(skip, len(batch.bodies)))
-        else:
-            for row in range(skip, len(batch.bodies)):
-                groups.setdefault(batch.topics[row], []).append(row)
         properties = batch.properties
         kinds = {properties} if isinstance(properties, bytes) else set(properties)
         carbon = carbon and any(self._traits[data].keys for data in kinds)
-        for topic, rows in groups.items():
+        for topic, rows in by_topic(batch.topics, range(skip, len(batch.bodies))).items():
             plan = self.plan(topic)
             if not (plan.by_headers or carbon):
                 yield plan, rows
@@ -156,64 +156,51 @@ class RowRouter:
             for data, same in alike.items():
                 yield self._special_plan(topic, data, carbon), same
 
-    def _unfiltered(
-        self, batch: Publishes, skip: int, trusted: bool, carbon: bool, banned: Banned | None
-    ) -> list[Question]:
+    def _unfiltered(self, batch: Publishes, skip: int, terms: Terms) -> list[Question]:
         """Filters that have to be asked off the loop."""
         if not self._router.filtering:
             return []
-        if not any(plan.filtered or plan.by_headers or carbon for plan in map(self.plan, batch.distinct_topics)):
+        if not any(plan.filtered or plan.by_headers or terms.carbon for plan in map(self.plan, batch.distinct_topics)):
             return []
         size = len(batch.bodies)
         data, memo = batch.properties, self._traits
         traits = [memo[data]] * size if isinstance(data, bytes) else [memo[one] for one in data]
         asking = Asking()
         routed = Routed(size, asking)
-        version = self._router.version
-        self._route(batch, traits, skip, routed, trusted, carbon, banned)
-        if not asking.questions and not banned:
-            batch.routed = ((version, skip, trusted, carbon), routed)
+        self._route(batch, traits, skip, terms, routed)
+        if not asking.questions:
+            self.keep(batch, skip, terms, routed)
         return list(asking.questions.values())
 
-    def _route(
-        self,
-        batch: Publishes,
-        traits: list[Traits],
-        skip: int,
-        routed: Routed,
-        trusted: bool,
-        carbon: bool,
-        banned: Banned | None,
-    ) -> None:
+    def _route(self, batch: Publishes, traits: list[Traits], skip: int, terms: Terms, routed: Routed) -> None:
         """Group the rows by where they go, and let each group pass its queues' filters."""
-        groups: dict[Topic, list[int]] = {}
-        if isinstance(batch.topics, Topic):
-            groups[batch.topics] = list(range(skip, len(traits)))
-        else:
-            for row in range(skip, len(traits)):
-                groups.setdefault(batch.topics[row], []).append(row)
         kinds = set(traits)
-        clean = trusted or all(one.refusal is None for one in kinds)
-        carbon = carbon and any(one.keys for one in kinds)
-        for topic, rows in groups.items():
+        clean = terms.trusted or all(one.refusal is None for one in kinds)
+        carbon = terms.carbon and any(one.keys for one in kinds)
+        for topic, rows in by_topic(batch.topics, range(skip, len(traits))).items():
             if not clean:
-                for row in rows:
-                    if (refusal := traits[row].refusal) is not None:
-                        routed.refused.append((row, refusal))
-                rows = [row for row in rows if traits[row].refusal is None]
+                refusals = [(row, traits[row].refusal) for row in rows]
+                routed.refused += [(row, refusal) for row, refusal in refusals if refusal is not None]
+                rows = [row for row, refusal in refusals if refusal is None]
             plan = self.plan(topic)
-            if plan.by_headers or carbon or banned:
-                special: dict[tuple[bytes, frozenset[str]], list[int]] = {}
-                for row in rows:
-                    ban = (banned or {}).get(row, frozenset())
-                    special.setdefault((batch.properties_of(row), ban), []).append(row)
-                for (data, ban), same in special.items():
-                    one = self._special_plan(topic, data, carbon) if plan.by_headers or carbon else plan
-                    self._take(batch, same, topic, one.without(ban) if ban else one, routed)
+            if plan.by_headers or carbon or terms.banned:
+                self._route_singly(batch, rows, topic, plan, carbon, terms.banned or {}, routed)
             elif rows:
                 self._take(batch, rows, topic, plan, routed)
         routed.unroutable.sort()
         routed.refused.sort(key=_row)
+
+    def _route_singly(
+        self, batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, carbon: bool, banned: Banned,
+        routed: Routed,
+    ) -> None:  # fmt: skip
+        """Rows of one topic of which each header, or who must not take them, has a say in where they go."""
+        alike: dict[tuple[bytes, frozenset[str]], list[int]] = {}
+        for row in rows:
+            alike.setdefault((batch.properties_of(row), banned.get(row, frozenset())), []).append(row)
+        for (data, ban), same in alike.items():
+            one = self._special_plan(topic, data, carbon) if plan.by_headers or carbon else plan
+            self._take(batch, same, topic, one.without(ban) if ban else one, routed)
 
     def _take(self, batch: Publishes, rows: list[int], topic: Topic, plan: Plan, routed: Routed) -> None:
         """Note for rows of one plan which queues take them."""
@@ -223,15 +210,18 @@ class RowRouter:
             routed.replies += [(row, take) for row in rows for take in found]
             if found and not (plan.queues or plan.keep):
                 return
-        if not plan.filtered:
-            if plan.queues or plan.keep:
-                routed.take(rows, plan.queues, self.route_of(plan))
-            else:
-                routed.unroutable += rows
-            return
+        if plan.filtered:
+            self._filter(batch, rows, topic, plan, routed)
+        elif plan.queues or plan.keep:
+            routed.take(rows, plan.queues, self.route_of(plan))
+        else:
+            routed.unroutable += rows
+
+    def _filter(self, batch: Publishes, rows: list[int], topic: Topic, plan: Plan, routed: Routed) -> None:
+        """The same by what content filters say; nothing is decided before all are answered."""
         wanted = takers(batch, rows, topic, plan, routed.asking)
         if routed.asking is not None and routed.asking.questions:
-            return  # nothing is decided before they are answered
+            return
         alike: dict[int, list[int]] = {}
         for row, bits in zip(rows, wanted, strict=True):
             alike.setdefault(bits, []).append(row)

@@ -15,7 +15,7 @@ from penstock.core.effects import Effect, Reply
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import NO_BARRIERS, Arrivals
 from penstock.core.publishing.published import Published, Terms, joined
-from penstock.core.publishing.routed import RowRouter
+from penstock.core.publishing.routed import Routed, RowRouter, by_topic
 from penstock.core.publishing.traits import PERSISTENT, TRANSIENT, Traits, TraitsMemo, fill_times
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
@@ -54,6 +54,11 @@ def _common(values: list[T]) -> T | list[T]:
     return values[0] if values.count(values[0]) == len(values) else values
 
 
+def _transient(traits: list[Traits], persistent: bool | None) -> bool | list[bool]:
+    """Which rows a restart does not keep."""
+    return _common([one.transient for one in traits]) if persistent is None else not persistent
+
+
 class Storing:
     """What a publisher stores."""
 
@@ -84,7 +89,7 @@ class Storing:
         for some in _parts(batch, rows):
             bans = {row - some[0]: names for row, names in (terms.banned or {}).items() if row in some} or None
             part = batch.select(some)
-            parts.append(self._stored(now, part, 0, terms._replace(banned=bans)).moved(some[0]))
+            parts.append(self._stored(now, part, 0, terms._replace(banned=bans)).among(some))
         return joined(parts, skip, self._outbox.last_lsn)
 
     def _stored(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
@@ -134,15 +139,7 @@ class Storing:
     def _by_topic(self, now: Now, batch: Publishes, traits: list[Traits], persistent: bool | None) -> Published | None:
         """None when some topic needs a closer look; nothing is written then."""
         topics = batch.topics
-        groups: dict[Topic, list[int]] = {}
-        if isinstance(topics, Topic):
-            groups[topics] = list(range(len(traits)))
-        else:
-            for row, topic in enumerate(topics):
-                try:
-                    groups[topic].append(row)
-                except KeyError:
-                    groups[topic] = [row]
+        groups = by_topic(topics, range(len(traits)))
         route_of: dict[Topic, int] = {}
         for topic in groups:
             plan = self._rows.plan(topic)
@@ -169,7 +166,7 @@ class Storing:
             batch.routes = next(iter(route_of.values()))
         else:
             batch.routes = [route_of[topic] for topic in topics] if isinstance(topics, list) else NO_ROUTE
-        batch.transient = _common([one.transient for one in traits] if persistent is None else [not persistent])
+        batch.transient = _transient(traits, persistent)
         for queue in shared:
             takers[queue].sort()
         first = self._into(now, batch, list(takers.items()))
@@ -178,34 +175,40 @@ class Storing:
     # anything else
 
     def _mixed(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
-        size = len(batch.bodies)
-        persistent, trusted, carbon, banned, numbered, _ = terms
         traits = self.traits_of(batch)
         kinds = set(traits)
-        if not skip and not banned and all(one.plain for one in kinds):
-            published = self._by_topic(now, batch, traits, persistent)
+        if not skip and not terms.banned and all(one.plain for one in kinds):
+            published = self._by_topic(now, batch, traits, terms.persistent)
             if published is not None:
                 return published
-        if not numbered and any(one.publisher is not None for one in kinds):
+        if not terms.numbered and any(one.publisher is not None for one in kinds):
             return self._numbered(now, batch, traits, terms)
-        routed = self._rows.route(batch, traits, skip, trusted, carbon, banned)
-        batch.transient = _common([one.transient for one in traits] if persistent is None else [not persistent])
-        blind = not trusted and any(one.blind for one in kinds)
-        if not trusted:
+        routed = self._rows.route(batch, traits, skip, terms)
+        batch.transient = _transient(traits, terms.persistent)
+        blind = not terms.trusted and any(one.blind for one in kinds)
+        if not terms.trusted:
             batch = self._headers(batch, traits, blind)
         for row, take in routed.replies:
             self._outbox.effect(Reply(take, batch.topic_of(row), batch.properties_of(row), bytes(batch.bodies[row])))
         batch.routes = routed.routes
-        rows = [row for row in range(size) if routed.kept[row]]
-        replied = sorted({row for row, _ in routed.replies if not routed.kept[row]})
-        outcome = (routed.unroutable, routed.refused, skip)
-        if not rows:
-            return Published(0, self._outbox.last_lsn, *outcome, dropped=replied)
-        stored, place = (batch, None) if len(rows) == size else (batch.select(rows), {r: i for i, r in enumerate(rows)})
+        rows = [row for row, kept in enumerate(routed.kept) if kept]
+        first = self._kept(now, batch, rows, traits, blind, routed) if rows else 0
+        return Published(
+            first, first + len(rows) - 1 if rows else self._outbox.last_lsn, routed.unroutable, routed.refused, skip,
+            len(rows), dropped=sorted({row for row, _ in routed.replies if not routed.kept[row]}),
+        )  # fmt: skip
+
+    def _kept(
+        self, now: Now, batch: Publishes, rows: list[int], traits: list[Traits], blind: bool, routed: Routed
+    ) -> int:
+        """Store these rows, which somebody wants, and let them arrive; the first LSN.  blind: some header says BCC."""
+        stored, place = batch, dict[int, int]()
+        if len(rows) < len(batch.bodies):
+            stored, place = batch.select(rows), {row: i for i, row in enumerate(rows)}
 
         def stand(some: list[int]) -> list[int]:
             """Where these rows are among those that are stored, ascending."""
-            return sorted(some if place is None else [place[row] for row in some])
+            return sorted([place[row] for row in some] if place else some)
 
         if blind:
             stored.topics = self._hidden(batch, rows, traits)
@@ -221,7 +224,7 @@ class Storing:
         barriers = {queue: stand(marked) for queue, marked in routed.barriers.items()}
         first = self._into(now, stored, takers, unnamed, barriers)
         stored.judged = None
-        return Published(first, first + len(rows) - 1, *outcome, stored=len(rows), dropped=replied)
+        return first
 
     def _headers(self, batch: Publishes, traits: list[Traits], blind: bool) -> Publishes:
         """The batch with the times that its headers say, and without what in them is not for those who read."""

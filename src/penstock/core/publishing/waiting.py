@@ -9,6 +9,7 @@ count, and a crash leaves it in one place.  It knows no queue's rules and routes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.core.publishing.published import Published
@@ -97,22 +98,17 @@ def by_exchange(batch: Publishes, rows: dict[int, int]) -> dict[tuple[str, str],
     return out
 
 
-def joined(waiting: Sequence[int], rest: Published | None, others: Sequence[int], skip: int, last: int) -> Published:
+def with_waiting(
+    waiting: Sequence[int], rest: Published | None, others: Sequence[int], skip: int, last: int
+) -> Published:
     """What became of a batch of which some rows wait, with these LSNs; `others`: the rows of `rest`."""
     lsns = sorted([*waiting, *(rest.positions if rest is not None else ())])
     if rest is None:
         return Published(lsns[0], lsns[-1], duplicates=skip, stored=len(lsns), lsns=lsns)
-    return Published(
-        lsns[0] if lsns else 0,
-        max(last, rest.last),
-        [others[row] for row in rest.unroutable],
-        [(others[row], why) for row, why in rest.refused],
-        skip + rest.duplicates,
-        len(lsns),
-        [others[row] for row in rest.kept],
-        [others[row] for row in rest.dropped],
-        lsns,
-    )
+    return replace(
+        rest.among(others), first=lsns[0] if lsns else 0, last=max(last, rest.last), duplicates=skip + rest.duplicates,
+        stored=len(lsns), lsns=lsns,
+    )  # fmt: skip
 
 
 def due_rows(

@@ -203,15 +203,8 @@ def _refused(last: int, refused: list[tuple[int, Refusal]], skip: int) -> Publis
 
 def _translated(published: Published, rows: Sequence[int], refused: list[tuple[int, Refusal]], skip: int) -> Published:
     """The outcome of some rows of a batch as that of the batch."""
-    more = [(rows[row], why) for row, why in published.refused]
-    return replace(
-        published,
-        unroutable=[rows[row] for row in published.unroutable],
-        refused=sorted([*refused, *more], key=_row),
-        kept=[rows[row] for row in published.kept],
-        dropped=[rows[row] for row in published.dropped],
-        duplicates=published.duplicates + skip,
-    )
+    told = published.among(rows)
+    return replace(told, refused=sorted([*refused, *told.refused], key=_row), duplicates=told.duplicates + skip)
 
 
 def _row(item: tuple[int, Refusal]) -> int:

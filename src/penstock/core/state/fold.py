@@ -127,54 +127,28 @@ class Fold:
             return
         everything = bool(publishes.all())
         rows = np.arange(len(lsns)) if everything else np.flatnonzero(publishes)
-        routes = numbers(table, "route", NO_ROUTE)[rows]
-        by_route = groups(routes)
-        by_route.pop(NO_ROUTE, None)
-        objects = self._objects
-        by_queue: dict[int, list[Ints]] = {}
-        for route, where in by_route.items():
-            queues = objects.routes.get(route)
-            if queues is None:
-                raise LogDamaged(f"the record at LSN {lsns[rows[where[0]]]} names route {route}, which was never told")
-            for number in queues:
-                if number in objects.queues:
-                    by_queue.setdefault(number, []).append(where)
-        for number, took in objects.took.items():
-            if number in objects.queues:
-                starts = np.searchsorted(lsns[rows], took[0::2])
-                ends = np.searchsorted(lsns[rows], took[1::2])
-                by_queue.setdefault(number, []).append(expand(starts, ends))
-        objects.took.clear()
-        letters = np.array(objects.letters, dtype=np.int64)
-        transient = kinds[rows] == int(Kind.PUBLISH_TRANSIENT)
-        extra: dict[str, Ints] = {}
-        if transient.any():
-            extra["transient"] = transient.astype(np.int64)
-        if len(letters):
-            extra["letter"] = np.isin(lsns[rows], letters).astype(np.int64)
-        times: Ints | None = None
-        if not is_empty(table, "not_before"):
-            times = numbers(table, "time", 0)[rows]
-            due = numbers(table, "not_before", 0)[rows]
-            extra["not_before"] = np.where(due > times, due, 0)  # a time that was over then was no delay
-        expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         own = lsns if everything else lsns[rows]
-        if by_queue:
-            self._sizes.add_rows(own, lengths(table, "body") if everything else lengths(table, "body")[rows])
+        by_queue = self._takers(own, numbers(table, "route", NO_ROUTE)[rows])
+        if not by_queue:
+            return
+        sizes = lengths(table, "body")
+        self._sizes.add_rows(own, sizes if everything else sizes[rows])
+        columns = self._columns(table, rows, kinds[rows] == int(Kind.PUBLISH_TRANSIENT), own)
+        expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
+        timed = expires is not None or any(self._objects.queues[number].has_deadline for number in by_queue)
+        times = numbers(table, "time", 0)[rows] if timed else None
         for number, pieces in by_queue.items():
+            queue = self._objects.queues[number]
             where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))
-            queue = objects.queues[number]
             if queue.since >= own[where[0]]:
                 where = where[own[where] > queue.since]
                 if not len(where):
                     continue
             part: Part = {"lsn": own[where]}
-            for name, values in extra.items():
+            for name, values in columns.items():
                 if (mine := values[where]).any():
                     part[name] = mine
-            if expires is not None or queue.has_deadline:
-                if times is None:
-                    times = numbers(table, "time", 0)[rows]
+            if times is not None and (expires is not None or queue.has_deadline):
                 mine = queue.deadlines(part["lsn"], times[where], None if expires is None else expires[where])
                 if mine.any():
                     part["expires_at"] = mine
@@ -182,6 +156,37 @@ class Fold:
                 keep(part, (part["transient"] == 0) | (part["lsn"] > boot))
             if len(part["lsn"]):
                 queue.parts.append(part)
+
+    def _takers(self, lsns: Ints, routes: Ints) -> dict[int, list[Ints]]:
+        """By queue the places of the rows that it takes: by their routes, and by what TOOK records say beside them."""
+        objects, out = self._objects, dict[int, list[Ints]]()
+        by_route = groups(routes)
+        by_route.pop(NO_ROUTE, None)
+        for route, where in by_route.items():
+            queues = objects.routes.get(route)
+            if queues is None:
+                raise LogDamaged(f"the record at LSN {lsns[where[0]]} names route {route}, which was never told")
+            for number in queues:
+                if number in objects.queues:
+                    out.setdefault(number, []).append(where)
+        for number, took in objects.took.items():
+            if number in objects.queues:
+                taken = expand(np.searchsorted(lsns, took[0::2]), np.searchsorted(lsns, took[1::2]))
+                out.setdefault(number, []).append(taken)
+        objects.took.clear()
+        return out
+
+    def _columns(self, table: pa.Table, rows: Ints, transient: npt.NDArray[np.bool_], lsns: Ints) -> dict[str, Ints]:
+        """What is remembered of these rows in whatever queue, besides deadlines; columns without a value are absent."""
+        out: dict[str, Ints] = {}
+        if transient.any():
+            out["transient"] = transient.astype(np.int64)
+        if self._objects.letters:
+            out["letter"] = np.isin(lsns, np.array(self._objects.letters, dtype=np.int64)).astype(np.int64)
+        if not is_empty(table, "not_before"):
+            due = numbers(table, "not_before", 0)[rows]
+            out["not_before"] = np.where(due > numbers(table, "time", 0)[rows], due, 0)  # what was over was no delay
+        return out
 
     # control records
 

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.core.commands.subscription import STAYS, Subscription
-from penstock.core.commands.subscriptions import Narrow
+from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.errors import PreconditionFailed, ProtocolError
 from penstock.expr import Filter, TopicPattern, compile_filter
 from penstock.server.amqp.consumer_arguments import flag
