@@ -115,19 +115,18 @@ def _takers(queue: Queue, now: Now) -> Iterator[Reason]:
         yield Reason("max_backlog", f"its max_backlog of {limit} is reached: {_are(queue.outstanding)} outstanding")
     if not queue.ready:
         return
-    free = [consumer for consumer in roster if _why_full(consumer) is None]
+    why = [(consumer, _why_full(consumer)) for consumer in roster]
+    free = [consumer for consumer, full in why if full is None]
     if not free:
-        for consumer in roster[:CONSUMERS_MOST]:
-            if (why := _why_full(consumer)) is not None:
-                yield why
+        yield from (full for _, full in why[:CONSUMERS_MOST] if full is not None)
         if len(roster) > CONSUMERS_MOST:
             yield Reason("no_credit", f"{len(roster) - CONSUMERS_MOST} more consumers have no room either")
         return
-    if all(consumer.targets is not None for consumer in free):
-        lists = dict.fromkeys(consumer.targets for consumer in free if consumer.targets is not None)
-        if all(queue.first_wanted(one) is None for one in lists):
-            for one in lists:
-                yield _unmatched(queue, one)
+    lists = dict.fromkeys(consumer.targets for consumer in free)
+    if None not in lists:
+        filters = [one for one in lists if one is not None]
+        if all(queue.first_wanted(one) is None for one in filters):
+            yield from (_unmatched(queue, one) for one in filters)
 
 
 def _why_full(consumer: Consumer) -> Reason | None:

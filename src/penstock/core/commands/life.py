@@ -61,24 +61,7 @@ class Life(RecoveryCommands):
         now = core._out.at(now)
         core._topology.load(state)
         core._interning.load(state)
-        for number, queue_state in sorted(state.queues.items()):
-            queue = core._admin.make(queue_state, _GONE if queue_state.exclusive else None)
-            queue.redelivered_below = state.unclean
-            queue.stay_paused(queue_state.paused)
-            queue.load(queue_state.waiting, queue_state.columns)
-            queue.remember(queue_state.taken)
-            core._timers.touched.add(queue)
-            assert queue.id == number
-            if queue_state.reviewed or queue_state.passing is not None:
-                core._passes[number] = queue_state.reviewed, queue_state.passing
-        for name, marks in core._marks():
-            marked = [
-                lsns[spread(lsns, one.columns[name]) > 0]
-                for one in state.queues.values()
-                if name in one.columns
-                for lsns in (flat(one.waiting),)
-            ]
-            marks.reset(np.unique(np.concatenate(marked)) if marked else _NO_LSNS)
+        core._restore_queues(state)
         core.streams.states = {name: s.copy() for name, s in state.streams.items()}
         core._sinks.load(state)
         core._deferred = Deferred(state.deferred)
@@ -95,6 +78,24 @@ class Life(RecoveryCommands):
             for name, chunks in core.streams.held(number).items():
                 core._holdings.restore(now, queue, name, chunks)
         return core
+
+    def _restore_queues(self, state: DurableState) -> None:
+        marked: dict[str, list[Ints]] = {name: [] for name, _ in self._marks()}
+        for number, one in sorted(state.queues.items()):
+            queue = self._admin.make(one, _GONE if one.exclusive else None)
+            queue.redelivered_below = state.unclean
+            queue.stay_paused(one.paused)
+            queue.load(one.waiting, one.columns)
+            queue.remember(one.taken)
+            self._timers.touched.add(queue)
+            assert queue.id == number
+            if one.reviewed or one.passing is not None:
+                self._passes[number] = one.reviewed, one.passing
+            for name in marked.keys() & one.columns.keys():
+                lsns = flat(one.waiting)
+                marked[name].append(lsns[spread(lsns, one.columns[name]) > 0])
+        for name, marks in self._marks():
+            marks.reset(np.unique(np.concatenate([_NO_LSNS, *marked[name]])))
 
     def boot(self, now: Now, *, clean: bool, next_lsn: int) -> None:
         """Begin a run: the BOOT record, what ends with a process, then whatever fell due meanwhile.

@@ -59,34 +59,14 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
     except ProtocolError:
         header = header_codec.Properties(delivery_mode=header_codec.PERSISTENT)
     headers: Table = dict(header.headers or {})
-    reason = amqp_reason(death.reason)
     entries: list[Table] = []
     if own and isinstance(past := headers.get("x-death"), list):
         entries = [entry for entry in past if isinstance(entry, dict)]
     else:
         for name in [name for name in headers if name.startswith(("x-first-death-", "x-last-death-"))]:
             del headers[name]
-    entry: Table | None = None
-    for old in entries:
-        if old.get("queue") == death.queue and old.get("reason") == reason:
-            entry = old
-            entries.remove(old)
-            break
-    if entry is None:
-        entry = {
-            "count": Long(1),
-            "reason": reason,
-            "queue": death.queue,
-            "time": Timestamp(death.time // 1_000_000),
-            "exchange": death.exchange,
-            "routing-keys": cast("FieldValue", list(death.keys)),
-        }
-        if header.expiration is not None:
-            entry["original-expiration"] = header.expiration
-    else:
-        count = entry.get("count")
-        entry["count"] = Long(count + 1 if isinstance(count, int) else 1)
-    entries.insert(0, entry)
+    reason = amqp_reason(death.reason)
+    entries.insert(0, _entry(entries, death, reason, header.expiration))
     headers["x-death"] = cast("FieldValue", entries)
     for name, value in (("reason", reason), ("queue", death.queue), ("exchange", death.exchange)):
         headers.setdefault(f"x-first-death-{name}", value)
@@ -98,6 +78,27 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
     header.expiration = None
     history = [(str(one.get("queue")), str(one.get("reason"))) for one in entries]
     return header_codec.encode(header), history
+
+
+def _entry(entries: list[Table], death: Death, reason: str, expiration: str | None) -> Table:
+    """What a history says of this death: of one like it, which leaves the entries, once more."""
+    for old in entries:
+        if old.get("queue") == death.queue and old.get("reason") == reason:
+            entries.remove(old)
+            count = old.get("count")
+            old["count"] = Long(count + 1 if isinstance(count, int) else 1)
+            return old
+    entry: Table = {
+        "count": Long(1),
+        "reason": reason,
+        "queue": death.queue,
+        "time": Timestamp(death.time // 1_000_000),
+        "exchange": death.exchange,
+        "routing-keys": cast("FieldValue", list(death.keys)),
+    }
+    if expiration is not None:
+        entry["original-expiration"] = expiration
+    return entry
 
 
 def is_cycle(target: str, history: list[tuple[str, str]]) -> bool:

@@ -43,6 +43,20 @@ class Asking:
     us: float = LOOP_US
     questions: dict[str, Question] = field(default_factory=dict[str, Question])
 
+    def matches(
+        self, plan: Plan, bodies: Sequence[bytes], properties: bytes | Sequence[bytes], topic: Topic
+    ) -> dict[int, list[int]] | None:
+        """By filter of the plan the places of messages that it matches; None: that would hold the loop up."""
+        try:
+            with meter.bounded(self.visits):
+                found = plan.together.matches(bodies, properties, topic)
+                self.visits = meter.batch
+        except HandOver:
+            self.visits = 0
+            self.us = -1.0
+            return None
+        return found
+
     def ask(self, plan: Plan, rows: Sequence[int], batch: Publishes) -> None:
         """These rows have to be judged elsewhere, by each filter of the plan that has not judged them yet."""
         for one in plan.filters:
@@ -99,15 +113,11 @@ def takers(batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, aski
     if asking is None:
         found = plan.together.matches(asked, properties, topic)
     else:
-        try:
-            with meter.bounded(asking.visits):
-                found = plan.together.matches(asked, properties, topic)
-                asking.visits = meter.batch
-        except HandOver:
-            asking.visits = 0
-            asking.us = -1.0
+        held = asking.matches(plan, asked, properties, topic)
+        if held is None:
             asking.ask(plan, chosen, batch)
             return wanted
+        found = held
     places = [i for i, one in enumerate(plan.filters) if one is not None]  # a slot of the set to a queue of the plan
     for slot, hits in found.items():
         bit = 1 << places[slot]

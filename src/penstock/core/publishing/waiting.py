@@ -70,23 +70,24 @@ def waiting_rows(
     chosen = list(rows)
     out = batch.select(chosen)
     traits = [memo[batch.properties_of(row)] for row in chosen]
-    names: dict[tuple[Topic, tuple[str, ...]], Topic] = {}
-    topics, headers = list[Topic](), list[bytes]()
-    for row, one in zip(chosen, traits, strict=True):
-        topic, header = batch.topic_of(row), batch.properties_of(row)
-        if (topic, one.blind) not in names:
-            plain = Topic(topic.vhost, PREFIX + topic.exchange, topic.name)
-            names[topic, one.blind] = (hiding(plain, one.blind) or plain) if one.blind else plain
-        topics.append(names[topic, one.blind])
-        headers.append(one.cleaned if topics[-1].blind and one.cleaned is not None else header)
-    out.topics = topics[0] if len(names) == 1 else topics
-    if any(one.blind for one in traits):
-        out.properties = headers
+    kinds = [(batch.topic_of(row), one.blind) for row, one in zip(chosen, traits, strict=True)]
+    names = {kind: _waiting_topic(*kind, hiding) for kind in dict.fromkeys(kinds)}
+    out.topics = names[kinds[0]] if len(names) == 1 else [names[kind] for kind in kinds]
+    if any(blind for _, blind in names):
+        out.properties = [
+            one.cleaned if names[kind].blind and one.cleaned is not None else batch.properties_of(row)
+            for row, kind, one in zip(chosen, kinds, traits, strict=True)
+        ]
     out.not_before = list(rows.values())
     if out.priority is None and any(one.priority for one in traits):
         out.priority = [one.priority or 0 for one in traits]
     out.transient = [one.transient if persistent is None else not persistent for one in traits]
     return out
+
+
+def _waiting_topic(topic: Topic, blind: tuple[str, ...], hiding: Hiding) -> Topic:
+    plain = Topic(topic.vhost, PREFIX + topic.exchange, topic.name)
+    return (hiding(plain, blind) or plain) if blind else plain
 
 
 def by_exchange(batch: Publishes, rows: dict[int, int]) -> dict[tuple[str, str], dict[int, int]]:

@@ -108,19 +108,29 @@ def _sent(value: object, node: _Node, *, on: bool, nested: int) -> object:
     whole = value if on else _NOTHING
     if not node.inner:
         return whole
+    kept: Fields | list[object]
     if isinstance(value, dict):
-        out: Fields = {}
-        for name, one in cast("Fields", value).items():
-            inner = node.inner.get(name)
-            found = (one if on else _NOTHING) if inner is None else _sent(one, inner, on=on, nested=0)
-            if found is not _NOTHING:
-                out[name] = found
-        return out if on or out else _NOTHING
-    if isinstance(value, list) and nested < NESTED_MOST:
+        kept = _sent_fields(cast("Fields", value), node, on=on)
+    elif isinstance(value, list) and nested < NESTED_MOST:
         each: list[object] = [_sent(one, node, on=on, nested=nested + 1) for one in cast("list[object]", value)]
         kept = [one for one in each if one is not _NOTHING]
-        return kept if on or kept else _NOTHING
-    return whole
+    else:
+        return whole
+    return kept if on or kept else _NOTHING
+
+
+def _sent_fields(value: Fields, node: _Node, *, on: bool) -> Fields:
+    """Of an object the fields that are sent, each as far as it is."""
+    out: Fields = {}
+    for name, one in value.items():
+        inner = node.inner.get(name)
+        if inner is not None:
+            one = _sent(one, inner, on=on, nested=0)
+        elif not on:
+            continue
+        if one is not _NOTHING:
+            out[name] = one
+    return out
 
 
 def parse_select(parts: Sequence[str]) -> SelectList | None:

@@ -8,7 +8,7 @@ whoever opens it again goes on where it was, and holds again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import cast
 
@@ -142,58 +142,74 @@ class StreamState:
 
     def fold(self, kind: Kind, header: Mapping[str, object], body: bytes = b"") -> None:
         """What a record of the stream says.  Living does the same with what it writes."""
+        self.read = max(self.read, cast("int", header.get("time", 0)))
+        _FOLDS[kind](self, header, body)
+
+    def _opened(self, header: Mapping[str, object], body: bytes) -> None:
         numbers = cast("Mapping[str, int]", header)
-        self.read = max(self.read, numbers.get("time", 0))
-        match kind:
-            case Kind.STREAM:
-                self.queue, self.epoch, self.mode = numbers["queue"], numbers["epoch"], str(header["mode"])
-                asked = cast("Asked", header.get("asked") or self.asked)
-                if asked != self.asked:
-                    if self.planned and self.asked:
-                        self.before.append((self.planned, self.asked))
-                    self.asked = asked
-                self.abandon_after = numbers.get("abandon_after", self.abandon_after)
-                self.pipeline = str(header.get("pipeline", self.pipeline))
-                self.released, self.abandoned = 0, False
-                if header.get("anew"):
-                    self._count_anew()
-            case Kind.PLAN:
-                self.planned = numbers["batch"]
-                pairs = self.plans[self.planned] = array("q")
-                pairs.frombytes(body[8:])
-                if self.mode == "changes":
-                    self._count(pairs, numbers)
-                elif self.mode == "queue":
-                    self.doubt.planned(sum(pairs[1::2]) - sum(pairs[::2]))
-                self.forget_old()
-                self.released, self.abandoned = 0, False
-            case Kind.PLAN_SETTLE:
-                if self.plans.get(self.planned):
-                    self.doubt.poisoned = 0
-                if "query" in header:
-                    self.doubt.last = str(header["query"]), numbers["query_batch"]
-                self.floor = numbers["batch"]
-                self.forget_old()
-            case Kind.STREAM_TRY:
-                self.doubt.tries = numbers["tries"]
-            case Kind.STREAM_NARROW:
-                pairs = self.plans[self.planned] = array("q")
-                pairs.frombytes(body[8:])
-                level = cast("tuple[int, int] | None", header.get("level"))
-                self.doubt.narrowed(numbers["revision"], level, numbers.get("poison", 0))
-            case Kind.STREAM_START:
-                self.start, self.said = numbers["start"], str(header["said"])
-            case Kind.STREAM_RELEASE:
-                self.epoch = numbers.get("epoch", self.epoch)
-                self.abandoned, self.dropped = bool(header.get("abandoned")), bool(header.get("dropped"))
-                self.released = numbers.get("released", 0)
-                if self.mode == "queue":
-                    self.release()
-                    self.doubt = Doubt(last=self.doubt.last)
-                elif self.mode == "changes":
-                    self._count_anew()
-            case _:  # STREAM_READ
-                self.released, self.abandoned = 0, False
+        self.queue, self.epoch, self.mode = numbers["queue"], numbers["epoch"], str(header["mode"])
+        asked = cast("Asked", header.get("asked") or self.asked)
+        if asked != self.asked:
+            if self.planned and self.asked:
+                self.before.append((self.planned, self.asked))
+            self.asked = asked
+        self.abandon_after = numbers.get("abandon_after", self.abandon_after)
+        self.pipeline = str(header.get("pipeline", self.pipeline))
+        self.released, self.abandoned = 0, False
+        if header.get("anew"):
+            self._count_anew()
+
+    def _planned(self, header: Mapping[str, object], body: bytes) -> None:
+        numbers = cast("Mapping[str, int]", header)
+        self.planned = numbers["batch"]
+        pairs = self._narrow(body)
+        if self.mode == "changes":
+            self._count(pairs, numbers)
+        elif self.mode == "queue":
+            self.doubt.planned(sum(pairs[1::2]) - sum(pairs[::2]))
+        self.forget_old()
+        self.released, self.abandoned = 0, False
+
+    def _narrow(self, body: bytes) -> array[int]:
+        """These messages are the batch that was planned last."""
+        pairs = self.plans[self.planned] = array("q")
+        pairs.frombytes(body[8:])
+        return pairs
+
+    def _settled(self, header: Mapping[str, object], body: bytes) -> None:
+        numbers = cast("Mapping[str, int]", header)
+        if self.plans.get(self.planned):
+            self.doubt.poisoned = 0
+        if "query" in header:
+            self.doubt.last = str(header["query"]), numbers["query_batch"]
+        self.floor = numbers["batch"]
+        self.forget_old()
+
+    def _tried(self, header: Mapping[str, object], body: bytes) -> None:
+        self.doubt.tries = cast("int", header["tries"])
+
+    def _narrowed(self, header: Mapping[str, object], body: bytes) -> None:
+        numbers = cast("Mapping[str, int]", header)
+        self._narrow(body)
+        level = cast("tuple[int, int] | None", header.get("level"))
+        self.doubt.narrowed(numbers["revision"], level, numbers.get("poison", 0))
+
+    def _started(self, header: Mapping[str, object], body: bytes) -> None:
+        self.start, self.said = cast("int", header["start"]), str(header["said"])
+
+    def _released(self, header: Mapping[str, object], body: bytes) -> None:
+        numbers = cast("Mapping[str, int]", header)
+        self.epoch = numbers.get("epoch", self.epoch)
+        self.abandoned, self.dropped = bool(header.get("abandoned")), bool(header.get("dropped"))
+        self.released = numbers.get("released", 0)
+        if self.mode == "queue":
+            self.release()
+            self.doubt = Doubt(last=self.doubt.last)
+        elif self.mode == "changes":
+            self._count_anew()
+
+    def _read(self, header: Mapping[str, object], body: bytes) -> None:
+        self.released, self.abandoned = 0, False
 
     def _count_anew(self) -> None:
         """Nothing has been counted."""
@@ -245,3 +261,11 @@ class StreamState:
             bool(data.get("abandoned")), counted=array("q", cast("list[int]", data.get("counted", []))),
             doubt=load_doubt(data.get("doubt")), pipeline=str(data.get("pipeline", "")),
         )  # fmt: skip
+
+
+_FOLDS: Mapping[Kind, Callable[[StreamState, Mapping[str, object], bytes], None]] = {
+    Kind.STREAM: StreamState._opened, Kind.PLAN: StreamState._planned, Kind.PLAN_SETTLE: StreamState._settled,
+    Kind.STREAM_TRY: StreamState._tried, Kind.STREAM_NARROW: StreamState._narrowed,
+    Kind.STREAM_START: StreamState._started, Kind.STREAM_RELEASE: StreamState._released,
+    Kind.STREAM_READ: StreamState._read,
+}  # fmt: skip

@@ -147,25 +147,24 @@ class Contributions:
                 change(block, rows, 1)
             return False
         rows = [row for row in span if states[row] == AVAILABLE]
-        if state == AWAY:
-            for row in span:
-                if states[row]:
-                    states[row] = AWAY
-            if rows:
-                change(block, rows, -1)
-            return False
-        gone = [row for row in span if states[row]]
-        for row in gone:
-            states[row] = GONE
+        living = [row for row in span if states[row]]
+        for row in living:
+            states[row] = state
         if rows:
             change(block, rows, -1)
-        if gone:
-            forget(block, gone)
-            block.living -= len(gone)
-            self.count -= len(gone)
-            if 0 < block.living * SPARSE < len(block.lsns) and len(block.lsns) >= SQUEEZED:
-                block.squeeze()
+        if state == AWAY:
+            return False
+        if living:
+            forget(block, living)
+            self._end(block, len(living))
         return not block.living
+
+    def _end(self, block: Block, count: int) -> None:
+        """So many messages of a block are gone for good."""
+        block.living -= count
+        self.count -= count
+        if 0 < block.living * SPARSE < len(block.lsns) and len(block.lsns) >= SQUEEZED:
+            block.squeeze()
 
     def measure(self, low: int, high: int, most: int) -> tuple[int, int]:
         """How far from `low` at most so many messages go, and how many: (`high`, all of them) where that is enough."""
