@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Fetch
+from penstock.core.asks import Fetch
 from penstock.memory.reads import READ_BYTES
 from penstock.memory.rows import first_of, merged
 from penstock.records.chunks import as_chunk

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.actions.acted import OWN
-from penstock.core.actions.hops import HOPS_MOST
+from penstock.core.actions.acted import HOPS_MOST, OWN
 from penstock.core.actions.leading import Led, run_lead, too_many
 from penstock.core.actions.rules import Rule, pattern
 from penstock.core.actions.templates import Happening, copied
+from penstock.core.asks import Question
 from penstock.core.effects import Act, Deliver, Gone
-from penstock.core.publishing.judging import Question, answers_of
+from penstock.core.publishing.evaluating import answers_of
 from penstock.errors import Refused
 from penstock.expr import Filter, TopicPattern
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from penstock.core.actions.acted import OWN
-from penstock.core.actions.hops import HOPS_MOST
+from penstock.core.actions.acted import HOPS_MOST, OWN
 from penstock.core.actions.rules import (
     Deleting,
     Echoing,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.actions.hops import HOPS_MOST
+from penstock.core.actions.acted import HOPS_MOST
 from penstock.core.actions.leading import too_many
 from penstock.core.actions.rules import (
     Deleting,

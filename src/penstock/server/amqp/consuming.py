@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
-from penstock.core.topology.names import REPLY_TO
+from penstock.core.topology.routing import REPLY_TO
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.server.amqp import replying

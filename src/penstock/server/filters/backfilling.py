@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.core.effects import Key, Rate
+from penstock.core.asks import Key, Rate
 from penstock.core.queue.priority.levels import Levels, Ranking
 from penstock.core.queue.priority.ranks import LOWEST
 from penstock.core.queue.shares.staging import Told

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from penstock.core.effects import Judge
+from penstock.core.asks import Judge
 from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter
 from penstock.records.bodies import listed
@@ -20,7 +20,7 @@ from penstock.records.entries import Publishes, Topic
 from penstock.server.filters.evaluating import CHILD_BODY, SLICE_BYTES, SLICE_ROWS, Ask, breathe, made_of
 
 if TYPE_CHECKING:
-    from penstock.core.publishing.judging import Question
+    from penstock.core.asks import Question
     from penstock.ports import Disk
     from penstock.server.runtime import Off, Runtime
     from penstock.server.sow.present import Present

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.effects import Scan
+from penstock.core.asks import Scan
 from penstock.expr import FilterSet, Matcher
 from penstock.expr.meter import LOOP_BODY
 from penstock.log.arrow import Joining

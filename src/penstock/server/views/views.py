@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.views.feed import Noted
 from penstock.core.views.joins import Join
-from penstock.core.views.side import Side
-from penstock.core.views.view import Changed
+from penstock.core.views.view import Changed, Side
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr.gathering.definition import Definition
 from penstock.server.sow.live import RecordWatch

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.sow.ordering import parse_order
-from penstock.core.views.conflation import DEFAULT_US, LEAST_US, Conflation
+from penstock.core.views.feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.filter import Filter, Value
