@@ -73,14 +73,7 @@ class Publishers:
             self.note(seen)
         if len(fresh) == len(traits):
             return published
-        return replace(
-            published,
-            unroutable=[fresh[row] for row in published.unroutable],
-            refused=[(fresh[row], why) for row, why in published.refused],
-            kept=[fresh[row] for row in published.kept],
-            dropped=[fresh[row] for row in published.dropped],
-            duplicates=published.duplicates + len(traits) - len(fresh),
-        )
+        return replace(published.among(fresh), duplicates=published.duplicates + len(traits) - len(fresh))
 
     def follow(
         self, publisher: str, sequence: int, batch: Publishes, store: Callable[[Publishes, int], Published]
@@ -101,15 +94,8 @@ class Publishers:
             published = store(batch, skip)
         else:
             fresh += range(skip, size)
-            some = store(batch.select(fresh), 0)
-            published = replace(
-                some,
-                unroutable=[fresh[row] for row in some.unroutable],
-                refused=[(fresh[row], why) for row, why in some.refused],
-                kept=[fresh[row] for row in some.kept],
-                dropped=[fresh[row] for row in some.dropped],
-                duplicates=some.duplicates + size - len(fresh),
-            )
+            some = store(batch.select(fresh), 0).among(fresh)
+            published = replace(some, duplicates=some.duplicates + size - len(fresh))
         for row, why in published.refused:
             self._refused(publisher, sequence + row, why)
         self.note({publisher: max(sequence + size - 1, highest)})
