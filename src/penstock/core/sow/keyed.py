@@ -58,29 +58,30 @@ class Keyed(KeyedRows):
             why = InvalidArgument(f"a batch has {batch.size} bytes, a group of the log at most {GROUP_BYTES_MAX}")
             return _refused(self._outbox.last_lsn, [(row, why) for row in range(skip, len(batch.bodies))], skip)
         work = Work(self, batch, topics, skip, trusted)
-        refused: list[tuple[int, Refusal]] = work.refused
-        rows: list[int] | None = None
-        if refused:
-            left = {row for row, _ in refused}
-            rows = [row for row in range(skip, len(batch.bodies)) if row not in left]
-            if not rows:
-                return _refused(self._outbox.last_lsn, refused, skip)
-        work.stamp(self._outbox.time)
-        stored = batch if rows is None else batch.select(rows)
+        if not work.refused:
+            return self._stored(batch, range(len(batch.bodies)), skip, work, store)
+        left = {row for row, _ in work.refused}
+        rows = [row for row in range(skip, len(batch.bodies)) if row not in left]
+        if not rows:
+            return _refused(self._outbox.last_lsn, work.refused, skip)
+        told = self._stored(batch, rows, 0, work, store).among(rows)
+        refused = sorted([*work.refused, *told.refused], key=_row)
+        return replace(told, refused=refused, duplicates=told.duplicates + skip)
+
+    def _stored(self, batch: Publishes, rows: Sequence[int], skip: int, work: Work, store: Store) -> Published:
+        """Store these rows, without the first so many of them, and what keys they have, in one group."""
         outbox = self._outbox
+        work.stamp(outbox.time)
+        stored = batch if len(rows) == len(batch.bodies) else batch.select(rows)
         outbox.begin()
         try:
-            published = store(stored, skip if rows is None else 0)
+            published = store(stored, skip)
             if published.stored:
-                lsns = _lsns(published, len(stored.bodies), skip if rows is None else 0)
-                if rows is not None:
-                    lsns = {rows[row]: lsn for row, lsn in lsns.items()}
-                self._put(work, lsns)
+                lsns = _lsns(published, len(rows), skip)
+                self._put(work, {rows[row]: lsn for row, lsn in lsns.items()})
         finally:
             outbox.end()
-        if published.stored:
-            published = replace(published, last=outbox.last_lsn)
-        return published if rows is None else _translated(published, rows, refused, skip)
+        return replace(published, last=outbox.last_lsn) if published.stored else published
 
     def _uniform(
         self, batch: Publishes, topic: Topic, properties: bytes, trusted: bool, store: Store
@@ -96,15 +97,8 @@ class Keyed(KeyedRows):
         numbers = known[1] if known is not None and known[0] == sow.id else self._numbers(sow, batch)
         if numbers is None:
             return None
-        outbox, column = self._outbox, batch.expires_at
-        life = sow.expiration and outbox.time + sow.expiration
-        if column is None:
-            if traits.ttl is not None and not trusted:
-                life = outbox.time + traits.ttl
-            if life:
-                column = batch.expires_at = [life] * len(numbers)
-        elif life:
-            column = batch.expires_at = [time or life for time in column]
+        outbox = self._outbox
+        column = batch.expires_at = _deadlines(batch, sow, None if trusted else traits.ttl, outbox.time)
         outbox.begin()
         try:
             published = store(batch, 0)
@@ -197,14 +191,18 @@ def _lsns(published: Published, size: int, skip: int) -> dict[int, int]:
     return dict(zip(rows, published.positions, strict=True))
 
 
+def _deadlines(batch: Publishes, sow: Sow, ttl: int | None, time: int) -> list[int] | None:
+    """When rows of a topic that have one header expire, where some do.  ttl: what the header asks for."""
+    life = sow.expiration and time + sow.expiration
+    if batch.expires_at is not None:
+        return [end or life for end in batch.expires_at] if life else batch.expires_at
+    if ttl is not None:
+        life = time + ttl
+    return [life] * len(batch.bodies) if life else None
+
+
 def _refused(last: int, refused: list[tuple[int, Refusal]], skip: int) -> Published:
     return Published(0, last, refused=refused, duplicates=skip)
-
-
-def _translated(published: Published, rows: Sequence[int], refused: list[tuple[int, Refusal]], skip: int) -> Published:
-    """The outcome of some rows of a batch as that of the batch."""
-    told = published.among(rows)
-    return replace(told, refused=sorted([*refused, *told.refused], key=_row), duplicates=told.duplicates + skip)
 
 
 def _row(item: tuple[int, Refusal]) -> int:

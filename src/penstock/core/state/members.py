@@ -19,8 +19,6 @@ from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.settings import QueueSettings
 
-_NO_PAIRS = np.zeros((0, 2), dtype=np.int64)
-
 Part: TypeAlias = "dict[str, Ints]"
 """Messages of one table: "lsn" ascending, and the columns of COLUMNS that are not all at rest."""
 
@@ -91,17 +89,9 @@ class FoldedQueue:
 
     def apply(self) -> None:
         """Bring this table's events to the parts they touch.  Removals first: what is gone needs no counting."""
-        removed = np.concatenate(self.removed) if self.removed else _NO_PAIRS
-        self.removed.clear()
-        if len(removed):
-            low, high = int(removed[:, 0].min()), int(removed[:, 1].max())
-            for part in self.parts:
-                lsns = part["lsn"]
-                if int(lsns[-1]) >= low and int(lsns[0]) < high:
-                    covered = _cover(lsns, removed)
-                    if covered is not None:
-                        keep(part, covered == 0)
-            self.parts = [part for part in self.parts if len(part["lsn"])]
+        if self.removed:
+            self._remove(np.concatenate(self.removed))
+            self.removed.clear()
         if self.keyed:
             self._keys()
         if self.counted:
@@ -115,6 +105,18 @@ class FoldedQueue:
         self.delayed.clear()
         if len(self.settings) > 1:
             self.settings = [(0, self.state.settings)]
+
+    def _remove(self, pairs: Ints) -> None:
+        if not len(pairs):
+            return
+        low, high = int(pairs[:, 0].min()), int(pairs[:, 1].max())
+        for part in self.parts:
+            lsns = part["lsn"]
+            if int(lsns[-1]) >= low and int(lsns[0]) < high:
+                covered = _cover(lsns, pairs)
+                if covered is not None:
+                    keep(part, covered == 0)
+        self.parts = [part for part in self.parts if len(part["lsn"])]
 
     def finished(self, last_lsn: int) -> QueueState:
         """Its durable state after every table so far, which ended at `last_lsn`."""

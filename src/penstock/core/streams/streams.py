@@ -101,27 +101,12 @@ class Streams:
         pipeline: whose stream it is; None: as it is.
         Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode.
         """
-        if not name:
-            raise InvalidArgument("a stream needs a name")
-        if mode not in ("queue", "log", "changes") or (
-            mode != "changes" and (mode == "queue") is not (queue is not None)
-        ):
-            raise InvalidArgument(f"stream '{name}': mode '{mode}' is 'queue' with a queue or 'log' without one")
-        if mode == "queue" and queue is not None and queue.settings.non_destructive:
-            raise PreconditionFailed(
-                f"stream '{name}': queue '{queue.name}' is not destructive, so nothing of it can be settled: read its "
-                "topic in mode 'log'"
-            )
+        _refuse_mode(name, queue, mode)
         number = queue.id if queue is not None else 0
         state = self.states.get(name)
-        other = state is not None and (state.mode != mode or (mode != "changes" and state.queue != number))
-        if state is not None and other:
-            present = self._queue_of(state.queue)
-            what = f"queue '{present.name}' in vhost '{present.vhost}'" if present is not None else "the log"
-            raise PreconditionFailed(f"stream '{name}' reads {what}; release and drop it, or use another name")
-        if state is not None and asked:
-            refuse_other_topic(name, state.asked, asked)
-        if state is None:
+        if state is not None:
+            self._refuse_other(name, state, number, mode, asked)
+        else:
             state = self.states[name] = StreamState(number, self._dropped.get(name, 0), mode=mode)
             self._gone.pop(name, None)
         self.readers[name] = instance
@@ -129,18 +114,23 @@ class Streams:
         header: dict[str, object] = {
             "queue": number, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
         }  # fmt: skip
-        if anew:
-            header["anew"] = True
-        if asked:
-            header["asked"] = asked
-        if abandon_after is not None:
-            header["abandon_after"] = abandon_after
-        if pipeline is not None:
-            header["pipeline"] = pipeline
+        said = {
+            "anew": anew or None, "asked": asked or None, "abandon_after": abandon_after, "pipeline": pipeline
+        }  # fmt: skip
+        header |= {key: value for key, value in said.items() if value is not None}
         self._outbox.record(Kind.STREAM, name, header)
         state.fold(Kind.STREAM, header)
         self.keeping.read(now, name, state)
         return Opened(state.epoch, state.floor, state.planned)
+
+    def _refuse_other(self, name: str, state: StreamState, queue: int, mode: str, asked: Asked | None) -> None:
+        """PreconditionFailed for a stream that reads something else."""
+        if state.mode != mode or (mode != "changes" and state.queue != queue):
+            present = self._queue_of(state.queue)
+            what = f"queue '{present.name}' in vhost '{present.vhost}'" if present is not None else "the log"
+            raise PreconditionFailed(f"stream '{name}' reads {what}; release and drop it, or use another name")
+        if asked:
+            refuse_other_topic(name, state.asked, asked)
 
     def plan(self, now: Now, name: str, epoch: int, start: int, rows_max: int) -> Plan:
         """Settle every batch up to `start`, then give the one after it: the planned one unchanged, or a new one.
@@ -302,6 +292,19 @@ class Streams:
     @staticmethod
     def _chunks(state: StreamState, batch: int) -> tuple[Chunk, ...]:
         return chunks_of(state.plans[batch])
+
+
+def _refuse_mode(name: str, queue: Queue | None, mode: str) -> None:
+    """What `Streams.open` refuses whatever there is."""
+    if not name:
+        raise InvalidArgument("a stream needs a name")
+    if mode not in ("queue", "log", "changes") or (mode != "changes" and (mode == "queue") is not (queue is not None)):
+        raise InvalidArgument(f"stream '{name}': mode '{mode}' is 'queue' with a queue or 'log' without one")
+    if mode == "queue" and queue is not None and queue.settings.non_destructive:
+        raise PreconditionFailed(
+            f"stream '{name}': queue '{queue.name}' is not destructive, so nothing of it can be settled: read its "
+            "topic in mode 'log'"
+        )
 
 
 def joined(chunks: Sequence[Chunk]) -> array[int]:
