@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.core import asks
 from penstock.core import effects as e
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
@@ -46,6 +47,7 @@ from penstock.server.views.views import Views
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.log import Log
     from penstock.ports import Clock
     from penstock.server.filters.evaluating import Ask
@@ -98,12 +100,12 @@ class Engine(Runtime):
             e.Deliver: self._deliver,
             e.DeliverEach: self._deliver_each,
             e.Reply: self._reply,
-            e.Fetch: self.fetches.start,
-            e.Scan: self.scans.start,
-            e.Judge: self.judges.start,
-            e.Recover: lambda _: self.recoveries.start(),
-            e.Rate: self.backfills.rate,
-            e.Key: self.backfills.key,
+            asks.Fetch: self.fetches.start,
+            asks.Scan: self.scans.start,
+            asks.Judge: self.judges.start,
+            asks.Recover: lambda _: self.recoveries.start(),
+            asks.Rate: self.backfills.start,
+            asks.Key: self.backfills.start,
             e.Act: self.acts.go_on,
             e.Gone: self.acts.gone,
             e.Dying: self._dying,
@@ -220,12 +222,12 @@ class Engine(Runtime):
 
     # -- effects
 
-    def _deliver(self, effect: e.Deliver) -> None:
+    def _deliver(self, effect: Delivery) -> None:
         if self.acts.delivers:
             self.acts.delivered(effect)
         self.gates.grant(effect)
 
-    def _deliver_each(self, effect: e.DeliverEach) -> None:
+    def _deliver_each(self, effect: Deliveries) -> None:
         if self.acts.delivers:
             for one in effect.singly():
                 self.acts.delivered(one)

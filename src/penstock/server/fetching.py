@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.core.asks import Fetch
+from penstock.core.asks import Fetch, Fetched
 from penstock.memory.reads import READ_BYTES
 from penstock.memory.rows import first_of, merged
 from penstock.records.chunks import as_chunk
@@ -66,5 +66,4 @@ class Fetches:
 
     def _answer(self, effect: Fetch, rows: Rows, upto: int) -> None:
         rows = first_of(rows, bisect_right(rows.lsns, upto))
-        self._runtime.core.fetched(self._runtime.now(), effect.token, rows, upto)
-        self._runtime.arm()
+        self._runtime.answer(Fetched(effect.token, rows, upto))

@@ -22,6 +22,7 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.dispatching.target_list import TargetList as Matches
     from penstock.core.queue.view import Queue
@@ -49,11 +50,11 @@ class Receiver(Protocol):
         """Whether its connection holds as many bytes as it may: what else there is waits for `Gates.reopen`."""
         ...
 
-    def deliver(self, effect: Deliver, piece: Piece) -> None:
+    def deliver(self, effect: Delivery, piece: Piece) -> None:
         """Send neighbouring rows; `piece.bodies` is never None."""
         ...
 
-    def deliver_each(self, effect: DeliverEach, piece: Piece) -> None:
+    def deliver_each(self, effect: Deliveries, piece: Piece) -> None:
         """Send each row to its consumer; `piece` is all of the effect's rows, and `piece.bodies` is never None."""
         for row, one in enumerate(effect.singly()):
             self.deliver(one, piece.row(row))
@@ -81,9 +82,9 @@ class Gates:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._gates: dict[object, deque[tuple[Deliver, Chunk] | Fence]] = {}  # closed ones
+        self._gates: dict[object, deque[tuple[Delivery, Chunk] | Fence]] = {}  # closed ones
         self._full: set[object] = set()  # of them, those whose connection takes no more bytes now
-        self._late: deque[Deliver | Fence] = deque()  # until an LSN is durable
+        self._late: deque[Delivery | Fence] = deque()  # until an LSN is durable
         self.sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
         self._fences: list[Fence] = []  # of this turn
         runtime.deliverers.append(self._lowest)
@@ -97,7 +98,7 @@ class Gates:
 
     # -- durability and turns
 
-    def grant(self, effect: Deliver) -> None:
+    def grant(self, effect: Delivery) -> None:
         """Send a delivery when what has to be durable before it is."""
         runtime = self._runtime
         if effect.after <= runtime.log.durable:
@@ -149,7 +150,7 @@ class Gates:
 
     # -- through the gates
 
-    def deliver(self, effect: Deliver) -> None:
+    def deliver(self, effect: Delivery) -> None:
         """Send what memory has; the first row that is not there closes the gate until the loader has brought it."""
         if self._runtime.broken is not None:
             effect.chunk = self._without_lost(effect, effect.chunk)
@@ -169,7 +170,7 @@ class Gates:
         if effect.queue.ready or effect.queue.held:
             self._look_after(effect.queue, effect.consumer.targets)
 
-    def deliver_each(self, effect: DeliverEach) -> None:
+    def deliver_each(self, effect: Deliveries) -> None:
         """The same for messages of which each has a consumer of its own: together, where nothing is in their way."""
         receiver = receiver_of(effect.consumers[0])
         if self._runtime.broken is None and receiver.gate not in self._gates:
@@ -183,7 +184,7 @@ class Gates:
         for one in effect.singly():
             self.deliver(one)
 
-    def _send(self, effect: Deliver, chunk: Chunk, receiver: Receiver) -> Chunk | None:
+    def _send(self, effect: Delivery, chunk: Chunk, receiver: Receiver) -> Chunk | None:
         """Send rows in their order as far as they are in memory and the connection takes them; the rest, or None."""
         whole = self._runtime.bodies.arrivals.whole(chunk)
         if whole is not None:
@@ -206,7 +207,7 @@ class Gates:
                 return chunk[done:]
         return None
 
-    def _wait(self, effect: Deliver, rest: Chunk, receiver: Receiver) -> None:
+    def _wait(self, effect: Delivery, rest: Chunk, receiver: Receiver) -> None:
         """The gate is closed: open it when the rows are there, or the connection takes bytes again."""
         gate = receiver.gate
         if receiver.full:
@@ -251,7 +252,7 @@ class Gates:
             del self._gates[key]
         self._runtime.flush()
 
-    def _without_gone(self, effect: Deliver, chunk: Chunk) -> Chunk:
+    def _without_gone(self, effect: Delivery, chunk: Chunk) -> Chunk:
         """Without what the log cannot give: of that, nobody holds any more what is leased still (`log.damage`)."""
         gone = self._runtime.loader.gone
         if gone.isdisjoint(chunk):
@@ -268,7 +269,7 @@ class Gates:
             self._runtime.call_soon(lambda: self._drain(gate))
             self._runtime.arm()
 
-    def deliver_again(self, effect: Deliver, chunk: Chunk, piece: Piece | None = None) -> None:
+    def deliver_again(self, effect: Delivery, chunk: Chunk, piece: Piece | None = None) -> None:
         """A delivery that had to wait: send what of it is still held on the same lease.
 
         `piece`: its rows, if the receiver had them already.
@@ -290,7 +291,7 @@ class Gates:
         else:
             fence.callback()
 
-    def _without_lost(self, effect: Deliver, chunk: Chunk) -> Chunk:
+    def _without_lost(self, effect: Delivery, chunk: Chunk) -> Chunk:
         """Take what a broken log has lost out of a delivery: it is shown to nobody, and takes nobody's credit."""
         place = bisect_right(chunk, self._runtime.log.durable)
         if place < len(chunk):
@@ -311,7 +312,7 @@ class Gates:
             self._runtime.loader.look_after(self._list_of(queue, targets))
 
 
-def at_most_once(effect: Deliver) -> bool:
+def at_most_once(effect: Delivery) -> bool:
     return effect.queue.settings.semantics == "at-most-once"
 
 
@@ -320,7 +321,7 @@ def scattered(chunk: Chunk) -> bool:
     return chunk[-1] - chunk[0] > SCATTERED * len(chunk)
 
 
-def still_held(effect: Deliver, chunk: Chunk) -> Chunk:
+def still_held(effect: Delivery, chunk: Chunk) -> Chunk:
     """What of a delayed delivery may still be sent: nothing is delivered after its lease has ended.
 
     What was settled when it was granted has no lease, and is sent for sure.

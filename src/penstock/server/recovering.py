@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.asks import Found, Pass
+from penstock.core.asks import Found, Pass, Recovered
 from penstock.core.state.arrow import lengths, whole
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.meter import LOOP_BODY
@@ -142,18 +142,17 @@ class Recoveries:
     def _done(self, passes: Sequence[Pass], there: Sequence[Pass], step: Step) -> None:
         self._walking = False
         found, upto = step
-        core, now = self.runtime.core, self.runtime.now()
         for one, further, some in zip(passes, there, found, strict=True):
             if upto <= further.at:
                 continue
             silence = self._silent.pop(one.queue, None)
             steps = silence.steps + 1 if silence is not None and further is not one else 1
             if len(some.lsns) or upto >= one.until or steps >= SILENT_STEPS:
-                core.recovered(now, one, some, upto)
+                self.runtime.answer(Recovered(one, some, upto))
             else:
                 self._silent[one.queue] = _Silence((one.at, one.until), one.settings, upto, steps)
         self.runtime.arm()
-        if core.passes():
+        if self.runtime.core.passes():
             self.runtime.call_soon(self._walk)
 
 

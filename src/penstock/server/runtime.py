@@ -20,6 +20,7 @@ from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 
 if TYPE_CHECKING:
+    from penstock.core.asks import Answer
     from penstock.core.broker import Core
     from penstock.history.history import Spread
     from penstock.log import Log
@@ -94,6 +95,11 @@ class Runtime(ABC):
         if not self._armed:
             self._armed = True
             self.call_soon(self.finish_turn)
+
+    def answer(self, answer: Answer) -> None:
+        """Tell the core what it has asked for."""
+        self.core.answered(self.now(), answer)
+        self.arm()
 
     @abstractmethod
     def finish_turn(self) -> None:

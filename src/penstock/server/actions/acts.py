@@ -19,7 +19,7 @@ from penstock.core.actions.leading import Led, run_lead, too_many
 from penstock.core.actions.rules import Rule, pattern
 from penstock.core.actions.templates import Happening, copied
 from penstock.core.asks import Question
-from penstock.core.effects import Act, Deliver, Gone
+from penstock.core.effects import Act, Gone
 from penstock.core.publishing.evaluating import answers_of
 from penstock.errors import Refused
 from penstock.expr import Filter, TopicPattern
@@ -37,6 +37,8 @@ from penstock.server.actions.steps import HEADER, Steps
 from penstock.server.actions.timing import Timing
 
 if TYPE_CHECKING:
+    from penstock.core.commands.deliveries import Delivery
+    from penstock.core.queue.view import Queue
     from penstock.server.filters.judging import Judges
     from penstock.server.runtime import Runtime
 
@@ -130,7 +132,7 @@ class Acts:
                 return queue.settings.exchange == topic.exchange and below.matches(topic.name)
         return on.exchange == topic.exchange and named.matches(topic.name)
 
-    def delivered(self, effect: Deliver) -> None:
+    def delivered(self, effect: Delivery) -> None:
         """A queue's messages are on their way to a consumer."""
         queue = effect.queue
         rules = tuple(
@@ -141,7 +143,7 @@ class Acts:
             after = max(effect.after, effect.chunk[-1])
             self._add(Event(rules, effect.chunk, after, queue.name, client, self.runtime.core.hops.of(effect.chunk[0])))
 
-    def gone(self, effect: Gone) -> None:
+    def gone(self, effect: Gone[Queue]) -> None:
         """A queue's messages are acknowledged."""
         queue = effect.queue
         rules = tuple((rule, None, None, "") for rule in self._rules.delete.get((queue.vhost, queue.name), ()))

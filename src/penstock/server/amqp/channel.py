@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.effects import Deliver, DeliverEach
 from penstock.errors import LogBroken, NotFound, PreconditionFailed
 from penstock.memory import Piece
 from penstock.records.chunks import Now
@@ -20,6 +19,7 @@ from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, g
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
+    from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.core.commands.subscription import Subscription
     from penstock.core.queue.dispatching.consumers import Consumer, Credit
     from penstock.core.queue.view import Queue
@@ -78,7 +78,7 @@ class Channel(Receiver):
         self.unconfirmed = 0
         self.answers = Answers(partial(session.send, number))
         self.getting: dict[Consumer, deque[Answer]] = {}  # basic.gets whose message is on its way
-        self.unannounced: dict[Consumer, list[tuple[Deliver, Piece]]] = {}  # consume-ok waits: what came before it
+        self.unannounced: dict[Consumer, list[tuple[Delivery, Piece]]] = {}  # consume-ok waits: what came before it
 
     def queue_name(self, name: str) -> str:
         """The named queue, or the last one declared on the channel when the name is empty.  Raises NotFound."""
@@ -147,7 +147,7 @@ class Channel(Receiver):
         """Whether the connection holds as much for its peer as it may."""
         return self.session.outgoing.full
 
-    def deliver(self, effect: Deliver, piece: Piece) -> None:
+    def deliver(self, effect: Delivery, piece: Piece) -> None:
         """Send neighbouring rows, or keep them for the basic.get that asked for them."""
         if not self.open:
             return
@@ -188,7 +188,7 @@ class Channel(Receiver):
         encoder = self.encoders[consumer] = self.encoder(consumer.tag)
         return encoder
 
-    def _informed(self, effect: Deliver, piece: Piece) -> list[bytes]:
+    def _informed(self, effect: Delivery, piece: Piece) -> list[bytes]:
         """The headers of some rows, each with what `x-info` asks for."""
         origin, attempt, until = self.session.engine.log.origin, effect.attempt, effect.until
         some = piece.properties
@@ -202,7 +202,7 @@ class Channel(Receiver):
             for row, lsn in enumerate(piece.chunk)
         ]
 
-    def _answer_get(self, effect: Deliver, piece: Piece) -> None:
+    def _answer_get(self, effect: Delivery, piece: Piece) -> None:
         """basic.get-ok for the row that was asked for."""
         counters, outgoing = self.session.counters, self.session.outgoing
         if effect.consumer.no_ack:
@@ -230,7 +230,7 @@ class Channel(Receiver):
         answer.method, answer.then, answer.lasts = None, write, False
         self.answers.ready(answer)
 
-    def deliver_each(self, effect: DeliverEach, piece: Piece) -> None:
+    def deliver_each(self, effect: Deliveries, piece: Piece) -> None:
         """Send each row to its consumer, as `deliver` would one after the other."""
         if not self.open:
             return

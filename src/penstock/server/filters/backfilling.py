@@ -8,11 +8,10 @@ It knows the reads of a server and expressions; what a priority or a key does is
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from penstock.core.asks import Key, Rate
+from penstock.core.asks import Key, Keyed, Rate, Rated
 from penstock.core.queue.priority.levels import Levels, Ranking
 from penstock.core.queue.priority.ranks import LOWEST
 from penstock.core.queue.shares.staging import Told
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from penstock.server.filters.judging import Judges
     from penstock.server.runtime import Off, Runtime
 
-T = TypeVar("T")
-
 
 class Backfills:
     """Has messages judged for their queues.  All methods belong to the loop's thread."""
@@ -36,41 +33,25 @@ class Backfills:
         self._runtime = runtime
         self._judges = judges
 
-    def rate(self, effect: Rate) -> None:
-        """Read and evaluate priorities; the core is told, at once or later."""
-        core, token = self._runtime.core, effect.token
-        self._start(
-            effect.chunk,
-            partial(ranks_of, effect.value),
-            lambda chunk, ranks: core.rated(self._runtime.now(), token, chunk, ranks),
-        )
+    def start(self, ask: Rate | Key) -> None:
+        """Read and evaluate; the core is told, at once or later."""
+        self._runtime.read_rows(ask.chunk, partial(self._evaluate, ask))
 
-    def key(self, effect: Key) -> None:
-        """The same with keys."""
-        core, token = self._runtime.core, effect.token
-        self._start(
-            effect.chunk,
-            partial(keys_of, effect.values),
-            lambda chunk, keys: core.keyed(self._runtime.now(), token, chunk, keys),
-        )
+    def _evaluate(self, ask: Rate | Key, rows: Rows) -> None:
+        last = rows.lsns[-1] if rows.lsns else ask.chunk[-1]
+        part = ask.chunk if last >= ask.chunk[-1] else ask.chunk[: bisect_right(ask.chunk, last)]  # as a read brings
+        work = partial(answer_to, ask, part, rows, self._judges.ask)
+        if self.off is None:
+            self._runtime.answer(work())
+        else:
+            self.off(work, self._runtime.answer)
 
-    def _start(
-        self, chunk: Chunk, work: Callable[[Chunk, Rows, Ask | None], list[T]], tell: Callable[[Chunk, list[T]], None]
-    ) -> None:
-        def read(rows: Rows) -> None:
-            last = rows.lsns[-1] if rows.lsns else chunk[-1]
-            part = chunk if last >= chunk[-1] else chunk[: bisect_right(chunk, last)]  # it brings no more than it may
 
-            def done(found: list[T]) -> None:
-                tell(part, found)
-                self._runtime.arm()
-
-            if self.off is None:
-                done(work(part, rows, self._judges.ask))
-            else:
-                self.off(partial(work, part, rows, self._judges.ask), done)
-
-        self._runtime.read_rows(chunk, read)
+def answer_to(ask: Rate | Key, chunk: Chunk, rows: Rows, child: Ask | None) -> Rated | Keyed:
+    """What the messages of a chunk have by the ask's expressions.  Any thread."""
+    if isinstance(ask, Rate):
+        return Rated(ask.token, chunk, ranks_of(ask.value, chunk, rows, child))
+    return Keyed(ask.token, chunk, keys_of(ask.values, chunk, rows, child))
 
 
 def keys_of(values: tuple[Value, ...], chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[Told]:
@@ -86,10 +67,11 @@ def keys_of(values: tuple[Value, ...], chunk: Chunk, rows: Rows, ask: Ask | None
 
 def ranks_of(value: Ranking, chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[int]:
     """The rank of each message of a chunk; those without a row have the lowest.  Any thread."""
-    found = dict.fromkeys(chunk, LOWEST)
     if isinstance(value, Levels):
-        found.update(zip(rows.lsns, value.ranks(rows.properties, len(rows), rows.times), strict=True))
-        return [found[lsn] for lsn in chunk]
-    ranks = made_of(value, "rank", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
-    found.update(zip(rows.lsns, ranks, strict=True))
-    return [found[lsn] for lsn in chunk]
+        ranks = value.ranks(rows.properties, len(rows), rows.times)
+    else:
+        ranks = made_of(
+            value, "rank", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask
+        )
+    found = dict(zip(rows.lsns, ranks, strict=True))
+    return [found.get(lsn, LOWEST) for lsn in chunk]

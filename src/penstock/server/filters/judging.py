@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from penstock.core.asks import Judge
+from penstock.core.asks import Judge, Judged
 from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter
 from penstock.records.bodies import listed
@@ -75,11 +75,7 @@ class Judges:
     def start(self, effect: Judge) -> None:
         """Judge what the core has asked about; it is told."""
 
-        def tell() -> None:
-            self._runtime.core.judged(self._runtime.now(), effect.token)
-            self._runtime.arm()
-
-        self.ask_about(effect.asked, tell)
+        self.ask_about(effect.asked, partial(self._runtime.answer, Judged(effect.token)))
 
     def ask_about(self, asked: Sequence[tuple[Publishes, Sequence[Question]]], then: Callable[[], None]) -> None:
         """Put the answers on these batches, then call `then`; at once where nothing runs off the loop."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.asks import Scan
+from penstock.core.asks import Scan, Scanned
 from penstock.expr import FilterSet, Matcher
 from penstock.expr.meter import LOOP_BODY
 from penstock.log.arrow import Joining
@@ -107,11 +107,10 @@ class Scans:
         self.off(work, done)
 
     def _tell(self, effect: Scan, seen: Seen) -> None:
-        self.runtime.core.scanned(self.runtime.now(), effect.token, seen.found, seen.upto)
+        self.runtime.answer(Scanned(effect.token, seen.found, seen.upto))
         after, self.after = self.after, []
         for hook in after:
             self.runtime.call_soon(hook)
-        self.runtime.arm()
 
     def _in_place(self, effect: Scan) -> None:
         chunk = effect.chunk[:IN_PLACE]
