@@ -39,7 +39,7 @@ class Asking:
     """What one batch may still cost on the loop, and what has to be asked instead."""
 
     visits: int = LOOP_VISITS
-    bytes: int = LOOP_BYTES
+    room: int = LOOP_BYTES  # bytes of bodies
     us: float = LOOP_US
     questions: dict[str, Question] = field(default_factory=dict[str, Question])
 
@@ -154,8 +154,8 @@ def _affordable(
     away: list[int] = []
     for place in here:
         size = len(bodies[rows[place]])
-        if size <= LOOP_BODY and asking.bytes >= size and asking.us >= 0:
-            asking.bytes -= size
+        if size <= LOOP_BODY and asking.room >= size and asking.us >= 0:
+            asking.room -= size
             asking.us -= FILTER_US * (filters + 1)
             kept.append(place)
         else:
