@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from page_lab import blocks, page, run
 from penstock import connect
 from penstock.testing.process import ServerProcess
@@ -89,8 +91,21 @@ ASKS = ("connection close",)
 """What asks before it does something, and ends with 2 where nobody is there to ask."""
 
 
+def command(line: str, url: str) -> subprocess.CompletedProcess[str]:
+    """A line of a shell; what is one command of ours is forked."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "penstock" and "|" not in words:
+        return forked.penstock(*words[1:], env={"PENSTOCK_URL": url}, seconds=120)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PENSTOCK_URL": url, "PATH": path}
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, env=environment)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_commands_of_a_guide_are_run(name: str, server: ServerProcess, tmp_path: Path) -> None:
+def test_the_commands_of_a_guide_are_run(
+    name: str, server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with connect(server.flight_url) as client:
         for queue in ("jobs", "orders", "to-ship"):
             client.declare(queue)
@@ -99,17 +114,13 @@ def test_the_commands_of_a_guide_are_run(name: str, server: ServerProcess, tmp_p
         "./data": str(server.data), "/backup/2026-11-20": f"{tmp_path}/backup", "1042": str(lsn),
         "/var/lib/penstock": f"{tmp_path}/restored", "| jq .body": "",
     }  # fmt: skip
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PENSTOCK_URL": server.flight_url, "PATH": path}
     lines = [line for block in blocks(page(name), "sh") for line in block.splitlines() if "penstock serve" not in line]
     assert len(lines) >= COMMANDS[name]
     for line in lines:
         if "--data ./data" in line and "backup" in line:
             continue  # for a folder that no server uses
-        command = line
-        for written, real in places.items():
-            command = command.replace(written, real)
-        done = subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment
-        )
+        real = line
+        for written, here in places.items():
+            real = real.replace(written, here)
+        done = command(real, server.flight_url)
         assert done.returncode == (2 if any(one in line for one in ASKS) else 0), f"{line}\n{done.stdout}{done.stderr}"
