@@ -20,7 +20,7 @@ from penstock.memory.arena import Arena
 from penstock.records.chunks import Now
 from penstock.records.settings import QueueSettings
 from penstock.server.allocator import give_back, resident_bytes
-from penstock.server.paging.file import ScratchFile
+from penstock.server.scratch_pages import ScratchFile
 
 NOW = Now(1, 1)
 BATCH = 10_000

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from live_server import LiveServer
-from penstock.server.paging.file import HEAD, MARK
+from penstock.server.scratch_pages import HEAD, MARK
 
 COUNT = 30_000
 """Messages of each queue."""

@@ -11,7 +11,7 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import InvalidArgument
 from penstock.log.upkeep.names import build
-from penstock.server.upkeep.holds import HOLD_US
+from penstock.server.upkeep.retention import HOLD_US
 
 pytestmark = pytest.mark.conformance
 

@@ -14,9 +14,8 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import InvalidArgument
 from penstock.server.flight.door import FlightLimits
-from penstock.server.flight.sinks import ordering
-from penstock.server.flight.sinks.decided import GroupLimits
-from penstock.server.flight.sinks.ordering import check_rising, merged
+from penstock.server.flight.sinks import decided
+from penstock.server.flight.sinks.decided import GroupLimits, check_rising, merged
 
 pytestmark = pytest.mark.conformance
 
@@ -83,7 +82,7 @@ def test_a_large_batch_is_merged_before_it_is_decided(
         names: list[str] = []
         for part in range(5):
             order = pa.array(range(part, 500, 5), pa.int64())
-            rows = pa.record_batch({"body": [f"{n:05}" for n in order.to_pylist()], ordering.ORDER: order})
+            rows = pa.record_batch({"body": [f"{n:05}" for n in order.to_pylist()], decided.ORDER: order})
             made = house.door.stages
             names.append(_stage(client, part, rows))
         done = client.action("sink_commit", query="q", batch=0, stages=names)

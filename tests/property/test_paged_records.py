@@ -14,7 +14,7 @@ from penstock.core.arena import Move
 from penstock.core.sow import index as index_module
 from penstock.core.sow.index import Index
 from penstock.memory.arena import Arena
-from penstock.server.paging import scratch
+from penstock.server import scratch_pages
 from penstock.testing import Broker
 from penstock.testing.scratch import NoFile
 from property import test_sow_model
@@ -74,7 +74,7 @@ def test_paged_records_are_those_of_a_dict(steps: list[tuple[str, Any, Any, Any]
     model = Model()
     with (
         patch.object(index_module, "LEAF", 4),
-        patch.object(scratch, "Arena", partial(Arena, least=1, extent=1 << 16)),
+        patch.object(scratch_pages, "Arena", partial(Arena, least=1, extent=1 << 16)),
         Broker(paged_config()) as broker,
     ):
         for step in steps:
@@ -91,7 +91,7 @@ def test_the_index_did_leave_the_heap() -> None:
         agree([("many", 150, 2), ("put", 3, 0), ("due", 3, 5), ("snapshot", 0, 0), ("drop", 3, 0)], 7)
     assert PagedIndex.kept > before
     with (
-        patch.object(scratch, "Arena", partial(Arena, least=1, extent=1 << 16)),
+        patch.object(scratch_pages, "Arena", partial(Arena, least=1, extent=1 << 16)),
         Broker(paged_config()) as broker,
     ):
         for number in range(20):

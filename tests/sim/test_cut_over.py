@@ -17,7 +17,7 @@ from penstock.expr import Filter, compile_filter
 from penstock.log import SimDisk
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
-from penstock.server.replaying import feed, page, reading
+from penstock.server.replaying import feed, page
 from penstock.server.replaying.follower import Follower
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.topics import Selection
@@ -181,7 +181,6 @@ def test_no_gap_and_no_double(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(feed, "QUIET_BYTES", chance.choice([0, 1_000, 8_192]))
     rows = chance.choice([3, 4_096])
     monkeypatch.setattr(page, "PAGE_ROWS", rows)
-    monkeypatch.setattr(reading, "PAGE_ROWS", rows)
     house = House(seed)
     for number in range(chance.choice([150, 400])):
         house.step()

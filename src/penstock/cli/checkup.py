@@ -25,7 +25,7 @@ from penstock.cli.reaching import Door, door_of
 from penstock.errors import SettingsError
 from penstock.log.descriptors import to_be
 from penstock.log.disk import LOCK_NAME
-from penstock.server.guard.opening import OWN
+from penstock.server.guard.listening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:

@@ -28,22 +28,21 @@ from penstock.log.settings import BATCH_MOST, CACHE_MOST
 from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
-from penstock.server.alarm import Alarm
 from penstock.server.bulk import RESTORE_PART
-from penstock.server.bulk.compacting import Compactor
 from penstock.server.bulk.process import Bulk
+from penstock.server.bulk.upkeep import Compactor
+from penstock.server.clock import Alarm
 from penstock.server.engine import Engine
 from penstock.server.filters.scanning import warm_up
 from penstock.server.gates import scattered
-from penstock.server.guard.opening import connections_most, entry_of
+from penstock.server.guard.listening import connections_most, entry_of
 from penstock.server.logins import Logins
-from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, open_core
-from penstock.server.opening.making_room import make_room
+from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, make_room, open_core
 from penstock.server.opening.progress import Lines, Show
 from penstock.server.opening.starting import Starting
-from penstock.server.paging.scratch import Pager, Scratch
 from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse
+from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.services import Say, Server, say_aloud
 from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.stopping import Stopping
@@ -175,8 +174,10 @@ class App(Server):
                 self.progress.watch("finishing", done, total)
                 await asyncio.sleep(0)  # HTTP answers between two chunks
             self.progress.watch("opening", 0, 1)
-            from penstock.server.amqp.admission import Admission
-            from penstock.server.amqp.door import AmqpDoor  # the doors' modules came while the log was folded
+            from penstock.server.amqp.door import (
+                Admission,
+                AmqpDoor,  # the doors' modules came while the log was folded
+            )
             from penstock.server.flight.actions.administration import administration
             from penstock.server.flight.actions.archive import ArchiveAction
             from penstock.server.flight.actions.compact import CompactAction

@@ -27,14 +27,14 @@ from penstock.memory.reads import ReadCold
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
+from penstock.server.caching import Fetches, Tending
 from penstock.server.events.notices import Notices
-from penstock.server.fetching import Fetches
 from penstock.server.filters.backfilling import Backfills
 from penstock.server.filters.judging import Judges
 from penstock.server.filters.scanning import Scans
 from penstock.server.gates import Gates, receiver_of
-from penstock.server.napping import Nap
 from penstock.server.pipelines import PipelineReports
+from penstock.server.pools import Nap
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
 from penstock.server.rooms import Rooms
@@ -42,7 +42,6 @@ from penstock.server.runtime import Runtime, run_once
 from penstock.server.shares import Shares
 from penstock.server.sow.present import Present
 from penstock.server.streams.ahead import Walked
-from penstock.server.tending import Tending
 from penstock.server.views.views import Views
 
 if TYPE_CHECKING:

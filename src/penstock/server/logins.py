@@ -7,6 +7,8 @@
 A login that was right is remembered under a key of this process, until the user's password is another: so a thousand
 connections of one user cost one hash, and what is remembered is worth nothing outside.  A password in RabbitMQ's form
 is kept by Argon2id after its first login here.
+
+How often somebody may guess is a bucket that leaks for each of many keys (`Throttle`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import secrets
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -28,8 +30,36 @@ from penstock.records.password_hashes import ARGON2ID
 from penstock.server.access import Who
 from penstock.server.accounts import Account, Accounts
 from penstock.server.passwords import Kept, keep
-from penstock.server.throttle import Throttle
 from penstock.server.users import Users
+
+KEYS_MOST = 10_000
+
+
+class Throttle:
+    """For events of one kind.  Guarded by whoever has it."""
+
+    def __init__(self, burst: float, rate: float, now: Callable[[], float]) -> None:
+        """rate: events a second.  now: seconds that never go back."""
+        self._burst = burst
+        self._rate = rate
+        self._now = now
+        self._levels = OrderedDict[Hashable, tuple[float, float]]()  # key -> level, and when that was so
+
+    def wait_s(self, key: Hashable) -> float:
+        """For how long the key has to wait; 0.0: it has not."""
+        return max(0.0, (self._level(key) + 1.0 - self._burst) / self._rate)
+
+    def count(self, key: Hashable) -> None:
+        """It happened once more."""
+        self._levels[key] = self._level(key) + 1.0, self._now()
+        self._levels.move_to_end(key)
+        if len(self._levels) > KEYS_MOST:
+            self._levels.popitem(last=False)
+
+    def _level(self, key: Hashable) -> float:
+        level, at = self._levels.get(key, (0.0, 0.0))
+        return max(0.0, level - (self._now() - at) * self._rate)
+
 
 logger = logging.getLogger("penstock.server.logins")
 

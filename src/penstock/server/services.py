@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from penstock.server.flight.door import FlightDoor
     from penstock.server.guard.listening import Entry
     from penstock.server.logins import Logins
-    from penstock.server.paging.scratch import Pager, Scratch
+    from penstock.server.scratch_pages import Pager, Scratch
     from penstock.server.tls.keeping import Keeper as TlsKeeper
-    from penstock.server.upkeep.keeper import Keeper
-    from penstock.server.upkeep.pacing import Pace
+    from penstock.server.upkeep.keeper import Keeper, Pace
 
 Say = Callable[[str], None]
 

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.server.accounts import accounts_of
-from penstock.server.amqp.admission import Admission
-from penstock.server.amqp.door import AmqpDoor
+from penstock.server.amqp.door import Admission, AmqpDoor
 from penstock.server.amqp.links import AmqpLink
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
-from penstock.server.guard.opening import patient
+from penstock.server.guard.listening import patient
 from penstock.server.logins import Logins
 from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse
-from penstock.server.upkeep.pacing import Pace
+from penstock.server.upkeep.keeper import Pace
 from penstock.server.users import Users
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits

@@ -21,7 +21,7 @@ from penstock.log.writer import last_of
 from penstock.memory import Caches
 from penstock.server.engine import Engine
 from penstock.server.opening.house import apply_settings, finish_decided, open_core
-from penstock.server.paging.scratch import Scratch
+from penstock.server.scratch_pages import Scratch
 from penstock.server.views.declaring import declare as declare_views
 from penstock.testing.scratch import NoFile
 

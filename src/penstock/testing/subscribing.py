@@ -12,7 +12,7 @@ from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.binding import bound
 from penstock.expr.context import Context
 from penstock.server.replaying.follower import Asked
-from penstock.server.sow.wish import Wish as RecordWish
+from penstock.server.sow.record_events import Wish as RecordWish
 from penstock.server.views.watching import interval_of
 from penstock.testing.arguments import check_count, check_text, check_texts, check_topic, micros_of
 from penstock.testing.beside import TopicsBeside

@@ -14,7 +14,7 @@ from penstock.testing.watching import RecordSubscription, Watching
 
 if TYPE_CHECKING:
     from penstock.core.views.view import View
-    from penstock.server.sow.wish import Wish
+    from penstock.server.sow.record_events import Wish
 
 
 class Viewing(Watching):
@@ -48,8 +48,7 @@ class Viewing(Watching):
         select        which fields of a JSON body are sent: `-/, +/id` the id alone, `-/notes` all but the notes
         Raises NotFound, InvalidArgument for a topic without a key, ExpressionError.
         """
-        from penstock.server.views.adhoc import adhoc_view
-        from penstock.server.views.query import chosen
+        from penstock.server.views.querying import adhoc_view, chosen
 
         check_text(filter=filter)
         check_texts(order_by=order_by, projection=projection, grouping=grouping, select=select)
@@ -76,9 +75,7 @@ class Viewing(Watching):
 
 
 def _gathered(instance: Instance, topic: str, filter: str | None, view: View) -> list[bytes]:
-    from penstock.server.views.adhoc import gather, gather_bodies
-    from penstock.server.views.asking import positions
-    from penstock.server.views.query import chosen
+    from penstock.server.views.querying import chosen, gather, gather_bodies, positions
 
     shown = instance.engine.views.shown(VHOST, topic)
     if shown is not None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument, NotFound, PenstockError
-from penstock.server.sow.live import RecordWatch
-from penstock.server.sow.page_work import Event
+from penstock.server.sow.record_events import Event
+from penstock.server.sow.record_events import Wish as RecordWish
+from penstock.server.sow.record_watch import RecordWatch
 from penstock.server.sow.unkeyed import Unkeyed
-from penstock.server.sow.wish import Wish as RecordWish
 from penstock.server.views.watching import Watch, watched
 from penstock.testing.instance import Instance
 from penstock.testing.message import Message

@@ -16,7 +16,7 @@ from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.records.settings import QueueSettings
-from penstock.server.paging.scratch import Scratch
+from penstock.server.scratch_pages import Scratch
 from penstock.testing.scratch import NoFile
 
 NOW = Now(1, 1)

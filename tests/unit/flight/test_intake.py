@@ -18,8 +18,8 @@ from penstock.client.urls import parse_url
 from penstock.core.broker import Core
 from penstock.records.kinds import Kind
 from penstock.server.engine import Engine
+from penstock.server.flight.calls import SHARE, Intake
 from penstock.server.flight.door import FlightLimits
-from penstock.server.flight.intake import SHARE, Intake
 from penstock.server.flight.sinks import decided
 from penstock.server.flight.sinks.copier import UNDER_WAY
 from penstock.server.flight.sinks.decided import GroupLimits

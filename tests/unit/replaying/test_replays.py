@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from penstock.errors import LogBroken, NotFound, PenstockError
-from penstock.server.replaying.follower import Follower
-from penstock.server.replaying.pace import Rate
+from penstock.server.replaying.follower import Follower, Rate
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.topics import Selection
-from penstock.server.upkeep.holds import HOLD_US
+from penstock.server.upkeep.retention import HOLD_US
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
 

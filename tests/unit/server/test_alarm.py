@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.server.alarm import LONGEST_SLEEP_S, TICK_LAG_S, Alarm
+from penstock.server.clock import LONGEST_SLEEP_S, TICK_LAG_S, Alarm
 
 
 class Time:

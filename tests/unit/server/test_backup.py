@@ -19,7 +19,7 @@ from penstock.log import Log, LogSettings, OsDisk, checkpoints
 from penstock.log.upkeep.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from penstock.server.accounts import Account, Accounts, Permission
-from penstock.server.bulk import manifest
+from penstock.server.bulk import backup as backups
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.jobs import Request
 from penstock.server.bulk.restore import restore
@@ -151,7 +151,7 @@ def test_users_and_vhosts_of_run_time_go_along(writer: Writer, tmp_path: Path) -
     accounts.permissions["alice", "other"] = Permission("alice", "other", ".*", "^a", "")
     asyncio.run(accounts.save())
     told = back_up(writer, tmp_path / "backup")
-    assert told["files"] == len(manifest.read(OsDisk(tmp_path / "backup")).files)
+    assert told["files"] == len(backups.read(OsDisk(tmp_path / "backup")).files)
     restore(tmp_path / "backup", tmp_path / "restored", quiet)
     found = Accounts()
     found.load(OsDisk(tmp_path / "restored"))
@@ -212,9 +212,9 @@ def flip(path: Path) -> None:
 def test_a_backup_that_is_not_what_was_written_is_refused(backup: Path, tmp_path: Path, damage: str) -> None:
     segment = sorted((backup / "log").iterdir())[1]
     if damage == "incomplete":
-        (backup / manifest.NAME).unlink()
+        (backup / backups.NAME).unlink()
     elif damage == "manifest":
-        flip(backup / manifest.NAME)
+        flip(backup / backups.NAME)
     elif damage == "missing":
         segment.unlink()
     elif damage == "flipped":
@@ -224,7 +224,7 @@ def test_a_backup_that_is_not_what_was_written_is_refused(backup: Path, tmp_path
     elif damage == "longer":
         segment.write_bytes(segment.read_bytes() + bytes(8))
     else:
-        (backup / manifest.NAME).write_bytes(b"")
+        (backup / backups.NAME).write_bytes(b"")
     with pytest.raises(PenstockError) as caught:
         restore(backup, tmp_path / "restored", quiet)
     assert isinstance(caught.value, InvalidArgument if damage == "incomplete" else LogDamaged)
@@ -248,9 +248,9 @@ def test_a_folder_that_is_not_empty_is_not_restored_into(backup: Path, tmp_path:
 
 
 def test_a_backup_of_a_newer_format_is_refused(backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = manifest.read(OsDisk(backup))
-    monkeypatch.setattr(manifest, "FORMAT", 2)
-    (backup / manifest.NAME).write_bytes(kept.encode())
+    kept = backups.read(OsDisk(backup))
+    monkeypatch.setattr(backups, "FORMAT", 2)
+    (backup / backups.NAME).write_bytes(kept.encode())
     monkeypatch.undo()
     with pytest.raises(InvalidArgument, match="format 2"):
         restore(backup, tmp_path / "restored", quiet)

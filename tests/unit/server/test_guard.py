@@ -9,8 +9,17 @@ from itertools import count
 
 import pytest
 
-from penstock.server.guard.complaints import MOST, TOLD_S, Complaints
-from penstock.server.guard.strangers import HEARD_MOST, SHORT_S, Guards, Stranger, Terms, address_of
+from penstock.server.guard.strangers import (
+    HEARD_MOST,
+    MOST,
+    SHORT_S,
+    TOLD_S,
+    Complaints,
+    Guards,
+    Stranger,
+    Terms,
+    address_of,
+)
 
 
 class Time:

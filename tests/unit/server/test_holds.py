@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import Unavailable
 from penstock.server.access import Who
 from penstock.server.shares import Share, Shares, Terms
-from penstock.server.upkeep.holds import HOLD_US, Holds
+from penstock.server.upkeep.retention import HOLD_US, Holds
 from sim.serverkit import clock
 
 ANN, BOB = Who("ann"), Who("bob")

@@ -14,8 +14,7 @@ from penstock.config.settings import LogSection, Retention
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log import MEMORY, SimDisk
-from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
-from penstock.server.upkeep.pacing import LAG_US_MOST, Pace, lag_us
+from penstock.server.upkeep.keeper import LAG_US_MOST, RETENTION_BEATS, Keeper, Pace, lag_us
 from penstock.server.upkeep.retention import Retirement
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Life, Steps, clock, state_of

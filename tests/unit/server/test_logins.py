@@ -12,9 +12,8 @@ from penstock.config.settings import GUEST, User
 from penstock.log import SimDisk
 from penstock.records.password_hashes import ARGON2ID, SHA256
 from penstock.server.accounts import Account, Accounts
-from penstock.server.logins import GOOD, GUESSES, WAITING_MOST, WRONG, Logins
+from penstock.server.logins import GOOD, GUESSES, KEYS_MOST, WAITING_MOST, WRONG, Logins, Throttle
 from penstock.server.passwords import Kept, hash_password, keep
-from penstock.server.throttle import KEYS_MOST, Throttle
 from penstock.server.users import Users
 
 HERE, THERE = "127.0.0.1", "10.0.0.7"

@@ -13,9 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.server.paging import file as files
-from penstock.server.paging.file import HEAD, MARK, ScratchFile
-from penstock.server.paging.scratch import STEP, TIDY_BEATS, Pager, Scratch
+from penstock.server import scratch_pages as files
+from penstock.server.scratch_pages import HEAD, MARK, STEP, TIDY_BEATS, Pager, Scratch, ScratchFile
 from penstock.testing.scratch import NoFile
 
 SOME = array("q", range(100_000))

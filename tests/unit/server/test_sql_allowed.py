@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.server.sql.allowed import COMPUTE, OTHERS, TABLES
 from penstock.server.sql.engine import Bounds, Engine
+from penstock.server.sql.statement import COMPUTE, OTHERS, TABLES
 
 CANARY = "canary-7f3a"
 """Stands in every path, setting and variable that could be told."""

@@ -18,14 +18,12 @@ import pytest
 from penstock.config.tls import TlsSection
 from penstock.errors import SettingsError
 from penstock.server.amqp.links import FIRST
-from penstock.server.guard.complaints import Complaints
-from penstock.server.guard.listening import Entry, Listener
-from penstock.server.guard.strangers import Guards, Stranger, Terms
-from penstock.server.opening.listening import bind
+from penstock.server.guard.listening import Entry, Listener, bind
+from penstock.server.guard.strangers import Complaints, Guards, Stranger, Terms
 from penstock.server.tls import keeping
+from penstock.server.tls.certificates import peer_of
 from penstock.server.tls.files import load
 from penstock.server.tls.keeping import Keeper
-from penstock.server.tls.peer import peer_of
 from tls_lab import Files
 
 

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 from penstock.server.amqp.links import FIRST, TlsLink
-from penstock.server.guard.opening import patient
+from penstock.server.guard.listening import patient
 
 
 class Transport(asyncio.Transport):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from penstock.core.views.feed import Moved
-from penstock.server.views.live import Live
+from penstock.server.views.shown import Live
 from penstock.server.views.worker import PORTION, portion
 
 

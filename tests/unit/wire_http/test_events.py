@@ -14,7 +14,7 @@ import penstock.server.http.events as places
 import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
-from penstock.server.events.feed import TEXT_MOST, Feed
+from penstock.server.events.notices import TEXT_MOST, Feed
 from penstock.server.shares import Terms
 from penstock.testing.doors import Doors
 

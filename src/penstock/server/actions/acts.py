@@ -27,14 +27,11 @@ from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.actions import OnPublish
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
-from penstock.server.actions.counting import Counts
-from penstock.server.actions.events import Chosen, Event, chosen_rows, joins, publisher_of
-from penstock.server.actions.portions import Portion
-from penstock.server.actions.removals import RemovalWatch
+from penstock.server.actions.looking import Portion
 from penstock.server.actions.resuming import Resuming
 from penstock.server.actions.runs import EMPTY, Ledger, Run
-from penstock.server.actions.steps import HEADER, Steps
-from penstock.server.actions.timing import Timing
+from penstock.server.actions.steps import HEADER, Counts, Steps
+from penstock.server.actions.triggers import Chosen, Event, RemovalWatch, Timing, chosen_rows, joins, publisher_of
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery

@@ -25,8 +25,7 @@ from penstock.records.chunks import as_chunk, unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import Kind
-from penstock.server.actions.events import Chosen, Event
-from penstock.server.actions.removals import plain, removal_rules
+from penstock.server.actions.triggers import Chosen, Event, plain, removal_rules
 from penstock.server.filters.evaluating import breathe
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
     from penstock.core.actions.rules import Rule
     from penstock.log import Log
-    from penstock.server.actions.removals import RemovalWatch
     from penstock.server.actions.runs import Ledger
+    from penstock.server.actions.triggers import RemovalWatch
     from penstock.server.runtime import Off, Runtime
 
 STEP_ROWS = 100_000

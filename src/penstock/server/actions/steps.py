@@ -1,13 +1,18 @@
 """The steps of an action, one after another: publish, look, count, tell, run a program.
 
 A step that has to wait (for rows of the log, for a filter that is evaluated off the loop, for a program) keeps its
-action where it is; the next action begins when this one has ended.
+action where it is; the next action begins when this one has ended.  Programs run without a shell and without input, a
+minute at most, one after the other.  What actions did is counted by name; of many failures one a second is logged.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,16 +31,109 @@ from penstock.core.actions.templates import Happening
 from penstock.errors import DiskFull, PenstockError, Refused
 from penstock.expr.meter import LOOP_BODY
 from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.schema import GROUP_BYTES_MAX
-from penstock.server.actions.executing import Programs
 from penstock.server.actions.looking import delete, query
 from penstock.server.actions.runs import EMPTY, Ledger, Run
 
 if TYPE_CHECKING:
-    from penstock.server.actions.counting import Counts
+    from penstock.ports import Clock
     from penstock.server.filters.judging import Judges
     from penstock.server.runtime import Runtime
+
+
+LONGEST_S = 60.0
+
+SHOWN = 300
+"""Characters of what a program said, in a message about its failure."""
+
+
+class Programs:
+    """Runs them, in whatever thread calls; `stop` ends the one that runs."""
+
+    def __init__(self) -> None:
+        self._running: subprocess.Popen[bytes] | None = None
+        self.stopped = False  # the server stops: what ends now is not to be told as its end
+        self._lock = threading.Lock()
+
+    def run(self, words: Sequence[bytes]) -> str:
+        """Run one to its end; empty, or why it failed."""
+        name = os.fsdecode(words[0])
+        if any(b"\0" in word for word in words):
+            return f"executing: an argument of {name!r} holds a zero byte"
+        try:
+            with self._lock:
+                if self.stopped:
+                    return f"executing: {name!r} is not run any more"
+                program = self._running = subprocess.Popen(
+                    list(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                )
+        except OSError as error:
+            return f"executing: {name!r}: {error.strerror or error}"
+        with program:
+            try:
+                _, complaint = program.communicate(timeout=LONGEST_S)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                return f"executing: {name!r} was ended after {LONGEST_S:.0f} s"
+            finally:
+                with self._lock:
+                    self._running = None
+        if program.returncode:
+            said = complaint.decode(errors="replace").strip()[:SHOWN]
+            return f"executing: {name!r} ended with {program.returncode}{f': {said}' if said else ''}"
+        return ""
+
+    def stop(self) -> None:
+        """End the one that runs, and run none any more."""
+        with self._lock:
+            self.stopped = True
+            if self._running is not None:
+                self._running.kill()
+
+
+logger = logging.getLogger("penstock.actions")
+
+QUIET_US = 1_000_000
+"""Between two lines about failures of one action."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one action did since the start."""
+
+    runs: int = 0
+    failures: int = 0
+    reasons: dict[str, int] = field(default_factory=dict[str, int])  # the same by reason
+    told: int = 0  # failures that a line was written about, or that the next one will tell of
+    told_at: int | None = None  # monotonic
+
+
+class Counts:
+    """All actions, and the counters that they keep."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.by_name: dict[str, Tally] = {}
+        self.counters: dict[str, int] = {}
+        self._clock = clock
+
+    def of(self, name: str) -> Tally:
+        """Of one action."""
+        return self.by_name.setdefault(name, Tally())
+
+    def failed(self, name: str, why: str, count: int = 1, reason: str = "publish") -> None:
+        """An action did not come to its end.  reason: one of the few words that metrics know."""
+        tally, now = self.of(name), self._clock.mono()
+        tally.failures += count
+        tally.reasons[reason] = tally.reasons.get(reason, 0) + count
+        if tally.told_at is not None and now - tally.told_at < QUIET_US:
+            return
+        more = tally.failures - tally.told - count
+        since = f" ({more} more since the last line)" if more else ""
+        tally.told, tally.told_at = tally.failures, now
+        logger.error("action %r failed: %s%s", name, why, since)
+
 
 logger = logging.getLogger("penstock.actions")
 

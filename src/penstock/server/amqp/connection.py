@@ -11,12 +11,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Verb
-from penstock.errors import DiskFull, LogBroken, PenstockError, Refused, Unavailable
+from penstock.errors import (
+    AccessRefused,
+    DiskFull,
+    Draining,
+    ExpressionError,
+    InvalidArgument,
+    LogBroken,
+    NotFound,
+    PenstockError,
+    PreconditionFailed,
+    ProtocolError,
+    QueueFull,
+    Refused,
+    ResourceLocked,
+    Unavailable,
+)
 from penstock.server.amqp import commands
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.holding import HELD_MOST
 from penstock.server.amqp.intake import Intake
-from penstock.server.amqp.reply_codes import reply_code
 from penstock.server.amqp.session import Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
@@ -30,7 +44,8 @@ if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
     from penstock.server.guard.strangers import Stranger
     from penstock.server.logins import Logins
-    from penstock.server.tls.peer import Peer
+    from penstock.server.tls.certificates import Peer
+
 
 LONE_READ = 2048
 """After a shorter read the turn ends at once: somebody waits for one message, and a round of the loop costs 20 us."""
@@ -382,3 +397,32 @@ class Connection(Session):
 
 def _nothing() -> None:
     """It was said already."""
+
+
+def reply_code(error: PenstockError) -> tuple[int, str, bool]:
+    """The code, the text without the code's name, and whether the whole connection closes."""
+    whole = False
+    match error:
+        case ProtocolError():
+            code = error.reply_code
+            whole = error.scope == "connection"
+        case NotFound():
+            code = 404
+        case AccessRefused():
+            code = 403
+        case ResourceLocked():
+            code = 405
+        case PreconditionFailed() | InvalidArgument() | ExpressionError() | QueueFull():
+            code = 406
+        case DiskFull() | Draining():
+            code = 506
+        case _:
+            code = 541
+    if isinstance(error, ExpressionError):
+        return code, f"{error}: character {error.place + 1} of {cut(error.text)}", whole
+    return code, str(error), whole
+
+
+def cut(text: str) -> str:
+    """A text quoted, and cut to what an answer of 255 bytes has room for."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,26 +1,38 @@
-"""AMQP's consumers: what they may hold, how they begin and how they end."""
+"""AMQP's consumers: what they may hold, how they begin, change their terms, and end; and basic.get.
+
+x-replace: true     with the tag of a live consumer: other terms for it, and what it holds it keeps.  The queue is
+                    the one named here; x-filter (empty text: none) and x-max-backlog stay where they are not named
+a pattern           a name that no queue has, with one of `^ $ * + ? ( ) [ ] { } | \\` in it: the consumer gets from
+                    every queue that matches, now or later, with one backlog for all of them
+x-info: true        each delivery has the headers x-bookmark, x-delivery-count (from the second delivery on) and
+                    x-lease-until (milliseconds since the epoch)
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
 from penstock.core.topology.routing import REPLY_TO
-from penstock.errors import InvalidArgument
-from penstock.expr import compile_filter
+from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
+from penstock.expr import Filter, TopicPattern, compile_filter
 from penstock.server.amqp import replying
 from penstock.server.amqp.consumer_arguments import BOOKMARK, count_of, flag, text_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.following import consume as consume_from_bookmark
 from penstock.server.amqp.session import generated_name, refuse_reuse
-from penstock.server.amqp.subscribing import INFO, REPLACE, consume_from_several, is_pattern, replace
-from penstock.server.filters.asking import asked_by
+from penstock.server.entitlements import narrowed
+from penstock.server.filters.evaluating import asked_by
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.channel import Channel
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+    from penstock.server.amqp.channel import Answer, Channel
     from penstock.server.amqp.session import Session
 
 
@@ -150,3 +162,185 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
             channel.answers.ready(answer)
 
     session.engine.gates.after_deliveries(channel.gate, delivered)
+
+
+def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
+    """basic.get."""
+    narrow = consuming(session, channel.queue_name(method.queue), None)
+    queue = channel.queue(method.queue)
+    getter = channel.getters.get((queue.id, method.no_ack))
+    now = session.engine.now()
+    if session.engine.broken is not None:
+        session.engine.forget_lost()
+    if getter is None:
+        getter = session.core.subscribe(
+            now,
+            queue,
+            tag="",
+            holder=channel,
+            client=f"{session.peer}/{channel.number}",
+            no_ack=method.no_ack,
+            filter=narrow,
+            passive=True,
+            on_overdue=channel.overdue,
+        )
+        channel.getters[(queue.id, method.no_ack)] = getter
+    stopped = session.engine.broken is not None and queue.settings.semantics == "at-most-once"
+    if stopped or not session.core.pull(now, getter, 1):
+        if stopped or not _is_looked_through(getter):
+            session.counters.get_empty += 1
+            channel.reply(m.BasicGetEmpty())
+        else:
+            answer = channel.answers.add(m.BasicGetEmpty())
+            session.engine.scans.after.append(partial(_look_again, session, channel, getter, answer))
+        return
+    _got(session, channel, getter, channel.answers.add(m.BasicGetEmpty()))
+
+
+def _is_looked_through(getter: Consumer) -> bool:
+    """Whether a filter, that of the user's right, has not seen all of the queue yet."""
+    return getter.targets is not None and getter.queue.filters_look
+
+
+def _look_again(session: Session, channel: Channel, getter: Consumer, answer: Answer) -> None:
+    """A part of the queue was looked through."""
+    if not channel.open:
+        return
+    if session.core.pull(session.engine.now(), getter, 1):
+        _got(session, channel, getter, answer)
+    elif _is_looked_through(getter):
+        session.engine.scans.after.append(partial(_look_again, session, channel, getter, answer))
+    else:
+        session.counters.get_empty += 1
+        channel.answers.ready(answer)
+    session.engine.arm()
+
+
+def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -> None:
+    """A message was granted: it answers, when it comes."""
+    channel.getting.setdefault(getter, deque()).append(answer)
+
+    def delivered() -> None:
+        """If it did not come by now, it was taken back on its way."""
+        if answer.method is not None:
+            channel.getting[getter].remove(answer)
+            session.counters.get_empty += 1
+            channel.answers.ready(answer)
+
+    session.engine.gates.after_deliveries(channel.gate, delivered)
+
+
+REPLACE = "x-replace"
+INFO = "x-info"
+
+
+def is_pattern(session: Session, name: str) -> bool:
+    """Whether the name of a queue to consume from means all that it matches."""
+    if session.core.find_queue(session.vhost, name) is not None:
+        return False
+    try:
+        return not TopicPattern(name).literal
+    except ValueError:
+        return False  # no queue has that name, and that is what the client hears
+
+
+# -- beginning
+
+
+def consume_from_several(
+    session: Session,
+    channel: Channel,
+    pattern: str,
+    tag: str,
+    method: m.BasicConsume,
+    *,
+    filter: str | None,
+    max_backlog: int | None,
+    priority: int,
+) -> None:
+    """basic.consume with a pattern of queues."""
+    if channel.shared is not None:
+        raise ProtocolError("a pattern of queues has a backlog of its own: not with a global prefetch", reply_code=540)
+    wish = Subscription(
+        session.vhost,
+        pattern,
+        tag=tag,
+        holder=channel,
+        by=session,
+        client=f"{session.peer}/{channel.number}",
+        no_ack=method.no_ack,
+        exclusive=method.exclusive,
+        filter=None if filter is None else compile_filter(filter),
+        max_backlog=max_backlog,
+        priority=priority,
+        paused=session.outgoing.blocked,
+        narrow=_narrow(session),
+    )
+    session.core.open(session.engine.now(), wish)
+    channel.subscriptions[tag] = wish
+    if flag(cast("Mapping[str, object]", method.arguments), INFO):
+        channel.informed.add(tag)
+    if not method.nowait:
+        if channel.answers:
+            channel.unannounced.update((consumer, []) for consumer in wish.consumers.values())
+        channel.reply(m.BasicConsumeOk(tag), then=partial(_announced, channel, wish))
+
+
+def _announced(channel: Channel, wish: Subscription) -> None:
+    for consumer in wish.all():
+        channel.announce(consumer)
+
+
+def _narrow(session: Session) -> Narrow | None:
+    rights = session.rights
+    if rights is None:
+        return None
+
+    def narrow(queue: Queue, filter: Filter | None) -> Filter | None:
+        return narrowed(None if filter is None else filter.text, rights.read_queue(queue.vhost, queue.name))
+
+    return narrow
+
+
+# -- replacing
+
+
+def replace(
+    session: Session,
+    channel: Channel,
+    name: str,
+    tag: str,
+    method: m.BasicConsume,
+    *,
+    filter: str | None,
+    max_backlog: int | None,
+) -> None:
+    """basic.consume with `x-replace: true`; the answer comes behind all that was granted before."""
+    wish = channel.subscriptions.get(tag)
+    consumer = channel.consumers.get(tag)
+    if wish is None and consumer is None:
+        raise PreconditionFailed(f"{REPLACE}: there is no consumer with the tag '{tag}' on this channel")
+    if wish is None:
+        assert consumer is not None
+        wish = Subscription.around(consumer, session, channel.filters.get(tag), _narrow(session))
+    if wish.no_ack != method.no_ack:
+        raise PreconditionFailed(f"{REPLACE}: the consumer '{tag}' has no_ack {wish.no_ack}, which stays")
+    if channel.shared is not None and name != wish.topic:
+        raise ProtocolError(f"{REPLACE} with another queue: not with a global prefetch", reply_code=540)
+    if session.rights is not None:
+        session.rights.take(session.vhost, name)
+    session.core.replace(
+        session.engine.now(),
+        wish,
+        filter=STAYS if filter is None else compile_filter(filter) if filter else None,
+        max_backlog=STAYS if max_backlog is None else max_backlog,
+        topic=name,
+    )
+    channel.consumers.pop(tag, None)
+    channel.subscriptions[tag] = wish
+    arguments = cast("Mapping[str, object]", method.arguments)
+    if INFO in arguments:
+        (channel.informed.add if flag(arguments, INFO) else channel.informed.discard)(tag)
+    if not method.nowait:
+        answer = channel.answers.add(m.BasicConsumeOk(tag))
+        session.engine.gates.after_deliveries(channel.gate, lambda: channel.answers.ready(answer))

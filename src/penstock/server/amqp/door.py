@@ -1,16 +1,17 @@
-"""The AMQP door: listens, gives each connection a session, checks logins, beats hearts, and coalesces confirms."""
+"""The AMQP door: listens, gives each connection a session, checks logins, vhosts and limits, and beats hearts."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Link, TlsLink
 from penstock.server.amqp.publishers import Publishers
-from penstock.server.opening.listening import bind
+from penstock.server.guard.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.frames import Limits
@@ -18,15 +19,54 @@ from penstock.wire.amqp.handshake import EXTERNAL, SPEAKS_TLS
 from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.admission import Admission
+    from penstock.server.amqp.connection import Connection
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
     from penstock.server.guard.listening import Entry, Listener
     from penstock.server.guard.strangers import Stranger
     from penstock.server.logins import Logins, Verdict
+    from penstock.server.tls.certificates import Peer
     from penstock.server.tls.keeping import Keeper
-    from penstock.server.tls.peer import Peer
+    from penstock.server.users import Users
+
+
+class Admission:
+    """Asked when a connection opens its vhost, and when it opens a channel."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    def to_vhost(self, session: Connection, vhost: str, others: Iterable[Connection]) -> str | None:
+        """Why the session may not open the vhost, None if it may or there is none.  Whoever has opened one counts.
+
+        Only who sees all vhosts, or may open any, is told that there is none.
+        """
+        user, accounts = session.user, self._users.accounts
+        if vhost not in accounts.vhosts and self._users.who(user).has(vhost, MONITORING):
+            return None
+        if not self._users.enters(user, vhost):
+            return f"access to vhost '{vhost}' refused for user '{user}'"
+        most = accounts.limits_of_vhosts().get(vhost, {}).get("max-connections", -1)
+        if most >= 0 and sum(one.vhost == vhost for one in _open(others)) >= most:
+            return f"access to vhost '{vhost}' refused for user '{user}': connection limit ({most}) is reached"
+        most = accounts.limits_of_users().get(user, {}).get("max-connections", -1)
+        if most >= 0 and sum(one.user == user for one in _open(others)) >= most:
+            return f"connection refused for user '{user}': user connection limit ({most}) is reached"
+        return None
+
+    def to_channel(self, session: Connection, others: Iterable[Connection]) -> str | None:
+        """Why the session may not have one more channel than it has now."""
+        most = self._users.accounts.limits_of_users().get(session.user, {}).get("max-channels", -1)
+        if most < 0 or sum(len(one.channels) for one in others if one.user == session.user) < most:
+            return None
+        return f"number of channels opened for user '{session.user}' has reached the user's limit ({most})"
+
+
+def _open(some: Iterable[Connection]) -> Iterator[Connection]:
+    """Those that have opened a vhost and are not on their way out."""
+    return (one for one in some if one.opened and not one.closing)
+
 
 OPEN_TIMEOUT_US = 30_000_000
 """Who has logged in has so long, from the connection on, to open a vhost."""

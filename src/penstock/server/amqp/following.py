@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
-from penstock.server.filters.asking import asked_by
+from penstock.server.filters.evaluating import asked_by
 from penstock.server.replaying.follower import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.rights import fields_of
-from penstock.server.replaying.topics import selection_of
-from penstock.server.sow.selecting import sent
+from penstock.server.replaying.topics import fields_of, selection_of
+from penstock.server.sow.record_events import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
 from penstock.wire.flight.bookmarks import format_bookmark

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from penstock.server.tls.peer import peer_of
-
 if TYPE_CHECKING:
     from penstock.server.guard.strangers import Stranger
-    from penstock.server.tls.peer import Peer
+    from penstock.server.tls.certificates import Peer
 
 SEND_MOST = 1 << 20
 """Bytes that wait for a peer beyond which nothing more is delivered to it."""
@@ -198,6 +196,8 @@ class TlsLink(AmqpLink):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: the handshake is over."""
+        from penstock.server.tls.certificates import peer_of  # for those who have TLS
+
         self._tls = peer_of(transport)
         below: Any = getattr(cast("Any", transport), "_ssl_protocol", None)
         self._below = getattr(below, "_transport", None)

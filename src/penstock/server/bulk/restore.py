@@ -27,8 +27,7 @@ from penstock.log.archive.manifest import read as read_archive
 from penstock.log.encode import Encoder
 from penstock.log.segment import FOLDER, NotASegment, read_header
 from penstock.server.bulk import RESTORE_PART as PART
-from penstock.server.bulk.backup import ARCHIVE
-from penstock.server.bulk.manifest import NAME, Kept, Manifest, blocks, closing, read
+from penstock.server.bulk.backup import ARCHIVE, NAME, Kept, Manifest, blocks, closing, read
 
 Progress = Callable[[int, int], object]
 

@@ -9,15 +9,18 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from penstock.log.upkeep.jobs import made_of, plain_order
 from penstock.server.bulk.process import on_log
 
 if TYPE_CHECKING:
+    from penstock.log.upkeep.rewrite import Made, Order
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.stages import Stages
+
 
 PAUSE_S = 0.05
 """Between two looks whether the archive rests."""
@@ -91,3 +94,18 @@ class Upkeep:
             if archive is not None:
                 self._handover.post(archive.resume)
             self._stages.thaw()
+
+
+class Compactor:
+    """What `server.compaction.Elsewhere` asks for.  The child leaves a whole new file beside the old, or nothing."""
+
+    def __init__(self, bulk: Bulk) -> None:
+        self._bulk = bulk
+
+    async def rewrite(self, order: Order) -> Made:
+        """Raises what the job raises, and Unavailable when the child died under it or could not be started."""
+        return made_of(await self._bulk.run("rewrite", **plain_order(order)))
+
+    async def index(self, first: int) -> int:
+        """The same."""
+        return cast("int", (await self._bulk.run("index", first=first))["size"])

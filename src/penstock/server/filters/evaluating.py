@@ -2,6 +2,8 @@
 
 A body of more than a mebibyte would hold the interpreter for as long as its JSON takes to parse, so the bulk child
 evaluates it; when there is none, or it fails, the thread does it after all, for the answer must not depend on that.
+
+What the filter of a command asks about who asks is answered before it is compiled (`asked_by`).
 """
 
 from __future__ import annotations
@@ -9,18 +11,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from penstock.core.queue.keys import key_of
 from penstock.core.queue.priority.ranks import rank_of
 from penstock.core.queue.shares.keys import key_text
 from penstock.errors import PenstockError
 from penstock.expr import Value, compile_value
+from penstock.expr.binding import bound
+from penstock.expr.context import Context
 from penstock.records.entries import Topic
 
 if TYPE_CHECKING:
     from penstock.core.asks import Made
     from penstock.ports import Disk
+
 
 logger = logging.getLogger("penstock.judging")
 
@@ -144,3 +149,14 @@ def make_there(
     )
     one = MAKERS[made](value)
     return {"made": one.encode(errors="surrogateescape") if isinstance(one, str) else one}
+
+
+@overload
+def asked_by(text: str, *, client: str, user: str, instance: str) -> str: ...
+@overload
+def asked_by(text: str | None, *, client: str, user: str, instance: str) -> str | None: ...
+def asked_by(text: str | None, *, client: str, user: str, instance: str) -> str | None:
+    """The text for one client.  ExpressionError for one that cannot be read."""
+    if not text:
+        return text
+    return bound(text, Context(client_name=client, user=user, instance_name=instance))

@@ -1,11 +1,10 @@
 """What is the same for every Flight call: who calls, how many run, and what an error looks like outside.
 
 Owns the places of streams, and the translation of errors into Flight statuses.  Knows no command.
-"""
 
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+The intake is an account of the budget for what Flight's threads hold of what clients sent, and the core has not taken
+yet.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +23,42 @@ from penstock.records.dataclass import dataclass
 from penstock.server.access import Who
 from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
-from penstock.server.flight.intake import Intake
 from penstock.server.flight.logins import Logins
 from penstock.server.shares import Shares
 from penstock.wire.flight.failures import encode_error
+
+SHARE = 4
+"""It may count for the budget's share of one in so many."""
+
+
+class Intake:
+    """Bytes.  Thread-safe."""
+
+    def __init__(self, budget: int) -> None:
+        """budget: bytes of `server.memory`."""
+        self.bytes = 0
+        self._most = budget // SHARE
+        self._lock = threading.Lock()
+
+    @property
+    def counted(self) -> int:
+        """What of it counts."""
+        return min(self.bytes, self._most)
+
+    def add(self, size: int) -> None:
+        """So many bytes more; a negative number gives them back."""
+        with self._lock:
+            self.bytes += size
+
+    @contextmanager
+    def holding(self, size: int) -> Generator[None]:
+        """So many bytes, for a while."""
+        self.add(size)
+        try:
+            yield
+        finally:
+            self.add(-size)
+
 
 logger = logging.getLogger("penstock.flight")
 

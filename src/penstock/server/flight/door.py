@@ -4,16 +4,12 @@ It checks who calls and how many streams run, parses the command, and hands over
 `contents`, `stages` and `actions`.  Flight threads never touch the core; the loop never waits for them.
 """
 
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
-
 from __future__ import annotations
 
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Container, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -36,15 +32,13 @@ from penstock.server.flight.actions.replays import ReplayActions
 from penstock.server.flight.actions.table import Actions
 from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.arriving import Arriving
-from penstock.server.flight.calls import Caller, Calls, Slot
+from penstock.server.flight.calls import Caller, Calls, Intake, Slot
 from penstock.server.flight.consuming.consume import Exchange
 from penstock.server.flight.entitled import Gatekeeper, shown
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
-from penstock.server.flight.intake import Intake
 from penstock.server.flight.logins import People
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.reading.infos import parted, queue_info, topic_info
 from penstock.server.flight.reading.reads import Reads
 from penstock.server.flight.reading.records import TopicActions
 from penstock.server.flight.sinks.copier import Copier
@@ -52,7 +46,7 @@ from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.server.flight.sinks.stages import Stages
 from penstock.server.flight.transacting import Transacting
 from penstock.server.sql.queries import Queries, SqlLimits
-from penstock.server.upkeep.holds import Holds
+from penstock.server.upkeep.retention import Holds
 from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
@@ -60,12 +54,21 @@ from penstock.wire.flight.commands import (
     Transact,
 )
 from penstock.wire.flight.received import Bounds
-from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
+from penstock.wire.flight.schemas import (
+    CONTENT_DEFAULT,
+    MESSAGES,
+    RECORDS,
+    RECORDS_DEFAULT,
+    REPLAY_DEFAULT,
+    select,
+)
+from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put
 
 if TYPE_CHECKING:
     from penstock.ports import Disk
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
+
 
 SWEEP_BEATS = 600
 """Stages are swept every so many beats of a second."""
@@ -338,3 +341,36 @@ def _command(descriptor: flight.FlightDescriptor) -> bytes:
     if len(descriptor.command) > 64 * NAME_LIMIT * 16:
         raise InvalidArgument(f"the command has {len(descriptor.command)} bytes")
     return descriptor.command
+
+
+def parted(declared: Container[tuple[str, str, str]], vhost: str, name: str) -> tuple[str, str]:
+    """Exchange and key of a topic as people write it, `K` or `E/K`; a declared one may have a slash in its key."""
+    exchange, slash, key = name.partition("/")
+    return ("", name) if not slash or (vhost, "", name) in declared else (exchange, key)
+
+
+def topic_info(told: Mapping[str, object], vhost: str, exchange: str, name: str) -> flight.FlightInfo:
+    """What the action `topic` told, as a flight: a topic's messages, or the rows of a view."""
+    if told["kind"] == "topic":
+        schema, ticket = select(MESSAGES, REPLAY_DEFAULT), command("replay", topic=name, exchange=exchange, vhost=vhost)
+    else:
+        schema, ticket = select(RECORDS, RECORDS_DEFAULT), command("sow", topic=name, vhost=vhost)
+    if isinstance(ddl := told.get("schema"), str):
+        schema = schema.with_metadata({"penstock.schema": ddl})
+    path = flight.FlightDescriptor.for_path(vhost, "topic", f"{exchange}/{name}" if exchange else name)
+    return flight.FlightInfo(schema, path, [flight.FlightEndpoint(flight.Ticket(ticket), [])], -1, -1)
+
+
+def queue_info(counts: dict[str, object]) -> flight.FlightInfo:
+    """A queue as a flight: its ready messages."""
+    name, vhost = str(counts["queue"]), str(counts["vhost"])
+    ticket = flight.Ticket(command("queue", name=name, vhost=vhost))
+    descriptor = flight.FlightDescriptor.for_path(vhost, "queue", name)
+    ready = counts["ready"]
+    return flight.FlightInfo(
+        select(MESSAGES, CONTENT_DEFAULT),
+        descriptor,
+        [flight.FlightEndpoint(ticket, [])],
+        ready if isinstance(ready, int) else -1,
+        -1,
+    )

@@ -21,8 +21,7 @@ from penstock.records.entries import Topic
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
 from penstock.server.access import Who, judge, open_vhost, owns
 from penstock.server.entitlements import Rights, asks_shown, narrowed_text, refused, told
-from penstock.server.filters.asking import asked_by
-from penstock.server.filters.evaluating import breathe
+from penstock.server.filters.evaluating import asked_by, breathe
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
     Consume,

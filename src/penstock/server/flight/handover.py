@@ -21,6 +21,7 @@ from penstock.errors import LogBroken, PenstockError, Unavailable
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
+
 T = TypeVar("T")
 
 POLL_S = 0.05
@@ -196,3 +197,24 @@ class Handover:
         failed, self._open = self._open, set()
         for answer in failed:
             answer.fail(error)
+
+
+class Bell:
+    """Any thread rings, one thread waits."""
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()  # held until it rings
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """There is something to do."""
+        try:
+            self._silent.release()
+        except RuntimeError:
+            pass  # it has rung already and nobody has come yet
+
+    def wait(self, seconds: float) -> bool:
+        """Until it rings; False when it did not within so many seconds."""
+        return self._silent.acquire(timeout=seconds)

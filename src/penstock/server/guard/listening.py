@@ -7,22 +7,33 @@ While a door has as many strangers as it may nobody is accepted: who comes waits
 the process has no descriptors left: silent strangers of all doors have less patience then.  Each handshake is a task
 of its own, so one that is slow stops no other; the identity is asked for at each, so that a renewed one holds from the
 next client on.  For the loop's thread.
+
+It also makes the guards as the settings and the process's limit of descriptors ask for them, and binds sockets that
+listen before their door is ready: the kernel takes connections, and what clients send waits there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from penstock.server.guard.strangers import Guard, Guards, Stranger
+from penstock.server.guard.strangers import Complaints, Guard, Guards, Stranger, Terms
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.config.settings import Settings
     from penstock.server.tls.files import Identity
+
 
 AT_ONCE = 32
 """Connections accepted in one turn of the loop."""
@@ -195,8 +206,94 @@ class Listener:
                 stranger.gone()
 
     def _refuse(self, stranger: Stranger, error: OSError | EOFError) -> None:
-        from penstock.server.tls.handshakes import why
+        from penstock.server.guard.listening import why
 
         self.refused += 1
         if (reason := why(error)) is not None:
             stranger.tell(reason)
+
+
+REASONS = {
+    "WRONG_VERSION_NUMBER": "it does not speak TLS, and this port speaks nothing else",
+    "HTTP_REQUEST": "it speaks HTTP without TLS; this port wants https",
+    "HTTPS_PROXY_REQUEST": "it asks for a proxy; this port is none",
+    "UNSUPPORTED_PROTOCOL": "its TLS is older than tls.min_version",
+    "NO_SHARED_CIPHER": "it has no cipher in common with this server",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate, which tls.fail_if_no_peer_cert wants",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not know the CA of this server's certificate",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "it wants another version of TLS",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "to it this server's certificate has ended",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this server's certificate",
+}
+"""OpenSSL's words in ours; others are told as they are."""
+
+
+def why(error: OSError | EOFError) -> str | None:
+    """The reason; None for who left before he said anything: a probe of the port."""
+    if isinstance(error, ConnectionResetError | BrokenPipeError | EOFError):
+        return None
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return REASONS.get(error.reason, error.reason.lower().replace("_", " "))
+    return str(error)
+
+
+BACKLOG = 512
+"""Connections that may wait for `accept`; the system may allow fewer (`net.core.somaxconn`)."""
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """A listening socket for each address of the host; OSError when one of them is taken or not ours."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets = list[socket.socket]()
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            if os.name == "posix":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+OWN = 64
+"""Descriptors that a server with open doors and a few segments needs for itself, beside those kept for the log."""
+
+LEAST = 8
+"""Strangers of a door, however few descriptors there are."""
+
+
+def entry_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> Entry:
+    """How the doors of a server take their clients.
+
+    Strangers of all doors together get half of the descriptors at most: the others are for those who have logged in.
+    """
+    section = settings.before_login
+    share = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN) // 2 // max(1, len(settings.listen.doors()))
+    sockets = min(section.sockets, max(LEAST, share))
+    terms = Terms(section.time / 1e6, sockets, min(section.per_address, max(LEAST // 2, sockets // 2)))
+    return _entry(terms, loop)
+
+
+def connections_most() -> int:
+    """Connections with a login that there are descriptors for, where no stranger has any."""
+    return max(LEAST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN)
+
+
+def patient(loop: asyncio.AbstractEventLoop) -> Entry:
+    """The same for a broker in a test's own process: nobody is sent away for being slow."""
+    return _entry(replace(Terms(), time_s=inf), loop)
+
+
+def _entry(terms: Terms, loop: asyncio.AbstractEventLoop) -> Entry:
+    return Entry(Guards(terms, Complaints(loop.time, loop.call_later), loop.time, loop.call_later), loop.time)

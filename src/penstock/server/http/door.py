@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from penstock.errors import Unavailable
+from penstock.server.guard.listening import bind
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.link import HttpLink
 from penstock.server.http.rows import rows_of
-from penstock.server.opening.listening import bind
 from penstock.wire.http.app import KEPT_S, create_app
 
 if TYPE_CHECKING:

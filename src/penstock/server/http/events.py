@@ -16,7 +16,7 @@ from penstock.wire.http.events import Told, Wanted
 if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
     from penstock.server.events.census import Row
-    from penstock.server.events.feed import Feed, Happened
+    from penstock.server.events.notices import Feed, Happened
     from penstock.server.http.facts import Facts
     from penstock.server.services import Server
 

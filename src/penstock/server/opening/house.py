@@ -2,10 +2,13 @@
 
 Recovery order: fold what the log says, give the core its boot record, copy what was decided and is not copied, and only
 then let anybody in.
+
+Where the disk is full, room for the records of a start, and of the purge that may follow it, is made or waited for.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +32,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.records.recovery import parse_recovery_point
 from penstock.server.recovering import lsn_at, time_of
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -253,3 +257,53 @@ def try_settings(settings: Settings) -> bool:
     core.boot(now, clean=True, next_lsn=1)
     apply_settings(core, settings, lambda: now)
     return known is not None or not bookmarks
+
+
+logger = logging.getLogger("penstock.server")
+
+ROOM = 1 << 20
+"""Bytes that a start asks for: its own records take a few kilobytes, acks and a base what is left."""
+
+DERIVED = ("paged", "checkpoints", "index")
+"""Folders of the data folder that only save time; the last ones cost the next start some."""
+
+WAIT_S = 0.5
+
+Pause = Callable[[float], object]
+
+
+def make_room(log: Log, pause: Pause, watch: Watch = nobody, wanted: int = ROOM) -> None:
+    """Return when the log can write so many bytes.  Before it is mended or appended to; any thread.
+
+    `watch` is told of each look and may raise to end the waiting.  OSError for a disk that does not work.
+    """
+    wanted = min(wanted, log.settings.low_space)  # 0: the disk is not asked
+    if log.room_left >= wanted:
+        return
+    freed = _drop_derived(log.disk)
+    if freed:
+        logger.warning("the disk is full: %d files that can be made again were removed to start at all", freed)
+    told = False
+    while (left := log.room_left) < wanted:
+        if not told:
+            logger.warning(
+                "the disk of the data folder has %s left; the start goes on when there is %s: free some space there",
+                format_size(left), format_size(wanted),
+            )  # fmt: skip
+            told = True
+        watch("room", 0, 1)
+        pause(WAIT_S)
+    if told:
+        watch("room", 1, 1)
+
+
+def _drop_derived(disk: Disk) -> int:
+    """Remove the files of these folders; how many."""
+    count = 0
+    for folder in DERIVED:
+        for name in disk.list(folder):
+            disk.remove(f"{folder}/{name}")
+            count += 1
+        if count:
+            disk.sync_folder()
+    return count

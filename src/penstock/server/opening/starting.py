@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.config.tls import DOORS
 from penstock.errors import SettingsError
-from penstock.server.opening.listening import bind
+from penstock.server.guard.listening import bind
 from penstock.version import __version__
 
 if TYPE_CHECKING:

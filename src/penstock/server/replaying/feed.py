@@ -17,8 +17,7 @@ from penstock.records.bodies import listed, size_of
 from penstock.records.entries import Publishes
 from penstock.server.filters.evaluating import Ask
 from penstock.server.replaying.page import Page, pages_of
-from penstock.server.replaying.rights import Sieve
-from penstock.server.replaying.topics import Selection, rows_of
+from penstock.server.replaying.topics import Selection, Sieve, rows_of
 
 if TYPE_CHECKING:
     from penstock.memory.budget import Account

@@ -19,16 +19,14 @@ from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.server.replaying.feed import Feed
-from penstock.server.replaying.follower import Asked, Follower, Receiver
-from penstock.server.replaying.pace import Rate, parse_rate
-from penstock.server.replaying.rights import Sieve, sieve_of
-from penstock.server.replaying.topics import Selection
-from penstock.server.upkeep.holds import HOLD_US
+from penstock.server.replaying.follower import Asked, Follower, Rate, Receiver, parse_rate
+from penstock.server.replaying.topics import Selection, Sieve, sieve_of
+from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 
 if TYPE_CHECKING:
     from penstock.server.filters.evaluating import Ask
-    from penstock.server.replaying.reading import Found
+    from penstock.server.replaying.page import Found
     from penstock.server.runtime import Off, Runtime
 
 T = TypeVar("T")
@@ -257,7 +255,7 @@ class Replays:
 
     def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
         """The next page of the log, off the loop."""
-        from penstock.server.replaying.reading import look
+        from penstock.server.replaying.page import look
 
         runtime = self._runtime
 

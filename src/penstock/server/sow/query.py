@@ -2,10 +2,10 @@
 
 The loop gives references to the index; rows are read from the log in the caller's thread or in the bulk child.  Two
 passes where an order is asked for: the first keeps values and places, the second reads what is shown.
-"""
 
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+The records of one moment for a subscriber come as events, portion after portion; a `sow_delete` says by a filter, by
+keys, or by the data of a message which records it means.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.sow.holding import Sow
+from penstock.core.sow.index import Snapshot
+from penstock.core.sow.keys import parse_number
 from penstock.core.sow.ordering import Ordered, Term, parse_order
 from penstock.errors import InvalidArgument
-from penstock.history.history import Batches
+from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
-from penstock.server.sow.page_work import given_key
+from penstock.server.sow.record_events import Event, given_key
 
 if TYPE_CHECKING:
+    from penstock.core.sow.holding import Sow
     from penstock.core.sow.index import Ints, Numbers
+    from penstock.core.sow.ordering import Term
+    from penstock.core.sow.paging import Window
     from penstock.history.history import History
+
 
 SHOWN_AT_ONCE = 1000
 """Rows of an ordered answer that are read together."""
@@ -170,3 +177,116 @@ def keys_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints, *, given: bool)
     own = cast("Ints", batch.column("lsn").to_numpy())
     found = numbers[order][np.searchsorted(lsns[order], own)]
     return [str(number) for number in found.tolist()]
+
+
+def portions(
+    taken: object,
+    sow: Sow,
+    filter: str | None,
+    terms: Sequence[Term],
+    window: Window | None,
+    log: Past,
+    gone: Callable[[], bool],
+    size: int,
+) -> Iterator[list[Event]]:
+    """Records that match, or those on the page, which is filled then; in the order that `terms` say."""
+    assert isinstance(taken, Snapshot)
+    numbers, lsns = taken.arrays()
+    history = History(log, gone)
+    order = tuple(f"{term.value.text} {'DESC' if term.descending else 'ASC'}" for term in terms)
+    if window is None:
+        rows = run(Query(filter, order, batch_size=size), numbers, lsns, history, sow.vhost, Counts())
+    else:
+        rows = _of_page(window, filter, terms, numbers, lsns, history, sow.vhost)
+    by_lsn = np.argsort(lsns)
+    for batch in rows:
+        own = cast("Ints", batch.column("lsn").to_numpy())
+        found = numbers[by_lsn][np.searchsorted(lsns[by_lsn], own)].tolist()
+        yield list(_events(batch, found, sow))
+
+
+def _of_page(
+    window: Window,
+    filter: str | None,
+    terms: Sequence[Term],
+    numbers: Numbers,
+    lsns: Ints,
+    history: History,
+    vhost: str,
+) -> Batches:
+    """All that match are given their place; the rows of the page."""
+    by_lsn = np.argsort(lsns)
+    rows: list[tuple[int, int, Sequence[object]]] = []
+    for batch in run(Query(filter), numbers, lsns, history, vhost, Counts()):
+        own = cast("Ints", batch.column("lsn").to_numpy())
+        found = numbers[by_lsn][np.searchsorted(lsns[by_lsn], own)].tolist()
+        columns = values_of(terms, batch, vhost)
+        rows += zip(found, own.tolist(), zip(*columns, strict=True) if columns else [()] * len(found), strict=True)
+    for lsn in window.fill(rows):  # type: ignore[arg-type]  # values of expressions
+        yield from history.rows_at([lsn])
+
+
+def _events(batch: pa.RecordBatch, numbers: Sequence[int], sow: Sow) -> Iterator[Event]:
+    topic = Topic(sow.vhost, sow.exchange, sow.name)
+    columns = (
+        batch.column("lsn").to_pylist(),
+        batch.column("time").cast(pa.int64()).to_pylist(),
+        batch.column("properties").to_pylist(),
+        batch.column("body").to_pylist(),
+    )
+    rows = cast("Iterator[tuple[int, int, int, bytes, bytes]]", zip(numbers, *columns, strict=True))
+    for number, lsn, time, properties, body in rows:
+        key = given_key(properties) or "" if sow.rule.given else str(number)
+        yield Event("sow", number, key, topic, lsn, time, properties, body)
+
+
+KEYS_MOST = 100_000
+"""Keys of one command."""
+
+STEP = 8192
+"""Records that are removed in one step; then others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What is to go."""
+
+    filter: str | None = None
+    keys: tuple[str, ...] | None = None
+    data: bytes | None = None  # a message whose key it is
+
+    def __post_init__(self) -> None:
+        if (self.filter is not None) + (self.keys is not None) + (self.data is not None) != 1:
+            raise InvalidArgument("sow_delete takes a filter, keys, or the data of a message, and one of them")
+        if self.keys is not None and len(self.keys) > KEYS_MOST:
+            raise InvalidArgument(f"sow_delete names {len(self.keys)} keys, {KEYS_MOST} are allowed")
+
+
+def numbers_of(sow: Sow, removal: Removal) -> list[int]:
+    """The keys that are named or given with data.  Raises InvalidArgument for what is no key of this topic."""
+    if removal.data is not None:
+        if sow.rule.given:
+            raise InvalidArgument(f"topic '{sow.name}' has its keys from its publishers: name the keys, not data")
+        return [_number(sow, sow.rule.of_body(removal.data))]
+    return [number_of_key(sow, key) for key in removal.keys or ()]
+
+
+def number_of_key(sow: Sow, key: str) -> int:
+    """The number of a key as people see it.  Raises InvalidArgument."""
+    if sow.rule.given:
+        return _number(sow, sow.rule.of_text(key))
+    number = parse_number(key)
+    if number is None:
+        raise InvalidArgument(f"{key[:60]!r} is no key of topic '{sow.name}': its keys are unsigned 64-bit decimals")
+    return number
+
+
+def _number(sow: Sow, found: int | str) -> int:
+    if isinstance(found, str):
+        raise InvalidArgument(f"topic '{sow.name}': {found}")
+    return found
+
+
+def steps(numbers: Sequence[int], lsns: Sequence[int]) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """Keys and their records in portions."""
+    return [(numbers[at : at + STEP], lsns[at : at + STEP]) for at in range(0, len(numbers), STEP)]

@@ -11,8 +11,7 @@ from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.server.replaying.follower import Asked
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.topics import selection_of
-from penstock.server.sow.page_work import published
-from penstock.server.sow.wish import Taker, Wish
+from penstock.server.sow.record_events import Taker, Wish, published
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

@@ -19,12 +19,10 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.server.sql.allowed import Allowed
-from penstock.server.sql.bodies import AS_READ, with_readings
-from penstock.server.sql.fields import LARGE, SIGNED, UNSIGNED, Fields, Shape
+from penstock.server.sql.fields import AS_READ, LARGE, SIGNED, UNSIGNED, Fields, Shape, with_readings
 from penstock.server.sql.kept import Aside, Kept
 from penstock.server.sql.result import PIECE_BYTES, pieces, quoted, selection
-from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Statement, Use, examine
+from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Allowed, Statement, Use, examine
 from penstock.units import format_size
 
 RESULT_ROWS = 10_000

@@ -9,6 +9,9 @@ It may go when moreover every message in it has left every queue of its route, a
 for it again. Segments go from the front, so that what remains is one piece; where something in them is still needed,
 `server.compaction` leaves the rest out of them. The state as of the first kept LSN is folded from the old base and the
 segments that go, in a thread, and written as a base; `log.retire` deletes nothing before that base is durable.
+
+A batch read plans first and reads later, perhaps part by part, so it holds the log from an LSN on by name, and asks
+again with each part (`Holds`); holds die with the process.
 """
 
 from __future__ import annotations
@@ -26,7 +29,11 @@ from penstock.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Retention
+    from penstock.ports import Clock
+    from penstock.server.access import Who
     from penstock.server.runtime import Runtime
+    from penstock.server.shares import Share
+
 
 SHARE = 0.5
 """The default since `DEFAULTS` 1: the log leaves at least as much free as it takes.  Before, everything was kept."""
@@ -190,3 +197,46 @@ class Retirement:
                 known = batch.column(0).cast(pa.int64())[-1].as_py()
             self._ages[segment.last] = known
         return known
+
+
+HOLD_US = 600_000_000
+
+_Name = tuple[str, str]
+"""The user, and what he calls the read."""
+
+
+class Holds:
+    """All holds of one server.  Belongs to the loop's thread."""
+
+    def __init__(self, clock: Clock, share: Share) -> None:
+        """share: how many a user may have."""
+        self._clock = clock
+        self._share = share
+        self._by_name = dict[_Name, tuple[int, int]]()  # (LSN, mono microseconds when it ends)
+
+    def put(self, who: Who, read: str, lsn: int) -> bool:
+        """Hold everything from `lsn` on; of several LSNs under one user's name for it the lowest counts.
+
+        Whether there was a hold of this name, that is, nothing has gone since.  Unavailable: there are too many.
+        """
+        name = who.user, read
+        before = self._living().get(name)
+        if before is None:
+            self._share.take(who)
+        self._by_name[name] = (lsn if before is None else min(lsn, before[0]), self._clock.mono() + HOLD_US)
+        return before is not None and before[0] <= lsn
+
+    def drop(self, user: str, read: str) -> None:
+        """The read is over."""
+        if self._by_name.pop((user, read), None) is not None:
+            self._share.give(user)
+
+    def floor(self) -> int | None:
+        """The lowest LSN held; None: no hold."""
+        return min((lsn for lsn, _ in self._living().values()), default=None)
+
+    def _living(self) -> dict[_Name, tuple[int, int]]:
+        now = self._clock.mono()
+        for name in [name for name, (_, until) in self._by_name.items() if until <= now]:
+            self.drop(*name)
+        return self._by_name

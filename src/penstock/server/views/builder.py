@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.places import State
     from penstock.core.queue.view import Queue
     from penstock.server.runtime import Runtime
-    from penstock.server.views.live import Live
+    from penstock.server.views.shown import Live
     from penstock.server.views.worker import Worker
 
 STATES: Mapping[State, int] = {

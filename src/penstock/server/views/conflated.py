@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from penstock.core.views.feed import DEFAULT_US
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
-from penstock.server.sow.live import RecordWatch
-from penstock.server.sow.wish import Wish
+from penstock.server.sow.record_events import Wish
+from penstock.server.sow.record_watch import RecordWatch
 from penstock.server.views.shown import Told
 from penstock.server.views.watching import Conflated, RowWatch
 
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
-    from penstock.server.sow.page_work import Event
+    from penstock.server.sow.record_events import Event
     from penstock.server.views.shown import Alarms, Shown
     from penstock.server.views.watching import Watch
 

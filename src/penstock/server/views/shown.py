@@ -5,10 +5,19 @@ What is told in its own time, conflated rows for instance, has an alarm.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from penstock.core.views.view import Changed, View, body_of
+from penstock.expr.gathering.rows import key_text
+
 if TYPE_CHECKING:
+    from penstock.core.views.feed import Moved, Noted
+    from penstock.core.views.joins import Join
+    from penstock.core.views.view import Side
+    from penstock.expr.gathering.definition import Definition
+    from penstock.expr.gathering.rows import GroupKey
     from penstock.server.runtime import Runtime
 
 
@@ -91,3 +100,100 @@ class Alarms:
         now = self.clock.mono()
         for one in list(self._alarms):
             one.tick(now)
+
+
+class Live:
+    """One view, or one side of a joined view.  Its fields belong to `worker` and `builder`."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        current: Callable[[Live, Callable[[], None]], None],
+        side: Side | None = None,
+        over: Live | None = None,
+    ) -> None:
+        """current: calls back once the view has all that was decided.  over: the joined view that this is a side of."""
+        self.definition = definition
+        self.view = View(definition)
+        self.into: View | Side = self.view if side is None else side  # where what happens in the source goes
+        self.over = over
+        self.join: Join | None = None
+        self.sides: list[Live] = []
+        self.above: Live | None = None  # the view that it gathers, if it is one
+        self.below: list[Live] = []  # views that gather this one
+        self.source = 0  # id of the queue or topic that it gathers; 0: none so far
+        self.since = 0  # what the log says up to this LSN is in it from the start
+        self.building = False  # it goes through what its source held: what happens meanwhile waits
+        self.later: deque[Moved | Noted] = deque()
+        self.waiting: list[Callable[[], None]] = []  # who waits for it to be built
+        self.told: list[Callable[[Sequence[Told]], None]] = []  # who follows
+        self.ids: dict[GroupKey, int] = {}  # of rows of the view that it gathers
+        self.next_id = 1
+        self.floor: int | None = None  # the lowest LSN that it may still read
+        self.round = 0  # how often it began anew
+        self.closed = False
+        self._current = current
+
+    @property
+    def name(self) -> str:
+        """As people ask for it."""
+        return self.definition.name
+
+    @property
+    def vhost(self) -> str:
+        """See `Shown`."""
+        return self.definition.vhost
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self.view.rows)
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """See `Shown`."""
+        return [side.definition.source for side in self.sides] or [self.definition.source]
+
+    @property
+    def rebuilds(self) -> int:
+        """How often it began anew, each side of a join by itself."""
+        return sum(one.round for one in (self, *self.sides))
+
+    def rows(self) -> dict[str, bytes]:
+        """See `Shown`."""
+        return self.held()()
+
+    def held(self) -> Callable[[], dict[str, bytes]]:
+        """The rows as they are now, to be written out in any thread."""
+        view, rows = self.view, list(self.view.rows.items())
+        return lambda: {key_text(key): body_of(view, row) for key, row in rows}
+
+    def when_current(self, then: Callable[[], None]) -> None:
+        """See `Shown`."""
+        self._current(self, then)
+
+    def unready(self) -> Live | None:
+        """What is not built yet of all that it rests on; None when all is."""
+        for one in (self, *self.sides):
+            if one.building:
+                return one
+            found = one.above.unready() if one.above is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def tell(self, changes: Sequence[Changed]) -> None:
+        """Tell those who follow."""
+        if self.told:
+            told = [self._told(change) for change in changes]
+            for tell in list(self.told):
+                tell(told)
+
+    def _told(self, change: Changed) -> Told:
+        old, new = change.old, change.new
+        return Told(
+            key_text(change.key),
+            None if new is None else body_of(self.view, new),
+            None if old is None else body_of(self.view, old),
+            "deleted" if new is None else "",
+        )

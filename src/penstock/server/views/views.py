@@ -15,12 +15,11 @@ from penstock.core.views.joins import Join
 from penstock.core.views.view import Changed, Side
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr.gathering.definition import Definition
-from penstock.server.sow.live import RecordWatch
+from penstock.server.sow.record_watch import RecordWatch
 from penstock.server.views.builder import Builder
 from penstock.server.views.conflated import ConflatedTopic
-from penstock.server.views.live import Live
 from penstock.server.views.rowfeed import RowFeed
-from penstock.server.views.shown import Alarms
+from penstock.server.views.shown import Alarms, Live
 from penstock.server.views.watching import RowWatch, watched
 from penstock.server.views.worker import Worker
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.server.filters.judging import Judges
     from penstock.server.replaying.replays import Replays
     from penstock.server.runtime import Off, Runtime
-    from penstock.server.sow.wish import Taker, Wish
+    from penstock.server.sow.record_events import Taker, Wish
     from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.watching import Watch
 

@@ -17,15 +17,15 @@ from penstock.expr import compile_filter, compile_value
 from penstock.expr.filter import Filter, Value
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
-from penstock.server.sow.page_work import Event, Kind
-from penstock.server.views.query import places
+from penstock.server.sow.record_events import Event, Kind
+from penstock.server.views.querying import places
 from penstock.units import format_duration, to_micros
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from penstock.ports import Clock
-    from penstock.server.sow.wish import Taker, Wish
+    from penstock.server.sow.record_events import Taker, Wish
     from penstock.server.views.shown import Alarms, Shown, Told
 
 

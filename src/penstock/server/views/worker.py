@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.records.entries import Entry, Publishes, Rows
     from penstock.server.runtime import Off, Runtime
-    from penstock.server.views.live import Live
+    from penstock.server.views.shown import Live
 
 PORTION = 1000
 """Messages that are read and brought to the groups in one step: two to four milliseconds."""

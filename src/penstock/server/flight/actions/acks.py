@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgument, LogBroken
 from penstock.expr import compile_filter
 from penstock.records.rights import uses
 from penstock.server.entitlements import narrowed
-from penstock.server.filters.asking import asked_by
+from penstock.server.filters.evaluating import asked_by
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from penstock.records.rights import LOGIN
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
-from penstock.server.upkeep.holds import HOLD_US
+from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.fields import Fields
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
-    from penstock.server.upkeep.holds import Holds
+    from penstock.server.upkeep.retention import Holds
 
 
 class HoldAction:

@@ -15,7 +15,7 @@ from penstock.history.history import names_wanted
 from penstock.history.view import listing
 from penstock.log.spans import Span, cuts
 from penstock.records.rights import ADMINISTERS, USES, Right
-from penstock.server.filters.asking import asked_by
+from penstock.server.filters.evaluating import asked_by
 from penstock.server.flight.actions.action import Action, Body, Reply, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.fields import LSN_MAX, Fields

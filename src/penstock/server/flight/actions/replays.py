@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.records.rights import LOGIN
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
-from penstock.server.replaying.pace import parse_rate
+from penstock.server.replaying.follower import parse_rate
 from penstock.wire.fields import Fields
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.records.rights import LOGIN, USES
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entitled import Gatekeeper
-from penstock.server.streams.siblings import SOON_S, Siblings
+from penstock.server.streams.planning import SOON_S, Siblings
 from penstock.wire.fields import Fields
 from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.tickets import TEXT_LIMIT

@@ -29,10 +29,9 @@ from penstock.expr import Filter, compile_filter
 from penstock.memory import Piece
 from penstock.records.chunks import as_chunk
 from penstock.server.entitlements import narrowed
-from penstock.server.filters.asking import asked_by
+from penstock.server.filters.evaluating import asked_by
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.consuming.deliveries import Delivery
-from penstock.server.flight.consuming.downstream import Downstream
+from penstock.server.flight.consuming.downstream import Delivery, Downstream
 from penstock.server.flight.consuming.settles import (
     EXTEND,
     UNSEEN,

@@ -35,11 +35,9 @@ from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import Abandoned
 from penstock.server.flight.reading.outlet import POLL_S, Outlet, Piece
-from penstock.server.replaying.follower import Asked
-from penstock.server.replaying.pace import Rate, parse_rate
-from penstock.server.replaying.rights import fields_of, sieve_of
-from penstock.server.replaying.topics import Selection, selection_of
-from penstock.server.sow.selecting import selected
+from penstock.server.replaying.follower import Asked, Rate, parse_rate
+from penstock.server.replaying.topics import Selection, fields_of, selection_of, sieve_of
+from penstock.server.sow.record_events import selected
 from penstock.server.streams.planning import recent
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.commands import Get, Replay

@@ -19,8 +19,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.records.entries import Topic
 from penstock.records.schema import TIMESTAMP
-from penstock.server.flight.bell import Bell
-from penstock.server.flight.handover import Abandoned
+from penstock.server.flight.handover import Abandoned, Bell
 from penstock.server.replaying.page import Page
 from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, text_column
 

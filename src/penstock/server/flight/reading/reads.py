@@ -3,9 +3,6 @@
 Large reads come from the bulk child (`server.bulk.relay`), small ones from this process; both give the same rows.
 """
 
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -15,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from penstock.core.sow.select import narrowed_select, parse_select
+from penstock.core.streams.poison import Link
 from penstock.errors import InvalidArgument
 from penstock.history.history import Batches, History
 from penstock.server.flight.calls import Caller, Guarded, Slot
-from penstock.server.flight.reading.batches import read_batch
 from penstock.server.flight.reading.contents import content, planned, snapshot
 from penstock.server.flight.reading.following import Following
 from penstock.server.flight.reading.outlet import Piece
@@ -26,15 +23,24 @@ from penstock.server.flight.reading.records import hold, records, with_stats
 from penstock.server.flight.reading.viewing import Viewing
 from penstock.server.flight.reading.watching import Watching
 from penstock.server.sow.query import Counts
-from penstock.server.sow.selecting import selected
+from penstock.server.sow.record_events import selected
 from penstock.wire.flight.commands import Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
 from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, select
 
 if TYPE_CHECKING:
+    from penstock.core.streams.streams import Streams
+    from penstock.records.chunks import Chunk
     from penstock.server.bulk.relay import Relay
     from penstock.server.flight.entitled import Gatekeeper
     from penstock.server.flight.handover import Handover
     from penstock.server.sql.queries import Queries
+    from penstock.wire.flight.commands import Plan
+
+
+def read_batch(streams: Streams, command: Plan) -> tuple[Chunk, ...]:
+    """Positions of a planned batch; on the loop.  Errors as `Streams.read`."""
+    link = None if command.query is None else Link(command.batch, command.query, command.query_batch)
+    return streams.poison.read(command.stream, command.batch, command.revision, link, command.epoch)
 
 
 class Reads:

@@ -25,15 +25,13 @@ from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import SEES, TENDS, USES, sees
 from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
-from penstock.server.filters.asking import asked_by
-from penstock.server.flight.actions.action import Action, Table
-from penstock.server.flight.actions.streams import Reply
+from penstock.server.filters.evaluating import asked_by
+from penstock.server.flight.actions.action import Action, Reply, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entitled import Gatekeeper, sow_of_queue
 from penstock.server.flight.reading.contents import lsns_of
 from penstock.server.flight.reading.outlet import Piece
-from penstock.server.sow.query import Counts, Query, keys_of, run
-from penstock.server.sow.removing import Removal, numbers_of, steps
+from penstock.server.sow.query import Counts, Query, Removal, keys_of, numbers_of, run, steps
 from penstock.units import format_duration
 from penstock.wire.fields import Fields
 from penstock.wire.flight.codec import constant, present, text_column
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
     from penstock.server.views.conflated import ConflatedTopic
-    from penstock.server.views.live import Live
+    from penstock.server.views.shown import Live
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,7 @@ from penstock.expr.gathering.rows import key_text
 from penstock.history.history import Batches, History
 from penstock.server.filters.evaluating import breathe
 from penstock.server.sow.query import Counts
-from penstock.server.views.adhoc import adhoc_view, gather, gather_bodies
-from penstock.server.views.asking import positions
-from penstock.server.views.query import chosen, places
+from penstock.server.views.querying import adhoc_view, chosen, gather, gather_bodies, places, positions
 from penstock.wire.flight.commands import Sow
 from penstock.wire.flight.schemas import RECORDS, RECORDS_DEFAULT, select
 from penstock.wire.flight.tickets import command
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Answer, Handover
     from penstock.server.views.conflated import ConflatedTopic
-    from penstock.server.views.live import Live
+    from penstock.server.views.shown import Live
 
 
 class Viewing:

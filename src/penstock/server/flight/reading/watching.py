@@ -26,15 +26,12 @@ from penstock.core.sow.ordering import order_of
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.schema import TIMESTAMP
-from penstock.server.flight.bell import Bell
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.handover import Abandoned
+from penstock.server.flight.handover import Abandoned, Bell
 from penstock.server.flight.reading.outlet import BATCH_ROWS, BEAT_S, POLL_S, QUEUED_MOST, Piece
-from penstock.server.sow.live import RecordWatch
-from penstock.server.sow.page_work import Event
-from penstock.server.sow.selecting import selected
+from penstock.server.sow.record_events import Event, Wish, selected
+from penstock.server.sow.record_watch import RecordWatch
 from penstock.server.sow.unkeyed import Unkeyed
-from penstock.server.sow.wish import Wish
 from penstock.server.views.watching import Watch, interval_of, watched
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import Subscribe

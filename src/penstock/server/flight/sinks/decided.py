@@ -4,16 +4,24 @@ A commit over `GroupLimits.group_bytes` is a `DECIDED` record; its rows follow i
 with a record of how far it brings the batch.  So wherever a crash comes, the log knows the first row that is missing,
 and the next start copies from there before any door opens.  Nothing that is decided is refused: rows whose exchange is
 gone by then are left out, as rows that nobody wants are.
+
+Where stages have an order their sorted rows are merged: equal orders keep the place of their stage and of the row in
+it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING, Self, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.core.state.decided import DecidedPart, DecidedState
-from penstock.errors import DiskFull, LogBroken, LogDamaged, Refused
+from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, Refused
 from penstock.records.bodies import listed
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -21,12 +29,15 @@ from penstock.server.flight.publish import to_publishes
 from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.received import STAGED, Bounds, receive
+from penstock.wire.flight.schemas import ORDER
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.ports import Disk
     from penstock.server.engine import Engine
+    from penstock.server.flight.sinks.stage_files import StageInfo
+
 
 logger = logging.getLogger("penstock.flight")
 
@@ -203,3 +214,70 @@ def finishing(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> 
             yield copied, missing
         for part in state.parts:
             discard(disk, path_of(part.stage))
+
+
+AT_ONCE = 16
+"""Stages that are merged at a time; more are merged in several rounds."""
+
+Batches: TypeAlias = "Iterator[pa.RecordBatch]"
+Order: TypeAlias = Any
+"""A number or bytes: all of one column are alike."""
+
+
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without their order."""
+    return batch.drop_columns([ORDER])
+
+
+def check_rising(batch: pa.RecordBatch, last: Order | None) -> Order | None:
+    """The last order of a batch that follows `last`.  InvalidArgument unless the orders rise."""
+    column = batch.column(ORDER)
+    if column.null_count:
+        raise InvalidArgument(f"stage: column '{ORDER}' has {column.null_count} nulls")
+    numbers = orders(batch)
+    if len(numbers) and ((last is not None and numbers[0] < last) or bool((numbers[1:] < numbers[:-1]).any())):
+        raise InvalidArgument(f"stage: column '{ORDER}' does not rise")
+    return numbers[-1] if len(numbers) else last
+
+
+def orders(batch: pa.RecordBatch) -> npt.NDArray[Any]:
+    """The orders of a batch: int64, or objects that are bytes."""
+    return batch.column(ORDER).to_numpy(zero_copy_only=False)
+
+
+def lines(found: Sequence[tuple[str, StageInfo]]) -> list[list[tuple[str, StageInfo]]]:
+    """Stages that are merged with each other, in the order in which they were found."""
+    out: dict[StageInfo, list[tuple[str, StageInfo]]] = {}
+    for stem, info in found:
+        alike = replace(info, partition=0, attempt=0, time=0, rows=0, bytes=0, crc=0)
+        out.setdefault(alike, []).append((stem, info))
+    return list(out.values())
+
+
+def merged(stages: Sequence[Batches]) -> Batches:
+    """The rows of sorted stages in one order, columns as they are.  InvalidArgument where columns differ."""
+    heads: list[pa.RecordBatch | None] = [next(rows, None) for rows in stages]
+    schema = next((head.schema for head in heads if head is not None), None)
+    while True:
+        living = [(place, head) for place, head in enumerate(heads) if head is not None]
+        if not living or schema is None:
+            return
+        bound = min(orders(head)[-1] for _, head in living)  # nothing that comes later is below it
+        taken: list[pa.RecordBatch] = []
+        exhausted = False
+        for place, head in living:
+            if not head.schema.equals(schema):
+                raise InvalidArgument("sink_commit: ordered stages of one topic have different columns")
+            # what equals the bound in a later stage waits until the earlier ones have no more of it
+            count = int(np.searchsorted(orders(head), bound, side="left" if exhausted else "right"))
+            taken.append(head.slice(0, count))
+            if count == head.num_rows:
+                heads[place] = next(stages[place], None)
+                following = heads[place]
+                exhausted = exhausted or (following is not None and bool(orders(following)[0] == bound))
+            else:
+                heads[place] = head.slice(count)
+        table = pa.Table.from_batches(taken, schema=schema)
+        if len(living) > 1:
+            table = table.take(np.argsort(table.column(ORDER).to_numpy(), kind="stable"))
+        yield from table.combine_chunks().to_batches()

@@ -16,7 +16,7 @@ from penstock.core.sow.cutting import Cut
 from penstock.core.sow.index import Numbers
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.server.filters.evaluating import breathe
-from penstock.server.sow.removing import number_of_key
+from penstock.server.sow.query import number_of_key
 
 if TYPE_CHECKING:
     from penstock.core.commands.sinks import Drop

@@ -30,10 +30,9 @@ from penstock.records.entries import Publishes
 from penstock.records.rights import ADMINISTRATOR
 from penstock.server.access import Who
 from penstock.server.flight.arriving import Arriving
-from penstock.server.flight.calls import Caller
-from penstock.server.flight.intake import Intake
+from penstock.server.flight.calls import Caller, Intake
 from penstock.server.flight.publish import end_rows, to_publishes
-from penstock.server.flight.sinks.ordering import AT_ONCE, check_rising, lines, merged, plain
+from penstock.server.flight.sinks.decided import AT_ONCE, check_rising, lines, merged, plain
 from penstock.server.flight.sinks.stage_files import (
     FOLDER,
     StageInfo,

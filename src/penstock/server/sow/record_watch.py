@@ -27,14 +27,14 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.topics import Selection
-from penstock.server.sow.page_work import Event, Read, bare, differences, published, read_page
-from penstock.server.sow.wish import Taker, Wish
+from penstock.server.sow.record_events import Event, Read, Taker, Wish, bare, differences, published, read_page
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
     from penstock.server.replaying.follower import Follower
     from penstock.server.replaying.replays import Replays
     from penstock.server.runtime import Runtime
+
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class RecordWatch:
 
     def _begin(self, taken: object) -> list[Event] | None:
         """The first portion.  Off the loop."""
-        from penstock.server.sow.snapshots import portions
+        from penstock.server.sow.query import portions
 
         sow, wish = self._sow, self._wish
         self._portions = portions(
@@ -328,7 +328,7 @@ class RecordWatch:
 
     def _complete(self, event: Event, rows: Rows, row: int) -> None:
         """An event about a record that was read by its LSN."""
-        from penstock.server.sow.page_work import given_key
+        from penstock.server.sow.record_events import given_key
 
         event.body, event.properties, event.time = rows.bodies[row], rows.properties[row], rows.times[row]
         rule = self._sow.rule

@@ -1,0 +1,119 @@
+"""The care for caches: bodies that the core asks for, heads of queues after a start, and what memory lets go.
+
+Bodies for the core, dead letters first of all, are brought in portions, one read after the other.  A thousand letters
+may have any size, so an answer ends when it has about as many bytes as a portion; the core asks for the rest again.
+The room of a portion is reserved before it is read, and queues wait for each other: however many die at once, no more
+than one portion is in memory that no queue has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from heapq import nlargest
+from typing import TYPE_CHECKING
+
+from penstock.core.asks import Fetch, Fetched
+from penstock.core.queue.upcoming import Upcoming
+from penstock.memory.reads import READ_BYTES
+from penstock.memory.rows import first_of, merged
+from penstock.records.chunks import as_chunk
+from penstock.records.entries import Rows
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+    from penstock.server.runtime import Runtime
+
+
+class Fetches:
+    """The fetches of an engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._waiting = deque[Fetch]()
+        self._reading = False
+
+    @property
+    def portion(self) -> int:
+        """Bytes of one answer, about."""
+        return max(1, min(READ_BYTES, self._runtime.bodies.budget.limit // 8))
+
+    def start(self, effect: Fetch) -> None:
+        """Answer the core, at once where memory has everything, else in its turn."""
+        if self._reading:
+            self._waiting.append(effect)
+        else:
+            self._fetch(effect)
+
+    def _fetch(self, effect: Fetch) -> None:
+        bodies = self._runtime.bodies
+        present, absent = bodies.rows(effect.chunk, effect.token.queue)
+        if not absent:
+            self._answer(effect, present, effect.chunk[-1])
+            return
+        most = self.portion
+        bodies.shrink(most - bodies.budget.kept_back)
+        bodies.loading.add(most)
+        self._reading = True
+
+        def done(rows: Rows) -> None:
+            bodies.loading.add(-most)
+            self._reading = False
+            n = len(rows)
+            upto = rows.lsns[-1] if n and rows.lsns[-1] < absent[-1] else effect.chunk[-1]
+            both = merged(present, rows) if len(present) else rows
+            self._answer(effect, both, upto)
+            while self._waiting and not self._reading:
+                self._fetch(self._waiting.popleft())
+
+        self._runtime.read_cold(as_chunk(absent), done, most)
+
+    def _answer(self, effect: Fetch, rows: Rows, upto: int) -> None:
+        rows = first_of(rows, bisect_right(rows.lsns, upto))
+        self._runtime.answer(Fetched(effect.token, rows, upto))
+
+
+FILLED_MOST = 256
+"""Queues whose heads are read after a start, the deepest."""
+
+REMEMBER = 1000
+"""Queues, gone ones among them, of which memory remembers something without being asked to forget."""
+
+
+class Tending:
+    """The care for an engine's caches."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._remember_most = REMEMBER
+
+    def takers(self, route: int) -> list[tuple[Queue, Upcoming]]:
+        """The queues that a row's route names, each with what comes next in it."""
+        return [(queue, Upcoming(queue, None)) for queue in self._runtime.core.takers(route)]
+
+    def fill_heads(self) -> None:
+        """After a start nobody consumes yet: have the heads of the deepest queues in memory when somebody comes."""
+        runtime = self._runtime
+        deepest = nlargest(FILLED_MOST, (queue for queue in runtime.core.queues() if queue.ready), key=_ready_of)
+        runtime.loader.heads.fill(Upcoming(queue, None) for queue in deepest)
+        runtime.arm()
+
+    def beat(self) -> None:
+        """Once a second: caches let go what nobody wants, and keep to the budget; who waits for room looks again."""
+        runtime = self._runtime
+        bodies = runtime.bodies
+        bodies.sweep()
+        bodies.keep_to_budget()
+        if bodies.heads.remembered > self._remember_most:
+            there = {queue.id for queue in runtime.core.queues()}
+            bodies.heads.forget_all_but(there)
+            self._remember_most = 2 * len(there) + REMEMBER
+        if bodies.trimmed and runtime.loader.idle and -bodies.budget.over > bodies.budget.limit // 2:
+            lines, bodies.trimmed = bodies.trimmed, {}
+            runtime.loader.heads.fill(lines.values())
+        runtime.look_for_room()
+        runtime.arm()
+
+
+def _ready_of(queue: Queue) -> int:
+    return queue.ready

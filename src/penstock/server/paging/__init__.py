@@ -1,1 +1,0 @@
-"""State of queues and topics in files instead of memory."""
