@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,15 +51,6 @@ class Writer:
 def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, object]]:
     """All rows of these batches."""
     return [row for batch in batches for row in batch.to_pylist()]
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    """Wait for something that happens elsewhere."""
-    end = time.monotonic() + WAIT_S
-    pause = threading.Event()
-    while not done():
-        assert time.monotonic() < end, what
-        pause.wait(0.01)
 
 
 def alive(pid: int) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from flight_house import FlightHouse
 from penstock.client import Client
 from penstock.spark.pipelines.driver import short
 from penstock.spark.remote import Where, remote
+from waiting import eventually
 
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
@@ -67,10 +66,7 @@ class Lab:
 
     def until(self, what: Callable[[], bool], seconds: float = 30.0) -> None:
         """Wait until it is true."""
-        event, deadline = threading.Event(), time.monotonic() + seconds
-        while not what():
-            assert time.monotonic() < deadline, "it did not come true in time"
-            event.wait(0.05)
+        eventually(what, seconds=seconds)
 
     def counts(self, queue: str) -> tuple[int, int, int]:
         stats = self.client.queue(queue)

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pika.credentials import ExternalCredentials
 
 from live_server import LiveServer
 from penstock.server.tls.making import Authority
+from waiting import eventually
 
 WAIT_S = 20.0
 
@@ -94,10 +94,7 @@ class TlsServer(LiveServer):
 
     def wait_for(self, what: Callable[[], bool], why: str) -> None:
         """Until it holds."""
-        until = time.monotonic() + WAIT_S
-        while not what():
-            assert time.monotonic() < until, f"{why}:\n{self.output()}"
-            time.sleep(0.01)
+        eventually(what, lambda: f"{why}:\n{self.output()}", WAIT_S)
 
     def hears(self, text: str) -> None:
         """Wait until the server has printed this."""

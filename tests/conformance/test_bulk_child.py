@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from bulk_lab import alive, children, until
+from bulk_lab import alive, children
 from flight_house import FlightHouse
 from live_server import LiveServer
 from penstock.errors import InvalidArgument, LogDamaged, PenstockError, Unavailable
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.relay import Relay
+from waiting import eventually
 
 
 @pytest.fixture
@@ -115,9 +116,9 @@ def test_large_reads_go_to_the_child_which_ends_when_idle(tmp_path: Path) -> Non
         assert bulk.starts == 1
         child = bulk.pid
         assert child is not None
-        until(lambda: bulk.running == 0, "the read is over")
+        eventually(lambda: bulk.running == 0, "the read is over")
         bulk.beat()
-        until(lambda: bulk.pid is None, "an idle child ends")
+        eventually(lambda: bulk.pid is None, "an idle child ends")
         assert not alive(child)
         bulk.beat()
         assert bulk.deaths == 0
@@ -158,7 +159,7 @@ def test_who_leaves_early_frees_the_child(house: FlightHouse, client: penstock.C
     assert bulk is not None
     assert bulk.running == 1
     batches.close()  # type: ignore[attr-defined]
-    until(lambda: bulk.running == 0, "a cancelled read ends")
+    eventually(lambda: bulk.running == 0, "a cancelled read ends")
     assert table(client.replay_batches("t", limit=5)).num_rows == 5
     assert bulk.starts == 1
 
@@ -280,7 +281,7 @@ def test_the_child_of_a_killed_server_ends(tmp_path: Path) -> None:
             with pytest.raises(PenstockError):
                 for _ in batches:
                     pass
-        until(lambda: not alive(child), "the child notices that its server is gone")
+        eventually(lambda: not alive(child), "the child notices that its server is gone")
 
 
 def test_a_stop_ends_a_read_that_runs(tmp_path: Path) -> None:

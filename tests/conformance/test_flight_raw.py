@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from penstock.records.bodies import PackedBodies, held_by
 from penstock.server.flight.consuming import downstream
 from penstock.server.flight.door import FlightLimits
 from penstock.wire.flight.schemas import SETTLE
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -62,14 +62,6 @@ def raw(house: FlightHouse) -> Iterator[Raw]:
     raw = Raw(house)
     yield raw
     raw.client.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Poll for what another thread or process is about to do."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        os.sched_yield()
 
 
 def read_to_the_end(reader: Any) -> None:

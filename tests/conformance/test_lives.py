@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -19,6 +17,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from live_server import LiveServer
 from rawlink import RawLink, header, raw_frame
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -35,14 +34,6 @@ def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         out.append(got[2])
     return out
-
-
-def soon(act: Callable[[], bool], seconds: float = 10) -> None:
-    """Ask until it is so."""
-    until = time.monotonic() + seconds
-    while not act():
-        assert time.monotonic() < until, "it did not come about"
-        os.sched_yield()
 
 
 def all_durable(server: LiveServer) -> bool:
@@ -115,7 +106,7 @@ def test_a_client_vanishes_before_or_while_publishing(
                 link.send(frames * 40)
                 whole = 40
     if whole:
-        soon(lambda: ready_count(channel, queue) == whole)  # a reset may overtake what was sent
+        eventually(lambda: ready_count(channel, queue) == whole)  # a reset may overtake what was sent
     if reset:
         link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     link.socket.close()
@@ -142,7 +133,7 @@ def test_a_client_vanishes_with_leases(
             link.read()
     else:
         link.method(spec.Basic.Consume(queue=queue, consumer_tag="t"))
-        soon(lambda: ready_count(channel, queue) == 0)
+        eventually(lambda: ready_count(channel, queue) == 0)
         if state != "unread":
             link.expect(spec.Basic.ConsumeOk)
             for _ in range(6):
@@ -160,7 +151,7 @@ def test_a_client_vanishes_with_leases(
     if reset:
         link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     link.socket.close()
-    soon(lambda: ready_count(channel, queue) == left)
+    eventually(lambda: ready_count(channel, queue) == left)
     got = [channel.basic_get(queue, auto_ack=True) for _ in range(left)]
     assert [body for _, _, body in got] == [b"%d" % number for number in range(6 - left, 6)]
     delivered = 3 if state == "got" else left
@@ -201,7 +192,7 @@ def test_a_publisher_that_does_not_read_its_confirms(server: LiveServer, channel
     frames = publish_frames(queue, b"x") * 500
     for _ in range(10):
         link.send(frames)
-    soon(lambda: ready_count(channel, queue) == 5000)
+    eventually(lambda: ready_count(channel, queue) == 5000)
     link.socket.close()
 
 
@@ -230,7 +221,7 @@ def test_a_restart_keeps_what_is_durable(own_server: LiveServer, how: str) -> No
     tags = [channel.basic_get("kept")[0].delivery_tag for _ in range(4)]
     channel.basic_ack(tags[1])
     channel.basic_get("kept")
-    soon(lambda: all_durable(own_server))  # the ack too
+    eventually(lambda: all_durable(own_server))  # the ack too
     if how == "stop":
         own_server.stop()
     else:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.testing import Broker
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -207,26 +207,19 @@ def test_who_leaves_ends_the_statement(broker: Broker) -> None:
         before = running()
         for leaves in (kill_a_command, leave_http):
             leaves(broker, command, endless, lambda: bool(running() - before))
-            until(lambda: not running() - before)
+            eventually(lambda: not running() - before)
         assert [one.to_arrow().num_rows for one in held] == [1_000_000] * len(held)
 
 
 def kill_a_command(broker: Broker, command: list[str], endless: str, runs: Callable[[], bool]) -> None:
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as asking:
-        until(runs)
+        eventually(runs)
         asking.kill()
 
 
 def leave_http(broker: Broker, command: list[str], endless: str, runs: Callable[[], bool]) -> None:
     with pytest.raises(httpx.TimeoutException):
         httpx.post(f"{broker.http_url}/api/query", json={"sql": endless}, auth=("guest", "guest"), timeout=2)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def running() -> set[int]:
@@ -286,7 +279,7 @@ def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    until(lambda: bool(counting()))
+    eventually(lambda: bool(counting()))
     os.kill(counting()[0], how)
     asking.join(20)
     [error] = told

@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from bulk_lab import until
 from live_server import LiveServer
+from waiting import eventually
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -89,16 +89,20 @@ def test_what_was_set_off_before_a_kill_is_done_after_it(tmp_path: Path) -> None
         first, _, _ = channel.basic_get("jobs")
         second, _, _ = channel.basic_get("jobs")
         channel.basic_ack(first.delivery_tag)
-        until((tmp_path / "begun-acked").exists, "the action did not begin")
+        eventually((tmp_path / "begun-acked").exists, "the action did not begin")
         channel.basic_nack(second.delivery_tag, requeue=False)
-        until(lambda: held(server) == 0, "the refused message was not removed")  # its body is read first
+        eventually(lambda: held(server) == 0, "the refused message was not removed")  # its body is read first
         channel.basic_publish("", "jobs", b"later", PERSISTENT)  # confirmed: the refusal is on disk as well
         server.kill()
         (tmp_path / "begun-acked").unlink()
-        server.start()
-        until((tmp_path / "begun-acked").exists, "it did not begin again")  # what it had done before may come again
+        server.start()  # what it had done before may come again
+        eventually(
+            (tmp_path / "begun-acked").exists, "it did not begin again"
+        )  # what it had done before may come again
         channel = server.connect().channel()
-        until(lambda: let_through(tmp_path / "gate") and told(channel) == 2, "the actions did not come to their end")
+        eventually(
+            lambda: let_through(tmp_path / "gate") and told(channel) == 2, "the actions did not come to their end"
+        )
         assert bodies(server, "told", 2) == {b"acked": 1, b"expired": 1}
         server.kill()
         server.start()

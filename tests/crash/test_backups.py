@@ -14,10 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from bulk_lab import alive, children, until
+from bulk_lab import alive, children
 from live_server import LiveServer
 from penstock.cli.tree import whole
 from penstock.errors import InvalidArgument
+from waiting import eventually
 
 SEGMENT = '[log]\nsegment = "1MiB"\n'
 
@@ -163,7 +164,7 @@ def test_a_backup_cut_short_by_a_kill_is_no_backup(server: LiveServer, tmp_path:
     workers = children(server.ready["pid"])
     server.kill()
     asking.join()
-    until(lambda: not any(map(alive, workers)), "the child ends with its server")
+    eventually(lambda: not any(map(alive, workers)), "the child ends with its server")
     if (target / "backup.json").exists():  # it was quicker than the kill, whether that was answered or not
         command("restore", target, tmp_path / "whole")
         assert command("log", "verify", "--data", tmp_path / "whole")["good"]

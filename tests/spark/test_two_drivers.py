@@ -13,8 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +22,16 @@ import penstock
 from penstock.testing.process import ServerProcess
 from spark.sink_driver import start
 from spark_lab import sentence
+from waiting import eventually
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 PATIENCE_S = 120.0
 DRIVER = Path(__file__).with_name("sink_driver.py")
 
 
-def until(what: Callable[[], bool]) -> None:
-    event, deadline = threading.Event(), time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline, f"it did not come true in time, seed {SEED}"
-        event.wait(0.05)
-
-
 def ended(query: Any) -> str:
     """What a query that lost its stream has said."""
-    until(lambda: not query.isActive)
+    eventually(lambda: not query.isActive, f"it did not come true in time, seed {SEED}", PATIENCE_S)
     error = query.exception()
     assert error is not None
     return sentence(error)
@@ -66,7 +58,7 @@ def test_each_row_is_there_once(spark: Any, tmp_path: Path, effort: int) -> None
         for _ in range(effort):
             publish(50)
             ours = start(spark, server.flight_url, checkpoint, stays=True)
-            until(lambda: acked() > 0)
+            eventually(lambda: acked() > 0, f"it did not come true in time, seed {SEED}", PATIENCE_S)
             with log.open("w") as output:
                 command = [sys.executable, str(DRIVER), server.flight_url, checkpoint]
                 theirs = subprocess.Popen(command, stderr=output, env=environ, start_new_session=True)

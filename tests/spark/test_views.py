@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bulk_lab import until
 from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where
 from penstock.spark.views.running import ViewPipeline
 from spark_lab import Lab, forget_last_commit
+from waiting import eventually
 
 SELECT = [
     "/region",
@@ -83,7 +83,7 @@ def test_the_same_rows_as_the_servers_own(lab: Lab, tmp_path: Path) -> None:
             assert rows(lab, "by-region") == wanted(lab)
     # Spark loses its last commit, as by a kill; then nothing is left, and every row goes.
     forget_last_commit(pipeline.checkpoint.folder)
-    until(lambda: lab.counts("work")[1] == 0, "what was leased is back")
+    eventually(lambda: lab.counts("work")[1] == 0, "what was leased is back")
     lab.client.purge("work")
     settle(lab, pipeline)
     assert rows(lab, "by-region") == wanted(lab) == {}

@@ -12,11 +12,11 @@ import pytest
 from pika import spec
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from bulk_lab import until
 from http_lab import Http
 from penstock.testing import Broker
 from rawlink import RawLink
 from scenario import amqp, get
+from waiting import eventually
 
 LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
@@ -115,7 +115,7 @@ def test_another_overflow_lets_publishers_go_that_are_held_up(
         rule(broker, max_length=2, overflow="block", **letters)
         plain = channel.connection.channel()
         send(plain, "q", 4)
-        until(lambda: broker.command(lambda one: one.engine.rooms.waiting), "it is held up")
+        eventually(lambda: broker.command(lambda one: one.engine.rooms.waiting), "it is held up")
         rule(broker, **definition, **letters)
         plain.basic_qos(prefetch_count=0)  # answered behind what was held up
         assert all_of(channel, "q") == left
@@ -162,7 +162,7 @@ def test_a_delivery_limit_counts_what_was_given_back_and_what_was_lost() -> None
                 channel.basic_nack(method.delivery_tag)
             else:
                 channel.basic_reject(method.delivery_tag)
-        until(lambda: not broker.stats("q")["leased"], "the lost one is given back")
+        eventually(lambda: not broker.stats("q")["leased"], "the lost one is given back")
         _, properties, _ = channel.basic_get("dead", auto_ack=True)
         assert properties.headers["x-death"][0]["reason"] == "delivery_limit"
 

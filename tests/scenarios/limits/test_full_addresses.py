@@ -15,9 +15,9 @@ import pytest
 from pyarrow import flight
 
 import penstock
-from bulk_lab import until
 from penstock.config.foreign import read_foreign
 from penstock.testing import Broker
+from waiting import eventually
 
 ADDRESS = {"max_size_messages": 2, "address_full_policy": "BLOCK"}
 
@@ -119,7 +119,7 @@ def test_a_call_that_ends_leaves_nothing() -> None:
             writer.write_table(table)
             with pytest.raises(flight.FlightError):
                 read_all(reader, writer)
-        until(lambda: broker.command(lambda one: not one.engine.rooms.waiting), "it left the line")
+        eventually(lambda: broker.command(lambda one: not one.engine.rooms.waiting), "it left the line")
         assert take(broker, 2) == [b"1", b"2"]
         assert broker.stats("q")["ready"] == 0
 

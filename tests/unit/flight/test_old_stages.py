@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from bulk_lab import until
 from flight_house import FlightHouse
 from penstock.client import Client
 from penstock.ports import Disk
 from penstock.server.flight.door import SWEEP_BEATS
 from penstock.server.flight.sinks import stages as stages_of
+from waiting import eventually
 
 HOUR_US = 3_600_000_000
 
@@ -75,26 +75,26 @@ def test_old_ones_go_while_the_loop_goes_on(
         house.beat()
     assert slow.threads == []
     house.beat()
-    until(lambda: len(slow.threads) == 1, "the removal began")
+    eventually(lambda: len(slow.threads) == 1, "the removal began")
     [sweeper] = slow.threads
     assert sweeper.name == "penstock-stage-sweep"
     assert sweeper.daemon  # a removal that hangs keeps no server from ending
     client.publish("out", b"meanwhile")
     assert client.queue("out")["ready"] == 1
     sweep(house)  # the next one finds what the first has not got to
-    until(lambda: len(slow.threads) == 2, "the second found the other")
+    eventually(lambda: len(slow.threads) == 2, "the second found the other")
     assert {one["stage"] for one in client.action("stages")["stages"]} == {held, young}
     few = client.action("stages", limit=1)
     assert ([one["stage"] for one in few["stages"]], few["left_off"]) == ([held], 1), "the oldest first"
     slow.go_on.set()
     folder = house.folder / "stage"
-    until(lambda: {path.stem for path in folder.iterdir()} == {held, young}, "the files are gone")
-    until(lambda: not any(one.is_alive() for one in slow.threads), "both have ended")
+    eventually(lambda: {path.stem for path in folder.iterdir()} == {held, young}, "the files are gone")
+    eventually(lambda: not any(one.is_alive() for one in slow.threads), "both have ended")
     assert len(slow.threads) == len(old)
     assert house.door.stages.used == sum(one.bytes for one in house.door.stages.known()) < before
     house.door.stages.release([held])
     sweep(house)
-    until(lambda: [path.stem for path in folder.iterdir()] == [young], "what nobody holds goes with the next")
+    eventually(lambda: [path.stem for path in folder.iterdir()] == [young], "what nobody holds goes with the next")
     client.action("sink_commit", query="q", batch=4, stages=[young])
     assert [message.body for message in client.peek("out")] == [b"meanwhile", b"4"]
 

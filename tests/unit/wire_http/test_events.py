@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pika
@@ -17,6 +16,7 @@ from http_lab import Http
 from penstock.server.events.notices import TEXT_MOST, Feed
 from penstock.server.shares import Terms
 from penstock.testing.doors import Doors
+from waiting import eventually
 
 
 def reader(http: Http, query: str = "interval=off", **more: Any) -> EventReader:
@@ -33,13 +33,6 @@ def places_of(http: Http) -> list[places.Place]:
     door = doors_of(http)._http
     assert door is not None
     return list(door._events.places)
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def test_changes_come_with_what_they_are_about(http: Http) -> None:
@@ -245,7 +238,7 @@ def test_clients_are_bounded(http: Http) -> None:
         share._terms = Terms("clients", "look on", 0, kept=2)
         share.bound(0)
         assert "2 clients look on, and 2 are allowed" in http.refused("GET", "events?interval=off", status=503)
-    wait_until(lambda: not places_of(http))
+    eventually(lambda: not places_of(http))
     with reader(http) as again:
         again.until("hello")
 
@@ -262,7 +255,7 @@ def test_who_does_not_read_is_cut_off_with_a_sentence(http: Http, monkeypatch: p
     with reader(http, receive_buffer=4096) as dead:
         dead.until("hello")
         flood(http)
-        wait_until(lambda: not places_of(http))  # without having read a byte
+        eventually(lambda: not places_of(http))  # without having read a byte
 
 
 def flood(http: Http) -> None:
