@@ -31,7 +31,7 @@ from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey
 from penstock.config.queue_words import in_line, written
 from penstock.config.queues import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.settings import Queue, Settings
-from penstock.records.settings import QueueSettings
+from penstock.records.settings import QueueSettings, Retry
 from penstock.units import format_duration
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -204,6 +204,8 @@ def queue_row(key: QueueKey) -> str:
     names = f"`{key.name}`{' **ms**' if key.rabbitmq and key.kind is Kind.DURATION else ''}"
     names += "".join(f", alias `{alias}`" for alias, name in KEY_ALIASES.items() if name == key.name)
     text = key.sentence
+    if key.kind is Kind.RETRY:
+        text += f"  What a table leaves out: `{in_line(written(key, Retry(), 'file'))}`."
     if key.change:
         text += f"  *Change:* {key.change}"
     policy = "no" if key.name in DECLARED else ""
