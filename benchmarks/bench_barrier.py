@@ -23,7 +23,7 @@ from penstock.core.effects import Deliver, DeliverEach, Verb
 from penstock.core.queue.agenda import DISPATCH
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import Properties, encode
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 TOPIC = Topic("/", "", "q")
 CHUNK = 100

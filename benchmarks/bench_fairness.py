@@ -19,7 +19,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.records.settings import FairnessModel, QueueSettings
+from penstock.records.queue_settings import FairnessModel, QueueSettings
 
 SUBSCRIPTIONS = 1_000
 BACKLOG = 10

@@ -20,8 +20,8 @@ from penstock.core.state.fold import Fold
 from penstock.core.state.plain import dump, dump_settings
 from penstock.records.chunks import pack_pairs
 from penstock.records.kinds import Kind
+from penstock.records.queue_settings import QueueSettings
 from penstock.records.schema import COLUMNS
-from penstock.records.settings import QueueSettings
 
 TABLE_ROWS = 500_000
 

@@ -18,7 +18,7 @@ from penstock.log.encode import Encoder
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 START = 1_700_000_000_000_000
 HEADER = encode(Properties(delivery_mode=2))

@@ -23,7 +23,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.priority.ranks import rank_of
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes, Topic
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 TOPIC = Topic("/", "", "q")
 KINDS: dict[str, int] = {"few": 10, "many": 1 << 40}

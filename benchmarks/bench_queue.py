@@ -25,7 +25,7 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic
-from penstock.records.settings import FairnessModel, QueueSettings
+from penstock.records.queue_settings import FairnessModel, QueueSettings
 
 NOW = Now(1, 1)
 

@@ -16,7 +16,7 @@ from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 BATCH = 1_000
 CASES: dict[str, tuple[QueueSettings, int]] = {

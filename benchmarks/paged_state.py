@@ -16,9 +16,9 @@ from penstock.core.effects import delivered as sent
 from penstock.core.outbox import Outbox
 from penstock.core.queue.paging import page
 from penstock.core.queue.view import Queue
-from penstock.memory.arena import Arena
+from penstock.memory.mapped_file import Arena
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.server.allocator import give_back, resident_bytes
 from penstock.server.scratch_pages import ScratchFile
 

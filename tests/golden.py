@@ -28,8 +28,8 @@ from penstock.core.streams.poison import Link
 from penstock.log import Log, SimDisk
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
-from penstock.records.policies import Policy
 from penstock.records.properties import Properties, encode
+from penstock.records.queue_settings import Policy
 from penstock.testing import Broker
 from penstock.testing.clock import FakeClock as Time
 from penstock.testing.instance import Instance

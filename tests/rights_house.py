@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.records.password_hashes import SHA256
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.server.accounts import Account, Permission
 from penstock.server.app import App
 from penstock.server.flight import logins

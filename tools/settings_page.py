@@ -31,7 +31,7 @@ from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey
 from penstock.config.queue_words import in_line, written
 from penstock.config.queues import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.settings import Queue, Settings
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import format_duration
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"

@@ -20,7 +20,7 @@ from pyarrow import flight
 import penstock
 from flight_house import FlightHouse
 from penstock.errors import LogDamaged
-from penstock.records.bodies import PackedBodies, held_by
+from penstock.records.message_bodies import PackedBodies, held_by
 from penstock.server.flight.consuming import downstream
 from penstock.server.flight.door import FlightLimits
 from penstock.wire.flight.schemas import SETTLE

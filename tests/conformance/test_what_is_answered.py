@@ -14,7 +14,7 @@ from pika import frame, spec
 
 from live_server import LiveServer
 from penstock.config.queues import QUEUE_KEYS
-from penstock.records.tables import Timestamp
+from penstock.records.field_tables import Timestamp
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
 from penstock.wire.amqp.frames import frame as our_frame

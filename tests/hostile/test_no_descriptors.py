@@ -15,7 +15,7 @@ import pika
 import pytest
 
 from live_server import SOURCE, LiveServer
-from penstock.log.descriptors import KEPT, LEAST
+from penstock.log.disk import KEPT, LEAST
 from rawlink import RawLink
 
 SETTINGS = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 UNLIMITED = 1 << 40
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.core.effects import Verb
 from penstock.records.chunks import as_chunk
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 from property.whole_machine import WholeMachine
 
 STEPS = 60

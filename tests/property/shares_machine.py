@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.core.asks import Key, Purpose
 from penstock.core.queue.places import places
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from property.queue_model import Message, Worker
 from property.queue_walk import FILTERS, Walk
 from property.test_ordered_queue_model import RankedQueue, expected_key, expected_keys, expected_tenant

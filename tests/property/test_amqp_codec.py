@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pika import data as pika_data
 from pika import spec
 
+from penstock.records.field_tables import FieldValue, Timestamp, decode_table, encode_table
 from penstock.records.properties import Properties, decode, encode, peek
-from penstock.records.tables import FieldValue, Timestamp, decode_table, encode_table
 from penstock.wire.amqp import methods as m
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)

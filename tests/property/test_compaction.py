@@ -14,7 +14,7 @@ from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
 from penstock.core.state.needs import held_from, needed_pairs
 from penstock.log import MEMORY, Log, SimDisk
-from penstock.log.upkeep.rewrite import Old, Order, rewrite
+from penstock.log.rewriting.rewrite import Old, Order, rewrite
 from penstock.records.entries import Group
 from penstock.records.kinds import PUBLISHES
 from property.test_fold import History

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import expr
-from penstock.expr import selecting
+from penstock.expr import row_selection as selecting
 from penstock.expr.batches import batch_of
 from penstock.expr.functions import FUNCTIONS
-from penstock.expr.shapes import shapes_of
+from penstock.expr.row_selection import shapes_of
 from penstock.records.properties import EMPTY
 from property.test_expr import NAMES, NUMBERS, RECORDS, SCALARS, TEXTS, TREES, comparable, spell
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.queue.dispatching.fairness import deal, pick
-from penstock.records.settings import FairnessModel
+from penstock.records.queue_settings import FairnessModel
 
 
 @dataclass

@@ -25,11 +25,10 @@ from penstock.core.streams.poison import Link
 from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused
 from penstock.expr import compile_filter
-from penstock.records.actions import Action, OnExpire, PublishStep
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
-from penstock.records.policies import AddressSetting
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.event_actions import Action, OnExpire, PublishStep
+from penstock.records.queue_settings import AddressSetting, QueueSettings, Retry
 from unit.core.walking import walk
 from unit.core.world import World, header
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from property import shares_machine, test_ordered_queue_model, test_queue_model, whole_machine
 from property.limits_walk import LimitedModel, LimitedQueue
 from property.shares_machine import SharesMachine, SharesModel, SharesWalk

@@ -25,7 +25,7 @@ from penstock.core.queue.priority.targets import ALL
 from penstock.core.queue.view import Queue
 from penstock.core.state.lsns import flat, runs_of, spread
 from penstock.records.chunks import Chunk, Now
-from penstock.records.settings import LEVELS, QueueSettings
+from penstock.records.queue_settings import LEVELS, QueueSettings
 from property import test_queue_model
 from property.queue_model import Message, Model, Worker, matches
 from property.test_queue_model import QueueMachine, queue_settings, rarely

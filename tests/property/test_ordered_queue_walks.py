@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.records.chunks import as_chunk
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 from property.test_ordered_queue_model import OrderedMachine
 
 WALKS = 40

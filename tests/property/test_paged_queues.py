@@ -13,8 +13,8 @@ import pytest
 from penstock.core.arena import Move
 from penstock.core.queue.paging import page
 from penstock.core.queue.timed import steps
-from penstock.memory import arena as arenas
-from penstock.memory.arena import Arena
+from penstock.memory import mapped_file as arenas
+from penstock.memory.mapped_file import Arena
 from penstock.testing.scratch import NoFile
 from property import test_ordered_queue_walks
 from property.queue_walk import Walk

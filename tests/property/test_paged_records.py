@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core.arena import Move
 from penstock.core.sow import index as index_module
 from penstock.core.sow.index import Index
-from penstock.memory.arena import Arena
+from penstock.memory.mapped_file import Arena
 from penstock.server import scratch_pages
 from penstock.testing import Broker
 from penstock.testing.scratch import NoFile

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.config.policies import read_policy
 from penstock.core.state.durable import DurableState, canonical
-from penstock.records.policies import AddressSetting
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import AddressSetting, QueueSettings
 from unit.core.world import World
 
 NAMES = ("a", "a.b", "a.b.c", "b", "b.c")

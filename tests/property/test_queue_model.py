@@ -28,7 +28,7 @@ from penstock.core.state.lsns import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import HEAD, Kind
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 from property.queue_model import Model, Worker, matches
 
 TOPIC = Topic("/", "", "q")

@@ -17,7 +17,7 @@ from penstock.core.queue.settling import sweep
 from penstock.core.queue.settling.settle import extend
 from penstock.core.queue.settling.sweep import Sweep
 from penstock.records.chunks import as_chunk
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from property import test_queue_model
 from property.queue_model import Model, Worker, matches
 from property.test_queue_model import BitFilter, QueueMachine, filters, queue_settings

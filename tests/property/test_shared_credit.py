@@ -11,7 +11,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.terms import replace
 from penstock.records.entries import Publishes
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from unit.core.world import DURABLE, World, header
 
 NAMES = ("a", "b", "c")

@@ -27,7 +27,7 @@ from penstock.core.state.lsns import within
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from property.queue_model import Message, Worker
 from property.test_ordered_queue_model import OrderedMachine, OrderedModel, RankedQueue
 from property.test_queue_model import Fold, QueueMachine

@@ -15,9 +15,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.log import Log, SimDisk
-from penstock.log.settings import Sync
-from penstock.log.upkeep.rewrite import Old, Order, rewrite
+from penstock.log.rewriting.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
+from penstock.log.writer import Sync
 from penstock.records.entries import Entry, Group
 from penstock.records.kinds import Kind
 from sim.logkit import SMALL, FakeClock, content, messages, note, opened, rows_of

@@ -46,8 +46,8 @@ def recovered(disk: SimDisk, progress: Progress) -> list[tuple[str, int, int, fl
 
 
 def test_every_segment_and_every_record_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.log.replay._ROWS", 100)
-    monkeypatch.setattr("penstock.log.replay._BLOCK", 1000)
+    monkeypatch.setattr("penstock.log.recover._ROWS", 100)
+    monkeypatch.setattr("penstock.log.recover._BLOCK", 1000)
     disk, segments, rows = long_log()
     progress = Progress(FakeClock().mono)
     steps = recovered(disk, progress)

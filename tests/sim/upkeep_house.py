@@ -20,16 +20,16 @@ from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.errors import PenstockError
 from penstock.log import MEMORY, Log, LogSettings
-from penstock.log.upkeep.plan import Aims
-from penstock.log.upkeep.rewrite import Made, Order
-from penstock.log.upkeep.swap import Swap
+from penstock.log.rewriting.plan import Aims
+from penstock.log.rewriting.rewrite import Made, Order
+from penstock.log.rewriting.swap import Swap
 from penstock.log.verify import verify
 from penstock.memory import Caches, Piece
 from penstock.records.chunks import Now
 from penstock.records.entries import Entry, Publishes, Rows
 from penstock.records.kinds import PUBLISHES, Kind
 from penstock.records.properties import Properties, encode
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.server.engine import Engine
 from penstock.server.gates import Receiver
 from penstock.server.opening.house import fold

@@ -14,8 +14,8 @@ from penstock.cli.logfiles import archive_of
 from penstock.core.audit.verdict import Report
 from penstock.log import Log, LogSettings, OsDisk
 from penstock.log.archive import archive_disk
-from penstock.log.archive.writing import Form
-from penstock.log.upkeep.plan import Aims
+from penstock.log.archive.file_writer import Form
+from penstock.log.rewriting.plan import Aims
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.server.clock import SystemClock
 from penstock.server.upkeep.archive_offline import archive

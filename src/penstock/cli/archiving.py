@@ -134,8 +134,8 @@ def _of_folder(data: str, folder: str | None, compression: str, topics: int, dry
     from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
     from penstock.cli.progress import bar
     from penstock.log.archive import archive_disk
+    from penstock.log.archive.file_writer import Form
     from penstock.log.archive.repairing import has_files
-    from penstock.log.archive.writing import Form
     from penstock.server.bulk.archiving import told_when_full
     from penstock.server.clock import SystemClock
     from penstock.server.upkeep.archive_offline import archive as run

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.cli.reaching import Door, door_of
 from penstock.errors import SettingsError
-from penstock.log.descriptors import to_be
-from penstock.log.disk import LOCK_NAME
+from penstock.log.disk import LOCK_NAME, to_be
 from penstock.server.guard.listening import OWN
 from penstock.units import format_size
 

@@ -8,8 +8,8 @@ from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from penstock.log.upkeep.plan import Task
-    from penstock.log.upkeep.rewrite import Made
+    from penstock.log.rewriting.plan import Task
+    from penstock.log.rewriting.rewrite import Made
 
 
 def of_server(url: str, dry_run: bool) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def of_folder(data: str, age: str | None, size: str | None, compress: bool, dry_
     """The same for a folder.  DataFolderInUse when a server has it; a dry run needs no lock."""
     from penstock.cli.logfiles import archive_of, listing, open_folder
     from penstock.cli.progress import bar
-    from penstock.log.upkeep.plan import Aims
+    from penstock.log.rewriting.plan import Aims
     from penstock.server.clock import SystemClock
     from penstock.server.upkeep import offline
 

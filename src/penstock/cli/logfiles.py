@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.log import OsDisk
-from penstock.log.index import Catalog
-from penstock.log.listing import SegmentInfo
+from penstock.log.catalog import Catalog, SegmentInfo
 from penstock.log.reader import Reader, Vias
 from penstock.log.recover import open_segments
 from penstock.log.segment import FOLDER
@@ -19,7 +18,7 @@ from penstock.log.verify import segments
 from penstock.records.chunks import LSN_LIMIT
 
 if TYPE_CHECKING:
-    from penstock.log.archive.reading import Archive
+    from penstock.log.archive.row_groups import Archive
 
 ARCHIVE_FOLDER = "archive"
 """Of a data folder, where its archive is unless a command says another place."""
@@ -35,7 +34,7 @@ def open_folder(data: str | Path) -> OsDisk:
 def archive_of(data: str, named: str | None = None) -> Archive | None:
     """The archive of a data folder, if there is one.  InvalidArgument for one that was named and is not there."""
     from penstock.log.archive import archive_disk
-    from penstock.log.archive.reading import Archive
+    from penstock.log.archive.row_groups import Archive
 
     place = archive_place(data, named)
     return None if place is None else Archive(archive_disk(str(place)))

@@ -44,7 +44,7 @@ def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = N
     """
     from penstock.cli.archiving import archived
     from penstock.cli.logfiles import listing
-    from penstock.log.listing import SegmentInfo
+    from penstock.log.catalog import SegmentInfo
 
     folder, url = _place(data, url)
     if url is None:
@@ -168,7 +168,7 @@ def _verified(data: str, archive: str | None) -> dict[str, Any]:
     facts["segments"] = [segment._asdict() for segment in report.segments]
     if (place := archive_place(data, archive)) is not None:
         from penstock.log.archive import archive_disk
-        from penstock.log.archive.checking import check
+        from penstock.log.archive.repairing import check
 
         found = check(archive_disk(str(place)), origin=report.origin)
         if found is not None:

@@ -19,7 +19,7 @@ from penstock.cli.output import Json, counted, note, write_json, write_table
 
 if TYPE_CHECKING:
     from penstock.worker.app import App
-    from penstock.worker.counts import Counts
+    from penstock.worker.worker import Counts
 
 STOP_S = 3600.0
 """A process may take so long to stop: its own grace ends before."""

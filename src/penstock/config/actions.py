@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 from penstock.config.patterns import topic_pattern
 from penstock.config.sections import Name, Section
 from penstock.errors import InvalidArgument
-from penstock.records.actions import (
+from penstock.records.event_actions import (
     Action,
     DeleteStep,
     EchoStep,
@@ -31,9 +31,9 @@ from penstock.records.actions import (
     Reason,
     Step,
     Trigger,
+    unfit,
 )
 from penstock.records.schedules import parse_schedule
-from penstock.records.templates import unfit
 
 _ONLY: Mapping[str, tuple[str, ...]] = {
     "reason": ("expire",),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from penstock.config.hints import known_name
 from penstock.config.queue_values import COUNT_MAX, BadValue
-from penstock.records.addresses import BESIDE, LATER, MAKERS
+from penstock.records.address_settings import BESIDE, LATER, MAKERS
 from penstock.units import parse_duration, parse_size
 
 

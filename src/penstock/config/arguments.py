@@ -15,7 +15,7 @@ from penstock.config.queue_values import BadValue, argument_name
 from penstock.config.queue_words import written
 from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 _BY_ARGUMENT = {
     **{key.argument: name for name, key in QUEUE_KEYS.items()},

@@ -8,7 +8,7 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from penstock.config.patterns import topic_pattern
 from penstock.config.sections import Name, Section
-from penstock.records.patterns import PatternError, compile_pattern
+from penstock.records.regular_expressions import PatternError, compile_pattern
 
 Right: TypeAlias = StrictBool | Name
 """Yes, no, or an expression: of the messages that it is TRUE of."""

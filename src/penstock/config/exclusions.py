@@ -11,8 +11,7 @@ from functools import lru_cache
 
 from penstock.config.queue_values import BadValue
 from penstock.records.dataclass import dataclass
-from penstock.records.recovery import parse_recovery_point
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings, parse_recovery_point
 
 ONE_ORDER = ("priority_expression", "max_priority", "barrier_expression", "target_queue_depth")
 """Each says in its own way what may be delivered next, so a queue has one of them at most."""

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.config.queue_words import in_line, written
 from penstock.config.queues import QUEUE_KEYS
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.units import format_duration, format_size
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from penstock.config.settings import Settings
 from penstock.config.telling import Problem, lines_of, place_at, told, told_at
 from penstock.config.wording import NOT_YET, in_our_words, unknown, without_consequences
 from penstock.errors import SettingsError
-from penstock.records.patterns import SPECIAL
+from penstock.records.regular_expressions import SPECIAL
 
 _QUEUE_OWN = ("name", "vhost", "durable", "auto_delete", "arguments")
 

@@ -73,7 +73,7 @@ class PipelineTo(Section):
         if self.exchange and self.topic is None and self.view is None:
             raise ValueError("an exchange goes with a topic or a view")
         if self.key:
-            from penstock.records.sow import parse_paths
+            from penstock.records.sow_settings import parse_paths
 
             parse_paths(self.keys)
         return self

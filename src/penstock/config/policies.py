@@ -15,9 +15,8 @@ from penstock.config.hints import known_name
 from penstock.config.queue_values import BadValue, read_value
 from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import InvalidArgument
-from penstock.records.patterns import PatternError, compile_pattern
-from penstock.records.policies import APPLY_TO, Origin, Policy
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
+from penstock.records.regular_expressions import PatternError, compile_pattern
 
 ALTERNATE = "alternate-exchange"
 

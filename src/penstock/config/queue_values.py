@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias, cast
 
 from penstock.config.hints import known_name
 from penstock.records.dataclass import dataclass
-from penstock.records.settings import QueueSettings, Retry
-from penstock.records.tables import Timestamp
+from penstock.records.field_tables import Timestamp
+from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import DURATION_UNITS, parse_duration, parse_size, to_micros
 
 Style: TypeAlias = Literal["amqp", "file", "python"]

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import assert_never, cast
 
 from penstock.config.queue_values import Kind, QueueKey, Style
-from penstock.records.settings import Retry
+from penstock.records.queue_settings import Retry
 from penstock.units import DURATION_UNITS, format_duration
 
 

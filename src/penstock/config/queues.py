@@ -14,7 +14,7 @@ from typing import cast
 
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:

@@ -10,8 +10,8 @@ from pydantic import Field, InstanceOf, JsonValue, StrictBool, StrictInt, model_
 from penstock.config.policies import read_policy
 from penstock.config.sections import Name, Section
 from penstock.errors import InvalidArgument
-from penstock.records.addresses import wrong_pattern
-from penstock.records.policies import AddressSetting, Policy
+from penstock.records.address_settings import wrong_pattern
+from penstock.records.queue_settings import AddressSetting, Policy
 
 
 class PolicySection(Section):

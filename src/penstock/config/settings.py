@@ -33,10 +33,10 @@ from penstock.config.sections import MIB, Duration, Name, Section, Size
 from penstock.config.tls import TlsSection
 from penstock.config.views import ConflatedSection, ViewSection
 from penstock.errors import InvalidArgument
-from penstock.records.actions import Action
+from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
-from penstock.records.settings import QueueSettings
-from penstock.records.sow import wrong
+from penstock.records.queue_settings import QueueSettings
+from penstock.records.sow_settings import wrong
 
 FOREVER = "forever"
 """A retention that keeps everything."""

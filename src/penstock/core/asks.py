@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.state.passing import Spans
     from penstock.expr import Filter, Matcher, Value
     from penstock.records.entries import Publishes, Rows
-    from penstock.records.settings import QueueSettings
+    from penstock.records.queue_settings import QueueSettings
 
 Ints = npt.NDArray[np.int64]
 

@@ -2,8 +2,8 @@
 
     text --grammar--> tree --check--> tree that may run --compiler--> Program, held by a Filter or a Value
 
-Semantics (NULL logic, arrays, strings as bytes) live in `values`, `texts` and `functions`; a further backend compiles
-the same checked tree and is judged by the same tests.  Pure: no disk, no socket; the clock is handed in.
+Semantics (NULL logic, arrays, strings as bytes) live in `values`, `text_patterns` and `functions`; a further backend
+compiles the same checked tree and is judged by the same tests.  Pure: no disk, no socket; the clock is handed in.
 
 What is named here is loaded when it is first used: whoever needs a pattern alone does without the compiler.
 """
@@ -16,24 +16,23 @@ from typing import TYPE_CHECKING
 from penstock.errors import ExpressionError
 
 if TYPE_CHECKING:
-    from penstock.expr.backends import evaluate
     from penstock.expr.context import EVERYTHING, Context
-    from penstock.expr.filter import Filter, Value, compile_filter, compile_value, parse
-    from penstock.expr.patterns import PatternError, TopicPattern
-    from penstock.expr.together import FilterSet, Matcher
+    from penstock.expr.filter import Filter, Value, compile_filter, compile_value, evaluate, parse
+    from penstock.expr.filter_set import FilterSet, Matcher
+    from penstock.expr.text_patterns import PatternError, TopicPattern
 
 _PLACES = {
     "EVERYTHING": "context",
     "Context": "context",
     "Filter": "filter",
-    "FilterSet": "together",
-    "Matcher": "together",
-    "PatternError": "patterns",
-    "TopicPattern": "patterns",
+    "FilterSet": "filter_set",
+    "Matcher": "filter_set",
+    "PatternError": "text_patterns",
+    "TopicPattern": "text_patterns",
     "Value": "filter",
     "compile_filter": "filter",
     "compile_value": "filter",
-    "evaluate": "backends",
+    "evaluate": "filter",
     "parse": "filter",
 }
 

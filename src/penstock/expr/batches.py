@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
-from penstock.expr.fields import Table, parsed, topic_name
+from penstock.expr.body_fields import Table, parsed, topic_name
 from penstock.expr.tree import Scalar
 from penstock.expr.values import Value, from_bytes, to_bytes
 from penstock.records.compute import compute

@@ -9,10 +9,10 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from penstock.errors import ExpressionError
+from penstock.expr.body_fields import PROPERTIES
 from penstock.expr.context import ASKED, OF_THE_CONTEXT, Group
-from penstock.expr.fields import PROPERTIES
 from penstock.expr.functions import AGGREGATES, FUNCTIONS, Function
-from penstock.expr.patterns import PatternError, searcher
+from penstock.expr.text_patterns import PatternError, searcher
 from penstock.expr.tree import Call, Field, Like, Literal, Node, walk_tree
 from penstock.records.dataclass import dataclass
 

@@ -23,7 +23,7 @@ from penstock.expr.batches import NO_VALUES, Objects, Typed, View, typed
 from penstock.expr.compiler import compile_parsed, compile_tree
 from penstock.expr.meter import meter
 from penstock.expr.program import RunParsed
-from penstock.expr.texts import Affixes
+from penstock.expr.text_patterns import Affixes
 from penstock.expr.tree import (
     Affix,
     And,

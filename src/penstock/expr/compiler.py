@@ -26,14 +26,14 @@ from typing import assert_never, cast
 
 import orjson
 
-from penstock.expr import arithmetic, texts, values
-from penstock.expr.checksums import crc64
+from penstock.expr import numbers, text_patterns, values
+from penstock.expr.body_fields import NOTHING, bookmark, header_tables, root, seconds, topic_name, walk
 from penstock.expr.context import OF_THE_CONTEXT, answers
-from penstock.expr.fields import NOTHING, bookmark, header_tables, root, seconds, topic_name, walk
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter
-from penstock.expr.patterns import searcher
+from penstock.expr.numbers import crc64
 from penstock.expr.program import Column, Program, Run, RunParsed
+from penstock.expr.text_patterns import searcher
 from penstock.expr.tree import (
     Affix,
     And,
@@ -120,9 +120,9 @@ class _Writer:
             "topic_name": topic_name,
             "bookmark": bookmark,
             "seconds": seconds,
-            "like": texts.like,
-            "begins": texts.begins,
-            "ends": texts.ends,
+            "like": text_patterns.like,
+            "begins": text_patterns.begins,
+            "ends": text_patterns.ends,
             "answers": answers,
             "crc64": crc64,
         }
@@ -132,7 +132,7 @@ class _Writer:
         ):
             self.names[name] = getattr(values, name)
         for name in ("negate", *_ARITHMETIC.values()):
-            self.names[name] = getattr(arithmetic, name)
+            self.names[name] = getattr(numbers, name)
         counts = Counter(node for node in walk_tree(tree) if isinstance(node, Field))
         self.shared = {field: f"f{at}" for at, field in enumerate(field for field, n in counts.items() if n > 1)}
         self.sources = {field.source for field in counts}
@@ -287,7 +287,7 @@ class _Writer:
                 pattern = cast("str", node.pattern.value)
                 return f"like({self.raw(node.operand)}, {self._constant(searcher(pattern))})" if pattern else "None"
             case Affix():
-                return f"{node.end.lower()}({self.raw(node.operand)}, {self._items(node.items, texts.Affixes)})"
+                return f"{node.end.lower()}({self.raw(node.operand)}, {self._items(node.items, text_patterns.Affixes)})"
             case Is():
                 return f"is_{node.what.lower()}({self.raw(node.operand)})"
             case Call():

@@ -1,33 +1,39 @@
 """Compiled expressions as others use them: filters and values.
 
 Equal texts share one compiled object; the cache is bounded, so strangers' filters cannot fill the memory.
+
+Functions that ask who asks (CLIENT_NAME, USER, CLIENT_VERSION, AMPS_INSTANCE_NAME) are answered in the text before it
+is compiled (`bound`): the answers stay the same as long as a command lasts, so a filter with them is another filter for
+each client, and whoever evaluates it, in this process or another, needs to know nothing of clients.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import ExpressionError
+from penstock.errors import ExpressionError, InvalidArgument
+from penstock.expr.body_fields import Table
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import compile_parsed, compile_tree
-from penstock.expr.context import Context, Group
-from penstock.expr.fields import Table
+from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group
 from penstock.expr.meter import meter
 from penstock.expr.program import Program, RunParsed
-from penstock.expr.tree import Node, Scalar
+from penstock.expr.tree import Call, Node, Scalar, walk_tree
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 
-if TYPE_CHECKING:  # Arrow's functions take 20 ms to load, and most who filter need none
+if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.expr.batches import Batch, View
     from penstock.expr.columnar import Columnar
-    from penstock.expr.selecting import Selector
+    from penstock.expr.row_selection import Selector
+
 
 CACHED = 1024
 """Compiled filters, and compiled values, that are kept for the next who sends the same text."""
@@ -200,11 +206,11 @@ class Filter(_Compiled):
 
         InvalidArgument when the batch has no body and the filter asks for one, or a column has another type.
         """
-        from penstock.expr.selecting import Selector
+        from penstock.expr.row_selection import Selector
 
         if self._selector is None:
             self._selector = Selector(self.tree, self._metered)
-        return self._selector.run(self, self._view(batch, origin, now, context))
+        return self._selector.run(self.judge, self._view(batch, origin, now, context))
 
     def judge(self, view: View) -> list[bool]:
         """`matches` for a view of a batch, by the Python function alone."""
@@ -276,3 +282,66 @@ def compile_value(text: str, known: frozenset[Group] = frozenset()) -> Value:
     """The value that a text spells.  Raises ExpressionError with the place of what cannot stand; `known` as above."""
     checked = check(parse(text), text, known)
     return Value(text, checked, compile_tree(checked.tree, "value", checked.metered))
+
+
+_ASKS = re.compile(r"CLIENT_NAME|CLIENT_VERSION|USER|AMPS_INSTANCE_NAME", re.IGNORECASE)
+_EMPTY = re.compile(r"\w+\s*\(\s*\)")
+
+
+def bound(text: str, context: Context) -> str:
+    """The text with the answers that the context has, as literals; what it has no answer to stays.
+
+    ExpressionError for a text with such names that cannot be read.
+    """
+    if _ASKS.search(text) is None:
+        return text
+    calls = list[tuple[int, int, str]]()
+    for node in walk_tree(parse(text)):
+        if isinstance(node, Call) and not node.arguments and node.name in OF_THE_CONTEXT:
+            answer = getattr(context, OF_THE_CONTEXT[node.name][0])
+            found = _EMPTY.match(text, node.place)
+            if isinstance(answer, str) and found is not None:
+                calls.append((found.start(), found.end(), literal(answer)))
+    for start, end, answer in sorted(calls, reverse=True):
+        text = text[:start] + answer + text[end:]
+    return text
+
+
+def literal(value: str) -> str:
+    """A string as an expression spells it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r") + "'"
+
+
+BACKENDS = ("python", "arrow")
+"""Names that `evaluate` accepts; `penstock.testing.evaluate` also knows "spark"."""
+
+
+def evaluate(
+    text: str,
+    bodies: Sequence[bytes],
+    backend: str = "python",
+    *,
+    properties: Properties = EMPTY,
+    topics: Topics = None,
+    lsns: Sequence[int] | None = None,
+    times: Sequence[int] | int | None = None,
+    origin: int | None = None,
+    now: int | None = None,
+    context: Context | None = None,
+) -> list[Scalar]:
+    """The value of an expression for each body: True, False, None (NULL), a number or a str.
+
+    What is asked of a context that is not given is NULL.  Raises ExpressionError for the text and InvalidArgument for a
+    backend that does not exist.
+    """
+    if backend not in BACKENDS:
+        raise InvalidArgument(f"no expression backend {backend!r}: there is {', '.join(map(repr, BACKENDS))}")
+    chosen = compile_value(text, EVERYTHING)
+    if backend == "python":
+        return chosen.values(
+            bodies, properties, topics, lsns=lsns, times=times, origin=origin, now=now, context=context
+        )
+    from penstock.expr.batches import batch_of, scalars
+
+    batch = batch_of(bodies, properties, topics, lsns, times)
+    return scalars(chosen.on_batch(batch, origin=origin, now=now, context=context))

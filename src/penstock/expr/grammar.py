@@ -22,7 +22,7 @@ from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from penstock.errors import ExpressionError
-from penstock.expr import arithmetic, values
+from penstock.expr import numbers, values
 from penstock.expr.tree import (
     Affix,
     And,
@@ -311,7 +311,7 @@ class _Builder(Transformer[Token, Node]):
     def sign(self, parts: tuple[Token, Node]) -> Node:
         sign, operand = parts
         if isinstance(operand, Literal) and isinstance(operand.value, int | float):
-            value = arithmetic.negate(operand.value) if sign.type == "MINUS" else operand.value
+            value = numbers.negate(operand.value) if sign.type == "MINUS" else operand.value
             return Literal(value, _place(sign))
         return Sign("-" if sign.type == "MINUS" else "+", operand, _place(sign), self._level(_place(sign), operand))
 

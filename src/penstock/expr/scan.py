@@ -1,4 +1,8 @@
-"""Filters over Arrow batches of the log: the sieve first, the exact evaluation of what it lets through after.
+"""Filters over Arrow batches of the log: a sieve first, the exact evaluation of what it lets through after.
+
+A sieve is what a message must show from outside, before its body is parsed: texts in its bytes (`needles`); conditions
+on the AMQP header and the topic alone, evaluated once for each distinct header and topic.  It never drops a match, and
+whatever cannot be judged so lets everything through.
 
 The answer equals `Filter.matches` row by row.  Arrow's own functions run without the interpreter's lock, and exact
 evaluation goes in small slices with a call of `breathe` between them, so that a scan in a thread does not hold up the
@@ -7,9 +11,6 @@ loop beside it.
 Each needle of a sieve is a pass over the bodies, while one evaluation answers for all filters: fifty sieves cost sixty
 times what it saves to have them.  So a scan tries both on its first rows, and goes on with the better one.
 """
-
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -21,12 +22,58 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.expr.check import check
+from penstock.expr.compiler import compile_tree
 from penstock.expr.filter import Filter
-from penstock.expr.sieve import ODD_FRACTION, ODD_NUMBER, Both, Contains, Either, Outside, Sieve, sieve_of
-from penstock.expr.together import FilterSet, Matcher
+from penstock.expr.filter_set import FilterSet, Matcher
+from penstock.expr.needles import ODD_FRACTION, ODD_NUMBER, Contains, needles_of
+from penstock.expr.tree import And, Node, Or
 from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The condition holds; it asks for header and topic alone."""
+
+    filter: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """All of these."""
+
+    parts: tuple[Sieve, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of these."""
+
+    parts: tuple[Sieve, ...]
+
+
+Sieve: TypeAlias = Contains | Outside | Both | Either
+
+
+def sieve_of(tree: Node) -> Sieve | None:
+    """The sieve of a checked tree; None: everything has to be evaluated."""
+    if compile_tree(tree, "filter", False).needs <= {"properties", "topic"}:
+        checked = check(tree, "")
+        return Outside(Filter("", checked, compile_tree(tree, "filter", False)))
+    match tree:
+        case And():
+            parts = [part for part in map(sieve_of, tree.items) if part is not None]
+            return None if not parts else parts[0] if len(parts) == 1 else Both(tuple(parts))
+        case Or():
+            found = list(map(sieve_of, tree.items))
+            parts = [part for part in found if part is not None]
+            return Either(tuple(parts)) if len(parts) == len(found) else None
+        case _:
+            return needles_of(tree)
+
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Places: TypeAlias = "npt.NDArray[np.int64]"

@@ -11,18 +11,18 @@ from penstock.errors import LogDamaged
 from penstock.history.view import Listing, Place, View
 from penstock.log import checkpoints
 from penstock.log.archive import Shown
-from penstock.log.arrow import column
-from penstock.log.index import Catalog, Segment, whole_from
+from penstock.log.catalog import Catalog, Segment, whole_from
+from penstock.log.checkpoints import Base
 from penstock.log.mending import Recovery
 from penstock.log.reader import decode
+from penstock.log.record_batches import column
 from penstock.log.recover import newest_base, open_segments
-from penstock.log.retention import Base
-from penstock.log.upkeep.names import Indexes
+from penstock.log.rewriting.name_index import Indexes
 from penstock.ports import Disk
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from penstock.log.archive.reading import Archive
+    from penstock.log.archive.row_groups import Archive
 
 BASE_ROWS = 4096
 """A batch with a part of a base has no more rows."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.log.arrow import column, lengths
+from penstock.log.record_batches import column, lengths
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind

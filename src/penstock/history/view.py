@@ -21,16 +21,16 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged
 from penstock.log.archive import Shown, archive_disk
-from penstock.log.arrow import column
+from penstock.log.catalog import Catalog, Chosen, Segment
 from penstock.log.frame import FrameReader, NotAFrame, Window
-from penstock.log.index import Catalog, Chosen, Segment
 from penstock.log.reader import Reader, Vias, damaged
+from penstock.log.record_batches import column
+from penstock.log.rewriting.name_index import Indexes, Wanted
 from penstock.log.segment import NotASegment, read_header
-from penstock.log.upkeep.names import Indexes, Wanted
 from penstock.ports import Disk
 
 if TYPE_CHECKING:
-    from penstock.log.archive.reading import Archive
+    from penstock.log.archive.row_groups import Archive
 
 Groups = npt.NDArray[np.int64]
 
@@ -168,7 +168,7 @@ class View:
         chosen: Chosen | None,
     ) -> Iterator[pa.RecordBatch]:
         """The same where a part of it is archived."""
-        from penstock.log.archive.reading import pieces
+        from penstock.log.archive.row_groups import pieces
 
         for piece in pieces(a, b, seam, archive.manifest.spans):
             if piece.archived:
@@ -193,8 +193,8 @@ class View:
         if self.archive is None or self.listed.archive is None:
             yield from map(_with_group, self._reader.batches(a, end))
             return
-        from penstock.log.archive.files import LOG_COLUMNS, READ
-        from penstock.log.archive.reading import pieces
+        from penstock.log.archive.parquet import LOG_COLUMNS, READ
+        from penstock.log.archive.row_groups import pieces
 
         for piece in pieces(a, end, self.listed.archive.seam, self.archive.manifest.spans):
             if not piece.archived:
@@ -223,7 +223,7 @@ class Folder:
     def _archive(self, shown: Shown | None) -> Archive | None:
         if shown is None:
             return None
-        from penstock.log.archive.reading import Archive
+        from penstock.log.archive.row_groups import Archive
 
         archive = self._archives.get(shown.folder)
         if archive is None:

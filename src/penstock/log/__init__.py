@@ -9,20 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.log.catalog import SegmentInfo
     from penstock.log.disk import OsDisk
-    from penstock.log.listing import SegmentInfo
     from penstock.log.log import Log
     from penstock.log.mending import Recovery
-    from penstock.log.settings import MEMORY, LogSettings
     from penstock.log.simdisk import SimDisk
+    from penstock.log.writer import MEMORY, LogSettings
 
 _PLACES = {
-    "MEMORY": "settings",
+    "MEMORY": "writer",
     "Log": "log",
-    "LogSettings": "settings",
+    "LogSettings": "writer",
     "OsDisk": "disk",
     "Recovery": "mending",
-    "SegmentInfo": "listing",
+    "SegmentInfo": "catalog",
     "SimDisk": "simdisk",
 }
 

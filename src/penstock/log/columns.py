@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.records.bodies import PackedBodies
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
+from penstock.records.message_bodies import PackedBodies
 
 Part: TypeAlias = "Publishes | Control"
 

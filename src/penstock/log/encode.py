@@ -17,12 +17,12 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from penstock.log import columns
-from penstock.log.arrow import make_batch, message_with
 from penstock.log.columns import PUBLISH, TRANSIENT, parts_of
 from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp
-from penstock.records.bodies import PackedBodies
+from penstock.log.record_batches import make_batch, message_with
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
+from penstock.records.message_bodies import PackedBodies
 from penstock.records.schema import COLUMNS
 
 _Message: TypeAlias = "tuple[int, bytearray, Sequence[bytes | memoryview]]"  # bytes; the header, or all; what follows

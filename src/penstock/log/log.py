@@ -1,7 +1,7 @@
 """The log as the server uses it: open, replay, append, read, checkpoint, retire, close.
 
-How it grows is `log.committing`'s.  `read`, `batches` and what says so may be called in any thread; all else belongs to
-one, the loop's.
+How it grows is `log.group_commit`'s.  `read`, `batches` and what says so may be called in any thread; all else belongs
+to one, the loop's.
 """
 
 from __future__ import annotations
@@ -15,24 +15,19 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.log import checkpoints
-from penstock.log.committing import Committing
-from penstock.log.damage import Damage
-from penstock.log.files import pin
-from penstock.log.index import Catalog, Segment, whole_from
-from penstock.log.listing import SegmentInfo, describe
-from penstock.log.mending import Recovery, mend
-from penstock.log.reader import Reader, Vias
-from penstock.log.recover import newest_base, open_segments
-from penstock.log.replay import Start, choose_start, replayed_after, rows_after, tables
-from penstock.log.retention import base_group, base_parts
+from penstock.log.catalog import Catalog, Segment, SegmentInfo, Span, describe, span, whole_from
+from penstock.log.checkpoints import base_group, base_parts
+from penstock.log.group_commit import Committing
+from penstock.log.mending import Recovery, Watch, mend, nobody
+from penstock.log.reader import Damage, Reader, Vias
+from penstock.log.recover import Start, choose_start, newest_base, open_segments, replayed_after, rows_after, tables
+from penstock.log.rewriting.name_index import Indexes, Wanted
+from penstock.log.rewriting.rewrite import Made
+from penstock.log.rewriting.swap import Swap
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER
-from penstock.log.settings import LogSettings
-from penstock.log.spans import Span, span
-from penstock.log.upkeep.names import Indexes, Wanted
-from penstock.log.upkeep.rewrite import Made
-from penstock.log.upkeep.swap import Swap
-from penstock.log.watch import Watch, nobody
+from penstock.log.segment_files import pin
+from penstock.log.writer import LogSettings
 from penstock.ports import Clock, Disk
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Group, Rows
@@ -140,7 +135,7 @@ class Log(Committing):
         """The messages at ascending LSNs; those that are no durable message are left out.  Any thread.
 
         `ahead`: bytes of what follows to have at hand for later reads.  `most`: bytes after which the answer ends.
-        `around`: what lies in damaged batches is left out too (see `log.damage`), instead of LogDamaged.
+        `around`: what lies in damaged batches is left out too (see `log.reader`), instead of LogDamaged.
         """
         return self._reader.read(lsns, ahead, most, around=around)
 
@@ -180,7 +175,7 @@ class Log(Committing):
         return self._reader.batches(a, b, columns, chosen, around=around)
 
     def outlines(self, a: int, b: int, names: Wanted | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of `batches`, with the lengths of the bodies in the place of them (`log.outline`).  Any thread."""
+        """The rows of `batches`, with the lengths of the bodies in the place of them (`Outliner`).  Any thread."""
         chosen = None if names is None else partial(self._indexes.find, wanted=names)
         return self._reader.outlines(a, b, chosen)
 

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from typing import TypeAlias
 
-from penstock.log.index import Segment
+from penstock.log.catalog import Segment
 from penstock.log.segment import FOLDER, SegmentHeader
 from penstock.ports import Disk
 from penstock.records.dataclass import dataclass
+
+Watch: TypeAlias = Callable[[str, int, int], object]
+"""(stage, done, in all), called between steps.  Stages: "checking" counts segments, "checkpoint" one step, "folding"
+records.  What it raises ends the opening."""
+
+
+def nobody(stage: str, done: int, total: int) -> None:
+    """No one looks on."""
+
 
 CUT = "cut"
 _BLOCK = 1 << 20

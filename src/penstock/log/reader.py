@@ -6,6 +6,8 @@ and a few decoded ones are kept.  Thread-safe.  It sees only batches that the ca
 
 from __future__ import annotations
 
+import errno
+import logging
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
@@ -18,9 +20,12 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import LogDamaged
-from penstock.log.arrow import (
+from penstock.log.catalog import Catalog, Chosen, Segment, after
+from penstock.log.frame import FrameReader, NotAFrame, sound
+from penstock.log.record_batches import (
     BATCH_COST,
     Joining,
+    Outliner,
     cells,
     column,
     lengths,
@@ -31,13 +36,61 @@ from penstock.log.arrow import (
     span,
     take,
 )  # fmt: skip
-from penstock.log.damage import UNREADABLE, Damage
-from penstock.log.frame import FrameReader, NotAFrame, sound
-from penstock.log.index import Catalog, Chosen, Segment, after
-from penstock.log.outline import Outliner
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows, Topic
 from penstock.records.kinds import NO_VIA, Kind
+
+logger = logging.getLogger("penstock.log")
+
+KEPT = 1000
+"""Sentences that are kept; of more damage only the number."""
+
+UNREADABLE = frozenset({errno.EIO, errno.ENOENT})
+"""What the disk says of bytes that are not there any more, whoever asks again."""
+
+
+class Damage:
+    """The damaged batches of one log that this process has met: each is told once with file, batch and LSN.
+
+    A flipped bit must cost its own batch and nothing else.  Who reads `around` damage gets all other rows:
+
+    * a delivery goes on without them, and they are set aside: they stay in their queues, leased to nobody, in nobody's
+      backlog, until somebody settles them or a restart finds them readable (`core.queue.aside`); what is delivered at
+      most once, or to who never acknowledges, was settled before it was read, and is lost;
+    * a filter that looks through a queue does not match them;
+    * compaction leaves the file alone, replay and `verify` say what is wrong and end.
+
+    A batch that the disk cannot read, and a file that is gone, count as damage.
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._met = dict[tuple[str, int], str]()  # by file and number of the batch
+
+    def met(self, name: str, number: int, error: LogDamaged) -> None:
+        """Somebody wanted rows of this batch."""
+        with self._lock:
+            known = (name, number) in self._met
+            self._met[name, number] = str(error) if len(self._met) < KEPT else ""
+        if not known:
+            logger.error("%s; what is stored there is not delivered", error)
+
+    def forget(self, name: str) -> None:
+        """The file is going away."""
+        with self._lock:
+            self._met = {key: said for key, said in self._met.items() if key[0] != name}
+
+    @property
+    def batches(self) -> int:
+        """How many there are."""
+        return len(self._met)
+
+    def sentences(self, most: int) -> list[str]:
+        """What is wrong, in the order in which it was met."""
+        with self._lock:
+            return [said for said in self._met.values() if said][:most]
+
 
 _LAST_PUBLISH = int(Kind.PUBLISH_TRANSIENT)
 _TOPICS_KEPT = 1 << 16
@@ -232,7 +285,10 @@ class Reader:
         """
         outliner = Outliner(_frames)
         for segment, number in self._catalog.batches(a, b, chosen):
-            batch = None if (segment, number) in self._kept else outliner.outline(segment, number)
+            batch = None
+            if (segment, number) not in self._kept and not segment.header.codec:
+                offset, length = segment.offsets[number], segment.lengths[number]
+                batch = outliner.outline(segment.file, offset, length, segment.lsns[number])
             decoded = self._decode(segment, number) if batch is None else _Decoded(batch, 0)
             low, high = decoded.span(a, b)
             if high > low:

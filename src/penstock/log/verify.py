@@ -19,12 +19,11 @@ from dataclasses import field
 from operator import attrgetter
 
 from penstock.errors import LogDamaged
+from penstock.log.catalog import Segment, SegmentInfo, describe
+from penstock.log.checkpoints import read_base
 from penstock.log.frame import FrameReader
-from penstock.log.index import Segment
-from penstock.log.listing import SegmentInfo, describe
 from penstock.log.reader import decode
 from penstock.log.recover import is_older, uncovered
-from penstock.log.retention import read_base
 from penstock.log.room import RESERVE
 from penstock.log.segment import (
     FOLDER,
@@ -36,7 +35,7 @@ from penstock.log.segment import (
     read_header,
     segment_name,
 )
-from penstock.log.walking import Walked, behind, claimed, ends_early, gap, sealed, walk
+from penstock.log.segment_walk import Walked, behind, claimed, ends_early, gap, sealed, walk
 from penstock.ports import Disk, File
 from penstock.records.dataclass import dataclass
 

@@ -2,7 +2,7 @@
 
 `Appender` does the work of one commit, in whichever thread it is called: cut into batches, encode, write, roll to a new
 segment, sync.  `CommitThread` is the thread that does it for the server.  When to commit, and what follows, is decided
-in `log.committing`.  Entries are never parted, so a group lies in one batch; a plain run of messages larger than a
+in `log.group_commit`.  Entries are never parted, so a group lies in one batch; a plain run of messages larger than a
 batch is.
 """
 
@@ -12,22 +12,54 @@ import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
-from penstock.log.descriptors import exhausted
+from penstock.log.catalog import Segment
+from penstock.log.disk import exhausted
 from penstock.log.encode import Encoder
 from penstock.log.frame import END_OF_STREAM, SEALED
-from penstock.log.index import Segment
 from penstock.log.room import Room, out_of_space
 from penstock.log.segment import FOLDER, SegmentHeader, segment_name
 from penstock.ports import Disk
-from penstock.records.bodies import lengths
-from penstock.records.bodies import size_of as bytes_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
+from penstock.records.message_bodies import lengths
+from penstock.records.message_bodies import size_of as bytes_of
+
+Sync = Literal["commit", "interval", "off"]
+
+CACHE_MOST = 16 << 20
+"""Bytes of decoded batches that are worth keeping for reading."""
+
+BATCH_MOST = 16 << 20
+"""Bytes after which a commit goes on in another batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Defaults promise that a confirmed message is on the disk."""
+
+    sync: Sync = "commit"  # what a confirm waits for: the disk, or the kernel alone
+    sync_interval: int = 100_000  # microseconds between syncs under `interval`
+    segment: int = 256 << 20  # bytes after which a new file is begun
+    ack_sync: int = 100_000  # microseconds that acks may wait for company
+    idle_mark: int = 100_000  # microseconds without a commit after which a mark claims what is durable
+    ahead: int = 8 << 20  # bytes of zeros written ahead of the log; 0: none
+    reserve: int = 16 << 20  # bytes held back for acks on a full disk; 0: none
+    low_space: int = 32 << 20  # publishes are refused while less than this is free; 0: never asked
+    batch_rows: int = 1 << 16  # rows after which a commit goes on in another batch
+    batch_bytes: int = BATCH_MOST  # the same in bytes
+    cache: int = CACHE_MOST  # bytes of decoded batches kept for reading
+    first_lsn: int = 1  # of a new folder
+    origin: int = 0  # of a new folder; 0: a random one
+
+
+MEMORY = LogSettings(ahead=0, reserve=0, low_space=0, segment=64 << 20)
+"""For disks in memory: nothing is written ahead and nothing held back."""
+
 
 Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
 """A written batch: segment, first LSN, last LSN, offset, length, rows."""

@@ -22,12 +22,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
-from penstock.memory.arrivals import Arrivals
+from penstock.memory.arrived_batches import Arrivals, Parting, Takers, nobody
 from penstock.memory.budget import GATHER_LEAST, Budget
-from penstock.memory.head_cache import HeadQueueCache
-from penstock.memory.parting import Parting, Takers, nobody
-from penstock.memory.pending_cache import PendingCache
-from penstock.memory.shelf import Shelf
+from penstock.memory.shelf import HeadQueueCache, PendingCache, Shelf
 from penstock.memory.slab import Piece, missing
 from penstock.memory.target_area import Line, TargetArea, TargetList
 from penstock.records.chunks import Chunk

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from penstock.memory.caches import SLAB_BYTES, Caches
-from penstock.memory.reads import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
+from penstock.memory.cold_reads import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.slab import Slab
 from penstock.memory.target_area import MEAN_FIRST, Line
 from penstock.records.chunks import Chunk

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
 from penstock.memory.caches import SLAB_BYTES, Caches
+from penstock.memory.cold_reads import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.head_loader import HeadLoader
-from penstock.memory.reads import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.shelf import Shelf
 from penstock.memory.slab import Slab
 from penstock.memory.target_area import TargetList

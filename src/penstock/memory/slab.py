@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.records.bodies import WIDTH, Bodies, listed, picked, size_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Rows, Topic
+from penstock.records.message_bodies import WIDTH, Bodies, listed, picked, size_of
 
 HEADER_SHARE = 8
 """Bytes of a header's slot in its list."""

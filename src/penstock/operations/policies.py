@@ -12,7 +12,7 @@ from penstock.wire.fields import VHOST, count, flag, name, table, text
 
 if TYPE_CHECKING:
     from penstock.operations.house import House
-    from penstock.records.policies import Policy
+    from penstock.records.queue_settings import Policy
     from penstock.server.access import Who
 
 PRIORITY_MOST = 2**31 - 1

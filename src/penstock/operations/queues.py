@@ -17,14 +17,14 @@ from penstock.config.queue_words import in_line, written
 from penstock.config.queues import QUEUE_KEYS
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.operations.operation import RABBITMQ, Answer, Operation
-from penstock.records.policies import ruling_of
+from penstock.records.queue_settings import ruling_of
 from penstock.records.rights import TENDS, USES, uses
 from penstock.wire.fields import VHOST, count, flag, name, table
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.operations.house import House
-    from penstock.records.settings import QueueSettings
+    from penstock.records.queue_settings import QueueSettings
     from penstock.server.access import Who
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TypeAlias
 
-from penstock.records.bodies import Bodies, listed
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
+from penstock.records.message_bodies import Bodies, listed
 
 
 @dataclass(slots=True, eq=False)

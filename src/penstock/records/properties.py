@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.dataclass import dataclass
-from penstock.records.tables import (
+from penstock.records.field_tables import (
     FRAME_ERROR,
     SYNTAX_ERROR,
     FieldValue,

@@ -24,7 +24,7 @@ import orjson
 from penstock.errors import LogBroken, SettingsError
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
-from penstock.log.settings import BATCH_MOST, CACHE_MOST
+from penstock.log.writer import BATCH_MOST, CACHE_MOST
 from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator

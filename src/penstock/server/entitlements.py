@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.sow.select import SelectList, parse_select
 from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, SettingsError
 from penstock.expr import Filter, TopicPattern, compile_filter, parse
-from penstock.expr.binding import bound
 from penstock.expr.context import Context, Group
+from penstock.expr.filter import bound
 from penstock.expr.tree import Field, walk_tree
 from penstock.records.dataclass import dataclass
+from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import ADMINISTRATOR, MONITORING
-from penstock.records.settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.config.entitlements import EntitlementSection

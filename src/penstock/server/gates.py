@@ -253,7 +253,7 @@ class Gates:
         self._runtime.flush()
 
     def _without_gone(self, effect: Delivery, chunk: Chunk) -> Chunk:
-        """Without what the log cannot give: of that, nobody holds any more what is leased still (`log.damage`)."""
+        """Without what the log cannot give: of that, nobody holds any more what is leased still (`log.reader`)."""
         gone = self._runtime.loader.gone
         if gone.isdisjoint(chunk):
             return chunk

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
 from penstock.errors import InvalidArgument
-from penstock.records.patterns import PatternError, compile_pattern
-from penstock.records.texts import to_bytes
+from penstock.records.message_bodies import to_bytes
+from penstock.records.regular_expressions import PatternError, compile_pattern
 from penstock.server.entitlements import Need, Rights, refused
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
     from penstock.expr import Filter
-    from penstock.records.settings import QueueSettings
+    from penstock.records.queue_settings import QueueSettings
     from penstock.server.accounts import Permission, TopicPermission
     from penstock.server.entitlements import Right
 

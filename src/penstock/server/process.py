@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penstock.config.in_force import chosen
-from penstock.log import descriptors
-from penstock.log.descriptors import EXHAUSTED, lent
+from penstock.log import disk as descriptors
+from penstock.log.disk import EXHAUSTED, lent
 from penstock.server import allocator
 from penstock.server.app import App, Ready
 from penstock.server.loading import decoded_most, do_without_pandas

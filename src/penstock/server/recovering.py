@@ -29,14 +29,14 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.records.recovery import parse_recovery_point
+from penstock.records.queue_settings import parse_recovery_point
 from penstock.server.filters.evaluating import Ask, breathe, spent
 from penstock.server.filters.judging import look
 
 if TYPE_CHECKING:
     from penstock.expr.scan import Scan as Scanner
     from penstock.log import Log
-    from penstock.records.settings import QueueSettings
+    from penstock.records.queue_settings import QueueSettings
     from penstock.server.runtime import Off, Runtime
 
 STEP_US = 100_000

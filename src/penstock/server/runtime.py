@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.memory import Caches, Loader
 from penstock.memory.budget import GATHER_LEAST
-from penstock.memory.reads import ReadCold
-from penstock.memory.rows import merged
+from penstock.memory.cold_reads import ReadCold, merged
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.history.history import Spread
     from penstock.log import Log
-    from penstock.log.listing import SegmentInfo
+    from penstock.log.catalog import SegmentInfo
     from penstock.ports import Clock
 
 T = TypeVar("T")

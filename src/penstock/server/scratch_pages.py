@@ -21,7 +21,7 @@ from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.memory.arena import Arena
+from penstock.memory.mapped_file import Arena
 
 if TYPE_CHECKING:
     from penstock.ports import Backing

@@ -9,9 +9,8 @@ from typing import Any, cast
 from penstock.errors import InvalidArgument, SettingsError
 from penstock.expr import Context
 from penstock.expr import evaluate as without_spark
-from penstock.expr.backends import BACKENDS
 from penstock.expr.context import OF_THE_CONTEXT
-from penstock.expr.filter import Properties, Topics
+from penstock.expr.filter import BACKENDS, Properties, Topics
 from penstock.expr.tree import Scalar
 from penstock.records.properties import EMPTY
 

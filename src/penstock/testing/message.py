@@ -10,7 +10,7 @@ import orjson
 from penstock.core.effects import Verb
 from penstock.records import properties as header_codec
 from penstock.records.causes import death_reason
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 from penstock.testing.arguments import micros_of
 
 

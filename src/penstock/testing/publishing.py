@@ -8,7 +8,7 @@ from penstock.core.queue.limits import refusing
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, NotFound
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running
 from penstock.units import to_micros

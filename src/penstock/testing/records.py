@@ -11,7 +11,7 @@ from penstock.core.sow.select import SelectList, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 from penstock.testing.arguments import check_count, check_text, check_texts
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running

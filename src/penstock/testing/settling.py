@@ -9,8 +9,8 @@ from penstock.core.effects import Verb
 from penstock.core.queue.settling.settle import extend
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter
-from penstock.expr.binding import bound
 from penstock.expr.context import Context
+from penstock.expr.filter import bound
 from penstock.records.chunks import Chunk
 from penstock.testing.arguments import check_text
 from penstock.testing.instance import Instance

@@ -9,8 +9,8 @@ from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.sow.ordering import order_of
 from penstock.errors import InvalidArgument
 from penstock.expr import TopicPattern, compile_filter
-from penstock.expr.binding import bound
 from penstock.expr.context import Context
+from penstock.expr.filter import bound
 from penstock.server.replaying.follower import Asked
 from penstock.server.sow.record_events import Wish as RecordWish
 from penstock.server.views.watching import interval_of

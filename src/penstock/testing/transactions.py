@@ -16,7 +16,7 @@ from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb
 from penstock.errors import Fenced, InvalidArgument, PreconditionFailed
 from penstock.records.entries import Publishes, joined
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 from penstock.server.committing import Charge, Committing
 from penstock.testing.instance import Instance
 from penstock.testing.message import Message

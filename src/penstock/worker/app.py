@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 from penstock.client.durations import Duration, span
 from penstock.errors import InvalidArgument
-from penstock.worker.counts import Counts
 from penstock.worker.running import Running
-from penstock.worker.worker import Worker, declare
+from penstock.worker.worker import Counts, Worker, declare
 
 logger = logging.getLogger("penstock.worker")
 

@@ -14,10 +14,8 @@ from penstock.client import Client, connect
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message
 from penstock.errors import PenstockError
-from penstock.worker.counts import Counts
-from penstock.worker.handling import give_back, handle
-from penstock.worker.held import Held
-from penstock.worker.worker import Worker
+from penstock.worker.handling import Held, give_back, handle
+from penstock.worker.worker import Counts, Worker
 
 logger = logging.getLogger("penstock.worker")
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.cli.main import main
 from penstock.config.load import load_file
 from penstock.errors import SettingsError
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.testing import Broker
 from penstock.testing.settings import Config
 from scenario import Worker, amqp, bodies, broker_of, publish, waiting

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.core.queue.settling.attempts import back_off
-from penstock.records.settings import Retry
+from penstock.records.queue_settings import Retry
 from penstock.testing import Broker
 from scenario import bodies, broker_of
 

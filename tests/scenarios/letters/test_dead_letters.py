@@ -11,7 +11,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from penstock.errors import QueueFull
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 from penstock.testing import Broker
 from penstock.testing.message import Message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.records.tables import encode_table
+from penstock.records.field_tables import encode_table
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.events import ConnectionClosed, ConnectionFailed, LoginAsked, OpenAsked

@@ -9,8 +9,8 @@ from decimal import Decimal
 import pytest
 
 from penstock.errors import InvalidArgument, ProtocolError
+from penstock.records.field_tables import NESTING_LIMIT, FieldValue, Long, Timestamp, decode_table, encode_table
 from penstock.records.properties import EMPTY, Peek, Properties, decode, encode, peek, peeked
-from penstock.records.tables import NESTING_LIMIT, FieldValue, Long, Timestamp, decode_table, encode_table
 
 
 def table(field: bytes) -> bytes:

@@ -11,8 +11,8 @@ from penstock.config.arguments import arguments_of, given_names, queue_settings,
 from penstock.config.queue_values import argument_name
 from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.records.settings import QueueSettings, Retry
-from penstock.records.tables import Timestamp
+from penstock.records.field_tables import Timestamp
+from penstock.records.queue_settings import QueueSettings, Retry
 
 
 def test_the_table_has_a_row_for_every_setting() -> None:

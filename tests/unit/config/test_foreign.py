@@ -21,7 +21,7 @@ from penstock.config.foreign.document import DEPTH_MAX
 from penstock.config.foreign.toml_writer import to_toml
 from penstock.config.load import judged, load_file, load_text
 from penstock.errors import SettingsError
-from penstock.records.settings import Retry
+from penstock.records.queue_settings import Retry
 from penstock.testing import Broker
 
 

@@ -13,8 +13,8 @@ from penstock.config.load import load_file, load_mapping, load_text
 from penstock.config.settings import Settings
 from penstock.config.wording import LATER_SECTIONS
 from penstock.errors import SettingsError
-from penstock.records.actions import Action, OnExpire, PublishStep
-from penstock.records.settings import Retry
+from penstock.records.event_actions import Action, OnExpire, PublishStep
+from penstock.records.queue_settings import Retry
 
 ORIGINS = """
 [server]

@@ -13,7 +13,7 @@ from penstock.config.queue_values import Kind, QueueKey, Style, read_value
 from penstock.config.queue_words import in_line, written
 from penstock.config.queues import QUEUE_KEYS
 from penstock.config.settings import Settings
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 
 STYLES: tuple[Style, ...] = ("amqp", "file", "python")
 

@@ -11,7 +11,7 @@ from penstock.core.actions.rules import Rules, words
 from penstock.core.actions.templates import Happening, Template
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records import properties as header_codec
-from penstock.records.actions import (
+from penstock.records.event_actions import (
     Action,
     EchoStep,
     ExtractStep,
@@ -24,9 +24,9 @@ from penstock.records.actions import (
     QueryStep,
     Step,
     Trigger,
+    unfit,
 )
 from penstock.records.schedules import parse_schedule
-from penstock.records.templates import unfit
 
 NOON = int(datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()) * 1_000_000  # a Friday
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused, ResourceLocked
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from unit.core.world import World
 
 

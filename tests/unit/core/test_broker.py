@@ -7,9 +7,9 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.state.durable import canonical
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.records.bodies import PackedBodies
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
+from penstock.records.message_bodies import PackedBodies
 from unit.core.world import DURABLE, START, World, header
 
 

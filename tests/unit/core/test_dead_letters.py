@@ -14,12 +14,12 @@ from penstock.core.queue.settling.letters import portions
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import canonical
 from penstock.errors import InvalidArgument
-from penstock.records.actions import Action, OnExpire, PublishStep
 from penstock.records.entries import Control, Group, Publishes
+from penstock.records.event_actions import Action, OnExpire, PublishStep
+from penstock.records.field_tables import Timestamp
 from penstock.records.kinds import Kind
 from penstock.records.properties import decode
-from penstock.records.settings import Retry
-from penstock.records.tables import Timestamp
+from penstock.records.queue_settings import Retry
 from unit.core.world import START, World, header
 
 

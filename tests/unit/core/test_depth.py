@@ -13,7 +13,7 @@ from penstock.core.effects import Verb
 from penstock.core.state.capture import BREATH
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from unit.core.world import World
 
 

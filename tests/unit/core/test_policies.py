@@ -15,8 +15,7 @@ from penstock.errors import ExpressionError, NotFound
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control, Entry, Group
 from penstock.records.kinds import Kind
-from penstock.records.policies import AddressSetting, Policy
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import AddressSetting, Policy, QueueSettings, Retry
 from unit.core.world import START, World, to_table
 
 MS = 1000

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from unit.core.world import SECOND, World
 
 RATE = (1, SECOND, 0, 1)

@@ -10,8 +10,7 @@ from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import as_chunk
 from penstock.records.kinds import Kind
-from penstock.records.recovery import parse_recovery_point
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings, parse_recovery_point
 from unit.core.walking import walk
 from unit.core.world import START, World, header
 

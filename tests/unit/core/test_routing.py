@@ -7,7 +7,7 @@ import pytest
 from penstock.core.publishing.traits import HEADER_KEPT
 from penstock.core.state.durable import canonical
 from penstock.errors import AccessRefused, NotFound, PreconditionFailed
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 from unit.core.world import World, header
 
 

@@ -23,9 +23,9 @@ from penstock.core.state.plain import as_table, dump, dump_settings, load, load_
 from penstock.errors import LogDamaged
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control
+from penstock.records.field_tables import Timestamp
 from penstock.records.kinds import Kind
-from penstock.records.settings import QueueSettings, Retry
-from penstock.records.tables import Timestamp
+from penstock.records.queue_settings import QueueSettings, Retry
 from unit.core.world import World, to_table
 
 DATA = Path(__file__).resolve().parents[2] / "data"

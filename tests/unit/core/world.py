@@ -15,14 +15,14 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.records.actions import Action
 from penstock.records.chunks import Now
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
+from penstock.records.event_actions import Action
+from penstock.records.field_tables import FieldValue
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.properties import Properties, encode
+from penstock.records.queue_settings import QueueSettings
 from penstock.records.schema import COLUMNS
-from penstock.records.settings import QueueSettings
-from penstock.records.tables import FieldValue
 from penstock.server.filters.scanning import matching
 
 SECOND = 1_000_000

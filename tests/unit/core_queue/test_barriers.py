@@ -14,7 +14,7 @@ from penstock.core.queue.upcoming import Upcoming
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import as_chunk
 from penstock.records.kinds import Kind
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 from unit.core_queue.test_queue import Bench
 
 HOUR = 3_600_000_000

@@ -11,7 +11,7 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 NOW = Now(10, 10)
 

@@ -15,7 +15,7 @@ from penstock.core.queue.dispatching.terms import replace
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.entries import Publishes, Topic
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from unit.core_queue.test_foreseen import Has
 
 

@@ -22,7 +22,7 @@ from penstock.core.queue.upcoming import Upcoming
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes, Topic
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 NOW = Now(1, 1)
 TOPIC = Topic("/", "", "q")

@@ -18,11 +18,11 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused
-from penstock.records.actions import OnExpire
 from penstock.records.chunks import Chunk, Now, as_chunk, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic
+from penstock.records.event_actions import OnExpire
 from penstock.records.kinds import Kind
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 
 TOPIC = Topic("/", "", "q")
 

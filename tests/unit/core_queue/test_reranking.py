@@ -16,7 +16,7 @@ from penstock.core.queue.priority.ranks import rank_of
 from penstock.core.queue.upcoming import Upcoming
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now, as_chunk
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 NOW = Now(1, 1)
 COUNT = 200

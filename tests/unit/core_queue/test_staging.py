@@ -6,7 +6,7 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 
 def test_a_purge_forgets_the_keys_of_what_became_due_behind_messages_without_keys() -> None:

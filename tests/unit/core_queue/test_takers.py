@@ -11,7 +11,7 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.takers import Takers
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
-from penstock.records.settings import FairnessModel, QueueSettings
+from penstock.records.queue_settings import FairnessModel, QueueSettings
 
 MODELS: tuple[FairnessModel, ...] = ("round-robin", "fast", "proportional")
 

@@ -9,7 +9,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue import older
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 
 def of_depth(depth: int, **settings: int) -> tuple[Queue, Outbox[Effect]]:

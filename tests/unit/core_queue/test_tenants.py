@@ -13,7 +13,7 @@ from penstock.core.queue.shares.pace import Pace
 from penstock.core.queue.shares.tenants import Tenants
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 S = 1_000_000
 

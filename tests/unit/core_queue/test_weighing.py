@@ -16,7 +16,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.entries import Publishes, Topic
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 TOPIC = Topic("/", "", "q")
 

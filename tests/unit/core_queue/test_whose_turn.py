@@ -14,7 +14,7 @@ from penstock.core.queue.dispatching import dispatch, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 SETTINGS: tuple[dict[str, object], ...] = (
     {},

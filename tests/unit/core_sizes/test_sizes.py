@@ -12,9 +12,9 @@ import pytest
 
 from penstock.core.sizes import rows, sizes
 from penstock.core.sizes.sizes import Sizes
-from penstock.records.bodies import PackedBodies
 from penstock.records.chunks import as_chunk, pairs_of
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import PackedBodies
 
 TOPIC = Topic("/", "", "q")
 KNOBS = {

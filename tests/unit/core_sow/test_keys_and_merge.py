@@ -9,7 +9,7 @@ from penstock.core.sow.merge import changed, merge, with_key
 from penstock.core.sow.ordering import Ordered, parse_order
 from penstock.core.sow.paging import Window
 from penstock.errors import InvalidArgument
-from penstock.records.sow import parse_paths, wrong
+from penstock.records.sow_settings import parse_paths, wrong
 
 RULE = KeyRule(domain_of("/", "", "orders"), parse_paths(["/id", "/customer/id"]))
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from penstock.core.views.joins import Join
 from penstock.core.views.view import Elements, Side, View, bring
 from penstock.errors import ExpressionError
-from penstock.expr.gathering.definition import Definition
-from penstock.expr.gathering.joined import parse_joins, qualified
+from penstock.expr.gathering.view_definition import Definition, parse_joins, qualified
 from penstock.expr.values import text
 
 JOINS = ("[a]./x = [b]./y", "[b]./z = [c]./z", "[a]./w = [c]./w")

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import ExpressionError
 from penstock.expr import compile_filter
-from penstock.expr.binding import bound
 from penstock.expr.context import Context
+from penstock.expr.filter import bound
 
 ANN = Context(client_name="till-7", user="ann", instance_name="north")
 

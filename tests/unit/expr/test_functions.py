@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock import expr
-from penstock.expr.checksums import CRC64_TEXT_LIMIT
+from penstock.expr.numbers import CRC64_TEXT_LIMIT
 from penstock.expr.values import TEXT_LIMIT
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
-from penstock.records.bodies import PackedBodies, held_by
+from penstock.records.message_bodies import PackedBodies, held_by
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.schema import COLUMNS, TIMESTAMP
 from penstock.wire.flight.codec import LATEST, Upload, present, read_upload

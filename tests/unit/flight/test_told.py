@@ -11,7 +11,7 @@ import pytest
 from penstock.core.queue.view import Queue
 from penstock.errors import PreconditionFailed
 from penstock.operations.queues import refuse_different
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 
 
 @pytest.mark.parametrize(

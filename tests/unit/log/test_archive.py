@@ -11,14 +11,13 @@ import pytest
 
 from penstock.errors import DiskFull, LogDamaged
 from penstock.log import SimDisk
-from penstock.log.archive import merging
-from penstock.log.archive.checking import check
-from penstock.log.archive.manifest import Manifest, commit, escaped, read, tidy
-from penstock.log.archive.planning import runs
-from penstock.log.archive.reading import Archive, Piece, pieces
-from penstock.log.archive.writing import Form, Writing
-from penstock.log.arrow import make_batch
-from penstock.log.listing import SegmentInfo
+from penstock.log.archive import file_writer as merging
+from penstock.log.archive.file_writer import Form, Writing
+from penstock.log.archive.manifest import Manifest, commit, escaped, read, runs, tidy
+from penstock.log.archive.repairing import check
+from penstock.log.archive.row_groups import Archive, Piece, pieces
+from penstock.log.catalog import SegmentInfo
+from penstock.log.record_batches import make_batch
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
 from penstock.server.bulk.archiving import told_when_full

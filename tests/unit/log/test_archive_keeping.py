@@ -13,12 +13,10 @@ import pytest
 from damage import MENU, damage
 from penstock.errors import LogDamaged, NotFound
 from penstock.log import SimDisk
-from penstock.log.archive import reading
-from penstock.log.archive.checking import check
-from penstock.log.archive.manifest import NAME, Manifest, commit, read, tidy
-from penstock.log.archive.pruning import prunable
-from penstock.log.archive.reading import Archive
-from penstock.log.archive.repairing import rebuilt
+from penstock.log.archive import row_groups
+from penstock.log.archive.manifest import NAME, Manifest, commit, prunable, read, tidy
+from penstock.log.archive.repairing import check, rebuilt
+from penstock.log.archive.row_groups import Archive
 from penstock.records.schema import COLUMNS
 from unit.log.test_archive import DAY, Run, between, history, read_back, same
 
@@ -88,7 +86,7 @@ def test_whole_days_go_and_what_is_left_is_what_was_there(merged: bool) -> None:
 def test_a_reader_under_which_a_day_goes_says_so_and_leaves_nothing_out_silently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "GIVEN", 1)
+    monkeypatch.setattr(row_groups, "GIVEN", 1)
     run = made(12, rows=2000)
     archive = Archive(run.disk)
     rows = archive.batches(1, FAR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.log.arrow import one_value, span
+from penstock.log.record_batches import one_value, span
 from penstock.records.schema import COLUMNS
 
 

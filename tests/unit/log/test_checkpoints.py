@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import LogDamaged
 from penstock.log import Log, SimDisk
-from penstock.log.retention import PART_BYTES
+from penstock.log.checkpoints import PART_BYTES
 from penstock.records.entries import Control, Topic
 from penstock.records.kinds import Kind
 from sim.logkit import SMALL, T0, FakeClock, commit, content, messages, note, opened

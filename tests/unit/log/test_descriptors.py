@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from penstock.log.descriptors import KEPT, MOST, exhausted, to_be
+from penstock.log.disk import KEPT, MOST, exhausted, to_be
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.log import Log, OsDisk, SimDisk
-from penstock.log.files import Shelf
-from penstock.log.upkeep.rewrite import Old, Order, rewrite
+from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.segment_files import Shelf
 from sim.logkit import SMALL, FakeClock, commit, content, messages, opened
 
 SETTINGS = replace(SMALL, segment=3000, cache=0)

@@ -239,7 +239,7 @@ def test_a_segment_that_was_cut_under_the_reader_is_damage() -> None:
 
 
 def test_what_no_batch_can_hold_is_refused_before_it_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.log.gathering.GROUP_BYTES_MAX", 1000)
+    monkeypatch.setattr("penstock.log.group_commit.GROUP_BYTES_MAX", 1000)
     log = opened(SimDisk())
     commit(log, messages(1, b"a"))
     with pytest.raises(InvalidArgument, match=r"a group of records has \d+ bytes; the log holds at most 1000"):

@@ -13,8 +13,8 @@ from penstock.history.history import History
 from penstock.history.measuring import Limits, measure
 from penstock.history.view import Folder, View, listing
 from penstock.log import Log, SimDisk
-from penstock.log.arrow import column, lengths
 from penstock.log.frame import Frame, FrameReader
+from penstock.log.record_batches import column, lengths
 from penstock.log.simdisk import SimFile
 from penstock.records.entries import Topic
 from penstock.wire.flight.commands import Replay

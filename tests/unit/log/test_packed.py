@@ -14,9 +14,18 @@ from penstock.log import columns, encode, writer
 from penstock.log.encode import Encoder, arrow_batch
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import cut, slice_of
-from penstock.records.bodies import LARGE, PackedBodies, data_bytes, from_column, held_by, lengths, listed, size_of
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import Kind
+from penstock.records.message_bodies import (
+    LARGE,
+    PackedBodies,
+    data_bytes,
+    from_column,
+    held_by,
+    lengths,
+    listed,
+    size_of,
+)
 from sim.logkit import content, opened
 
 ENCODER = Encoder()

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import LogDamaged
 from penstock.log import Log, SimDisk, checkpoints
-from penstock.log.index import Catalog
+from penstock.log.catalog import Catalog
 from penstock.log.recover import open_segments
 from penstock.log.segment import HEADER_BYTES
 from penstock.log.verify import verify

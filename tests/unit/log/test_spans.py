@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 
 from penstock.log import SimDisk
-from penstock.log.spans import Span, cuts, pieces_of, span
+from penstock.log.catalog import Span, cuts, pieces_of, span
 from penstock.records.entries import Topic
 from sim.logkit import commit, messages, opened
 from unit.log.test_names import SETTINGS, found, index_all

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.core.arena import Move, heap
-from penstock.memory.arena import EXTENT, PAGE, Arena
-from penstock.memory.spans import Spans
+from penstock.memory.mapped_file import EXTENT, PAGE, Arena, Spans
 from penstock.testing.scratch import NoFile
 
 

@@ -8,11 +8,11 @@ import tracemalloc
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.memory.arrivals import Arrivals
+from penstock.memory.arrived_batches import Arrivals
 from penstock.memory.slab import BATCH_OVERHEAD, HEADER_OVERHEAD, ROW_OVERHEAD, batch_cost
-from penstock.records.bodies import PackedBodies
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import PackedBodies
 
 TOPICS = (Topic("/", "", "a"), Topic("/", "", "b"))
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from penstock.memory.arrived_batches import PLACED_MOST
 from penstock.memory.loader import READS
-from penstock.memory.parting import PLACED_MOST
 from penstock.memory.slab import ROW_OVERHEAD, Slab
 from penstock.records.chunks import Chunk
 from unit.memory.world import ModelLine, World

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from penstock.memory import Caches
 from penstock.memory.slab import Slab, batch_cost
-from penstock.records.bodies import FEW, PackedBodies, held_by, listed, picked
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import FEW, PackedBodies, held_by, listed, picked
 from unit.memory.world import World
 
 TOPIC = Topic("/", "", "t")

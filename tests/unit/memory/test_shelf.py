@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from penstock.memory.shelf import Shelf
 from penstock.memory.slab import Slab, piece_of
-from penstock.records.bodies import PackedBodies
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Rows, Topic
+from penstock.records.message_bodies import PackedBodies
 from unit.memory.world import check_shelf
 
 TOPICS = (Topic("/", "", "a"), Topic("/", "", "b"))

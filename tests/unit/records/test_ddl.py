@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config.settings import TopicSection
 from penstock.records.ddl import format_ddl, parse_ddl
-from penstock.records.sow import wrong
+from penstock.records.sow_settings import wrong
 
 
 @pytest.mark.parametrize(

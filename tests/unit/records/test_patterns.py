@@ -6,7 +6,7 @@ import pytest
 
 from penstock import expr
 from penstock.config.patterns import topic_pattern
-from penstock.records.patterns import PATTERN_LIMIT, PatternError, compile_pattern
+from penstock.records.regular_expressions import PATTERN_LIMIT, PatternError, compile_pattern
 from penstock.wire.http.lists import BadQuery, name_search
 
 LONG = "a" * PATTERN_LIMIT + "*"

@@ -8,8 +8,7 @@ import pytest
 
 from bulk_lab import PERSISTENT, Still
 from penstock.log import Log, LogSettings, OsDisk
-from penstock.log.upkeep.jobs import plain_order
-from penstock.log.upkeep.rewrite import Old, Order
+from penstock.log.rewriting.rewrite import Old, Order, plain_order
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.server.bulk.process import Bulk

@@ -13,9 +13,9 @@ import pytest
 from penstock.core.state.durable import canonical
 from penstock.errors import LogDamaged, PenstockError
 from penstock.log import MEMORY, Log, SimDisk
-from penstock.log.upkeep.plan import Aims, Task
-from penstock.log.upkeep.rewrite import Made, Order, rewrite
-from penstock.log.upkeep.swap import Swap
+from penstock.log.rewriting.plan import Aims, Task
+from penstock.log.rewriting.rewrite import Made, Order, rewrite
+from penstock.log.rewriting.swap import Swap
 from penstock.server.opening.house import fold
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
 from sim.serverkit import Life, Steps, clock, state_of

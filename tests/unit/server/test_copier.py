@@ -12,7 +12,7 @@ from penstock.core.publishing.published import Published
 from penstock.core.streams.sinks import Committed
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged
 from penstock.log import SimDisk
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.server.access import Who
 from penstock.server.engine import Engine
 from penstock.server.flight.entitled import Gatekeeper

@@ -11,7 +11,7 @@ from penstock.config.entitlements import EntitlementSection
 from penstock.config.load import load_mapping
 from penstock.errors import AccessRefused, ExpressionError, SettingsError
 from penstock.expr import Filter
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.server.entitlements import Entitlements, Rights, narrowed
 
 TAGS = {"root": ("administrator",), "watch": ("monitoring",)}

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.log.arrow import make_batch, message_with, rows_of
+from penstock.log.record_batches import make_batch, message_with, rows_of
 from penstock.records.schema import COLUMNS
 from penstock.server.loading import NO_MORE, POOL, RESERVED
 

@@ -20,8 +20,8 @@ from penstock.core.sow.select import parse_select
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
-from penstock.expr.fields import parsed
-from penstock.expr.gathering.definition import Definition
+from penstock.expr.body_fields import parsed
+from penstock.expr.gathering.view_definition import Definition
 from penstock.server.sql.engine import Bounds, Engine
 from penstock.wire.http.fields import read_once
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import ExpressionError, PreconditionFailed, SettingsError
 from penstock.records.kinds import Kind
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 from penstock.server import recovering
 from penstock.testing import Broker, Message
 

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock.config.actions import ActionDo
 from penstock.errors import AccessRefused
-from penstock.records.templates import ALWAYS, VARIABLES
+from penstock.records.event_actions import ALWAYS, VARIABLES
 from penstock.testing import Broker
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -14,8 +14,8 @@ import pytest
 import penstock
 from penstock.errors import ExpressionError, InvalidArgument, NotFound
 from penstock.testing import Broker
-from penstock.worker.counts import Counts
-from penstock.worker.held import Held
+from penstock.worker.handling import Held
+from penstock.worker.worker import Counts
 
 PATIENCE_S = 20
 

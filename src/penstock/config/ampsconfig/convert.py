@@ -15,7 +15,7 @@ from penstock.config.ampsconfig.sow import read_sow
 from penstock.config.ampsconfig.values import NO
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
-from penstock.records.patterns import SPECIAL
+from penstock.records.regular_expressions import SPECIAL
 
 
 def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Converted:

@@ -9,7 +9,7 @@ from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.foreign.document import Element
 from penstock.config.patterns import topic_pattern
 from penstock.config.places import Place
-from penstock.records.patterns import SPECIAL
+from penstock.records.regular_expressions import SPECIAL
 from penstock.units import parse_size
 
 SEGMENT_MIN, SEGMENT_MAX = "64KiB", "1GiB"

@@ -8,8 +8,8 @@ from dataclasses import field
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.elements import Row
 from penstock.errors import InvalidArgument
-from penstock.records.actions import ENDS
 from penstock.records.dataclass import dataclass
+from penstock.records.event_actions import ENDS
 from penstock.records.schedules import parse_schedule
 
 STEP: Mapping[str, Row] = {"Module": Row("module", values.name), "Options": Row("options", inner=True)}

@@ -13,7 +13,7 @@ from penstock.config.foreign.document import Element
 from penstock.config.message_types import NATIVE_TYPE
 from penstock.config.places import Path_, Place
 from penstock.config.queues import QUEUE_KEYS
-from penstock.records.patterns import SPECIAL
+from penstock.records.regular_expressions import SPECIAL
 
 _ONE_OF = ("priority_expression", "barrier_expression", "target_queue_depth")
 _DEFAULTS: dict[str, object] = {

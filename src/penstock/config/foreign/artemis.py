@@ -13,7 +13,7 @@ from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
 from penstock.config.places import Path_, Place
 from penstock.config.queue_values import COUNT_MAX
-from penstock.records.addresses import LAST_VALUE, last_value
+from penstock.records.address_settings import LAST_VALUE, last_value
 from penstock.units import format_duration
 
 _MILLISECONDS = frozenset({"redelivery-delay", "max-redelivery-delay", "expiry-delay", "default-delay-before-dispatch"})

@@ -14,7 +14,9 @@ from typing import TypeAlias
 from penstock.core.actions.templates import Happening, Template
 from penstock.errors import InvalidArgument
 from penstock.expr import Filter, TopicPattern, Value, compile_filter, compile_value
-from penstock.records.actions import (
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Topic
+from penstock.records.event_actions import (
     REASONS,
     Action,
     DeleteStep,
@@ -31,11 +33,9 @@ from penstock.records.actions import (
     PublishStep,
     QueryStep,
     Step,
+    unfit,
 )
-from penstock.records.dataclass import dataclass
-from penstock.records.entries import Topic
 from penstock.records.schedules import Schedule, parse_schedule
-from penstock.records.templates import unfit
 
 
 @dataclass(frozen=True, slots=True)

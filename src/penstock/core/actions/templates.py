@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
-from penstock.records.templates import BYTE, Variable, parts
+from penstock.records.event_actions import BYTE, Variable, parts
 
 
 @dataclass(slots=True)

@@ -24,12 +24,12 @@ from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.durable import DEFAULTS, DurableState, living_pairs
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.errors import InvalidArgument
-from penstock.records.actions import Action
 from penstock.records.chunks import Chunk, Now, pairs_of
 from penstock.records.entries import Group
+from penstock.records.event_actions import Action
 from penstock.records.kinds import Kind
+from penstock.records.queue_settings import QueueSettings
 from penstock.records.schema import LOG_VERSION
-from penstock.records.settings import QueueSettings
 
 _GONE = object()
 """Who holds an exclusive queue whose connection ended with an earlier process."""

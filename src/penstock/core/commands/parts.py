@@ -35,10 +35,10 @@ from penstock.core.topology.admin import Admin
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import Topology
-from penstock.records.actions import Action
 from penstock.records.chunks import Now
 from penstock.records.entries import Entry, Topic
-from penstock.records.settings import QueueSettings
+from penstock.records.event_actions import Action
+from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.commands.subscription import Subscription

@@ -22,8 +22,7 @@ from penstock.errors import NotFound
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
-from penstock.records.policies import NAMES, AddressSetting, ExchangeRule, Policy, ruling_of
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import NAMES, AddressSetting, ExchangeRule, Policy, QueueSettings, ruling_of
 
 KINDS = {False: "policy", True: "operator policy"}
 

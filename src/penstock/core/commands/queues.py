@@ -22,8 +22,7 @@ from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import weighed
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
-from penstock.records.policies import Ruling, ruling_of
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings, Ruling, ruling_of
 
 
 class QueueCommands(RecoveryCommands):

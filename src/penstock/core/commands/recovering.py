@@ -28,8 +28,7 @@ from penstock.core.state.passing import begin, go_on
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
-from penstock.records.recovery import parse_recovery_point
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings, parse_recovery_point
 
 NOWHERE: Mapping[int, int] = MappingProxyType({})
 """Nobody has asked the log for times."""

@@ -22,8 +22,7 @@ from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now
-from penstock.records.policies import Ruling
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings, Ruling
 
 
 class SubscriptionCommands(AcknowledgeCommands):

@@ -15,7 +15,7 @@ from penstock.core.topology.topology import Topology
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
-from penstock.records.sow import wrong
+from penstock.records.sow_settings import wrong
 
 
 class SowCommands(Parts):

@@ -27,13 +27,13 @@ from penstock.core.queue.view import Letter, Queue
 from penstock.core.topology.interning import Interning
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
-from penstock.records.bodies import listed
 from penstock.records.causes import DUE, MAXLEN, REJECTED, WHY_HEADER, WHY_MOST, amqp_reason
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
+from penstock.records.field_tables import FieldValue, Long, Table, Timestamp
 from penstock.records.kinds import Kind
-from penstock.records.tables import FieldValue, Long, Table, Timestamp
+from penstock.records.message_bodies import listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from penstock.core.publishing.evaluating import last_keys_of
 from penstock.core.publishing.published import Banned, Published, joined
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.queue.view import Queue
-from penstock.records.bodies import size_of
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
+from penstock.records.message_bodies import size_of
+from penstock.records.queue_settings import QueueSettings
 from penstock.records.schema import GROUP_BYTES_MAX
-from penstock.records.settings import QueueSettings
 
 Store: TypeAlias = "Callable[[Publishes, int, Banned], Published]"
 """Publishes a batch from a row on, but for what queues of these names must not take, by row."""

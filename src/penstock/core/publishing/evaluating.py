@@ -21,11 +21,11 @@ from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value, compile_value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
 from penstock.expr.tree import Scalar
-from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
-from penstock.records.settings import QueueSettings
+from penstock.records.message_bodies import listed
+from penstock.records.queue_settings import QueueSettings
 
 FILTER_US = 0.5
 """About what reading a field of a body takes for one more filter."""

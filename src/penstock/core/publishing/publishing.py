@@ -29,9 +29,9 @@ from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Router
-from penstock.records.bodies import size_of
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import size_of
 
 if TYPE_CHECKING:
     from penstock.core.sow.keyed import Keyed

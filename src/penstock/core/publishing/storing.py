@@ -20,10 +20,10 @@ from penstock.core.publishing.traits import PERSISTENT, TRANSIENT, Traits, Trait
 from penstock.core.queue.view import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
-from penstock.records.bodies import size_of
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
+from penstock.records.message_bodies import size_of
 from penstock.records.properties import PERSISTENT as PERSISTENT_MODE
 from penstock.records.schema import GROUP_BYTES_MAX
 

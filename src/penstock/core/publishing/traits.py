@@ -15,7 +15,7 @@ from penstock.errors import PreconditionFailed, ProtocolError, Refused
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 
 Refusal: TypeAlias = "Refused | ProtocolError"
 

@@ -17,7 +17,7 @@ from penstock.core.publishing.traits import Traits, TraitsMemo
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Rows, Topic
-from penstock.records.tables import FieldValue, Table
+from penstock.records.field_tables import FieldValue, Table
 
 PREFIX = "amq.delayed."
 """What the queues of such exchanges are called, and the exchange under which their rows stand in the log."""

@@ -27,7 +27,7 @@ from penstock.core.queue.timed import moving
 from penstock.core.state.lsns import Ints, flat
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.kinds import Kind
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.core.sizes.sizes import Sizes
-from penstock.records.actions import OnDelete, OnExpire
 from penstock.records.dataclass import dataclass
+from penstock.records.event_actions import OnDelete, OnExpire
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from penstock.core.state.lsns import Ints, flat, ints, to_array
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents

@@ -9,8 +9,8 @@ from penstock.core.actions.acted import exact
 from penstock.core.effects import Gone, Sink
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.settling.leases import SLOT
-from penstock.records.actions import OnDelete, OnExpire
 from penstock.records.chunks import pack_pairs
+from penstock.records.event_actions import OnDelete, OnExpire
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue

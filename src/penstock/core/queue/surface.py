@@ -18,7 +18,7 @@ from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.limits.limits import Limits
 from penstock.core.queue.order.runs import NEVER
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

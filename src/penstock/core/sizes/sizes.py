@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.sizes.rows import BLOCK, LONG, NONE, VARIED, WRAP, Block, Ints, Rows
-from penstock.records.bodies import lengths
 from penstock.records.chunks import LSN_LIMIT, Chunk
+from penstock.records.message_bodies import lengths
 
 if TYPE_CHECKING:
     from penstock.records.entries import Publishes

@@ -19,7 +19,7 @@ from penstock.core.sow.index import NEVER, Index, Ints, Numbers
 from penstock.core.sow.keys import KeyRule, domain_of
 from penstock.core.sow.records import Put, unpack_put
 from penstock.records.dataclass import dataclass
-from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, is_sow, parse_paths
+from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, is_sow, parse_paths
 
 Name = tuple[str, str, str]  # vhost, exchange, key
 

@@ -23,10 +23,10 @@ from penstock.core.sow.records import Put, pack_drop, pack_one, pack_put
 from penstock.core.sow.rows import KeyedRows, Work, is_delta
 from penstock.core.sow.worked import LARGE
 from penstock.errors import InvalidArgument
-from penstock.records.bodies import listed
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
+from penstock.records.message_bodies import listed
 from penstock.records.schema import GROUP_BYTES_MAX
 
 EXPIRED_AT_ONCE = 8192

@@ -16,7 +16,7 @@ from typing import cast
 import orjson
 
 from penstock.records.dataclass import dataclass
-from penstock.records.exact import read_exact
+from penstock.records.message_bodies import read_exact
 
 SEPARATOR = b"\x1f"
 

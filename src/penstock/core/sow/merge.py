@@ -13,7 +13,7 @@ from typing import cast
 import orjson
 
 from penstock.errors import InvalidArgument
-from penstock.records.exact import read_exact
+from penstock.records.message_bodies import read_exact
 
 Fields = dict[str, object]
 

@@ -14,8 +14,8 @@ from penstock.core.sow.holding import Bodies, Nothing, Sow, Sows
 from penstock.core.sow.merge import merge
 from penstock.core.sow.worked import LARGE, Job, Worked
 from penstock.errors import InvalidArgument
-from penstock.records.bodies import listed, size_of
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import listed, size_of
 
 SOW_KEY = "x-sow-key"
 """The header with the key of a message, where its publisher gives it."""

@@ -22,8 +22,7 @@ from penstock.core.state.durable import DurableState, QueueState
 from penstock.core.state.lsns import Ints, flat, ints, merged, runs_of, within
 from penstock.core.state.passing import Passing, Spans
 from penstock.records.dataclass import dataclass
-from penstock.records.policies import Ruling
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings, Ruling
 
 BREATH = 16
 """Queues between two breaths: about half a millisecond of work in Python."""

@@ -61,8 +61,7 @@ from penstock.core.state.rulings import (
 from penstock.core.state.streams import StreamState as StreamState
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
-from penstock.records.policies import AddressSetting, ExchangeRule, Policy, Ruling
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import AddressSetting, ExchangeRule, Policy, QueueSettings, Ruling
 
 COLUMNS = (
     "deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter", "barrier", "rank",

@@ -17,7 +17,7 @@ from penstock.core.state import passing
 from penstock.core.state.durable import QueueState
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import LSN_LIMIT
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 Part: TypeAlias = "dict[str, Ints]"
 """Messages of one table: "lsn" ascending, and the columns of COLUMNS that are not all at rest."""

@@ -15,8 +15,8 @@ from typing import cast
 
 import orjson
 
-from penstock.records.settings import QueueSettings, Retry
-from penstock.records.tables import Timestamp
+from penstock.records.field_tables import Timestamp
+from penstock.records.queue_settings import QueueSettings, Retry
 
 _SAFE = 2**63
 

@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import cast
 
 from penstock.core.state.plain import as_table, load_settings, plain, wrap
-from penstock.records.policies import (
+from penstock.records.queue_settings import (
     NAMES,
     AddressSetting,
     ApplyTo,
     ExchangeRule,
     Origin,
     Policy,
+    QueueSettings,
     Ruling,
     told,
     values_of,
 )
-from penstock.records.settings import QueueSettings
 
 
 def dump_some(values: Mapping[str, object]) -> dict[str, object]:

@@ -41,8 +41,7 @@ from penstock.core.topology.topology import (
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
-from penstock.records.policies import ExchangeRule, Ruling, given_after, kept, ruling_of, told
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import ExchangeRule, QueueSettings, Ruling, given_after, kept, ruling_of, told
 
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 

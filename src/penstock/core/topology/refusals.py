@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from penstock.core.topology.topology import canonical_table
 from penstock.errors import AccessRefused, ExpressionError, NotFound, PreconditionFailed, ResourceLocked
 from penstock.expr import TopicPattern, compile_filter, compile_value
-from penstock.records.settings import QueueSettings
-from penstock.records.tables import Timestamp
+from penstock.records.field_tables import Timestamp
+from penstock.records.queue_settings import QueueSettings
 
 
 def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:

@@ -16,8 +16,7 @@ from penstock.core.topology.refusals import locked
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import Topology, canonical_table
 from penstock.errors import NotFound
-from penstock.records.policies import Ruling
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings, Ruling
 
 SETTINGS_MOST = 1024
 """Different settings that are remembered, so that queues declared alike share one object."""

@@ -16,7 +16,7 @@ from penstock.core.state.durable import Binding
 from penstock.core.topology.topology import DEFAULT, Topology, routing_type, table_of
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 
 if TYPE_CHECKING:
     from penstock.core.effects import Reply

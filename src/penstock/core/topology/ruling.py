@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias, cast
 
-from penstock.records.addresses import as_settings, is_prefix
-from penstock.records.patterns import Compiled, compile_pattern
-from penstock.records.policies import AddressSetting, ExchangeRule, Policy, Ruling
-from penstock.records.settings import QueueSettings
-from penstock.records.texts import to_bytes
+from penstock.records.address_settings import as_settings, is_prefix
+from penstock.records.message_bodies import to_bytes
+from penstock.records.queue_settings import AddressSetting, ExchangeRule, Policy, QueueSettings, Ruling
+from penstock.records.regular_expressions import Compiled, compile_pattern
 
 LIMITS = frozenset({"max_length", "max_length_bytes", "message_ttl", "queue_expires", "delivery_limit"})
 """Settings of which the smaller wins."""

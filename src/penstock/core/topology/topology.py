@@ -15,8 +15,8 @@ import orjson
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.plain import as_table, wrap
 from penstock.core.topology.ruling import Policies
-from penstock.records.patterns import SPECIAL
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
+from penstock.records.regular_expressions import SPECIAL
 
 DEFAULT = ""
 """The name of the default exchange."""

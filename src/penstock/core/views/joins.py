@@ -16,8 +16,8 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from penstock.core.views.contributions import AVAILABLE
-from penstock.expr.fields import Table
-from penstock.expr.gathering.joined import Condition, Joined
+from penstock.expr.body_fields import Table
+from penstock.expr.gathering.view_definition import Condition, Joined
 from penstock.expr.program import RunParsed
 from penstock.expr.values import text
 from penstock.records.properties import EMPTY

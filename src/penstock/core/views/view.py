@@ -19,13 +19,12 @@ from typing import Any, TypeAlias, cast
 
 from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Values
 from penstock.core.views.joins import Join
-from penstock.expr.fields import Table
+from penstock.expr.body_fields import Table
 from penstock.expr.gathering.aggregates import STORES, Store
-from penstock.expr.gathering.definition import Definition, Plan, plan
-from penstock.expr.gathering.elements import Elements as Elements
-from penstock.expr.gathering.elements import Given as Given
-from penstock.expr.gathering.elements import Rank, given_by
-from penstock.expr.gathering.rows import PLAIN, GroupKey, Row, body, key_of, row_of, shown
+from penstock.expr.gathering.group_rows import PLAIN, GroupKey, Rank, Row, body, given_by, key_of, row_of, shown
+from penstock.expr.gathering.group_rows import Elements as Elements
+from penstock.expr.gathering.group_rows import Given as Given
+from penstock.expr.gathering.view_definition import Definition, Plan, plan
 from penstock.expr.values import Value
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass

@@ -7,20 +7,30 @@
 A crash before 2 leaves files under `.new/` that no manifest names: `tidy` removes them.  A crash after 2 leaves files
 that have not moved yet, which readers find under `.new/` too, and files that are gone but there: `tidy` finishes both.
 So whoever looks at the topic folders alone never sees a row that is not archived.
+
+From it follows what is to be archived next (`runs`) and what may go (`prunable`): whole days, oldest first.  Times in
+the log never decrease, so all LSNs of a day lie below those of the next one, and what goes is all that lies below one
+LSN.  The newest day stays.
 """
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
 from crc32c import crc32c
 
 from penstock.errors import LogDamaged
 from penstock.ports import Disk
+
+if TYPE_CHECKING:
+    from penstock.log.catalog import SegmentInfo
+
 
 NAME = "manifest.json"
 NEW = ".new"
@@ -250,3 +260,89 @@ def has_folder(topic: str) -> bool:
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a disk without room says."""
+
+
+RUN_BYTES = 256 << 20
+"""Bytes of segments that are archived in one go, about: each run makes a file a topic and day."""
+
+
+class Run(NamedTuple):
+    """Neighbouring segments: LSNs [start, end)."""
+
+    start: int
+    end: int
+    segments: int
+    bytes: int
+    cut: int  # where the second of them begins
+
+    def first_alone(self) -> Run:
+        """The first of the segments."""
+        return Run(self.start, self.cut, 1, self.bytes // self.segments, self.cut)
+
+    def plain(self) -> dict[str, int]:
+        """For people."""
+        return {"first": self.start, "last": self.end - 1, "segments": self.segments, "bytes": self.bytes}
+
+
+def runs(segments: Sequence[SegmentInfo], manifest: Manifest, failed: Collection[int] = ()) -> list[Run]:
+    """All that is to be done, oldest first.  The last segment is open, and waits until it is not.
+
+    failed: first LSNs of segments to pass over.
+    """
+    out = list[Run]()
+    for one, following in pairwise(segments):
+        start = max(one.first, manifest.pruned)
+        end = following.first  # what lies between its last LSN and the next one was never given out
+        for a, b in manifest.spans:
+            if a <= start < b:
+                start = min(b, end)  # it was merged with one that is archived
+        if start >= end or start in failed or manifest.has(start, max(start, one.last)):
+            continue
+        last = out[-1] if out else None
+        if last is not None and last.end == start and last.bytes + one.bytes <= RUN_BYTES:
+            out[-1] = Run(last.start, end, last.segments + 1, last.bytes + one.bytes, last.cut)
+        else:
+            out.append(Run(start, end, 1, one.bytes, end))
+    return out
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Pruned(NamedTuple):
+    """What goes."""
+
+    cut: int  # all below this LSN
+    day: str  # the last one that goes
+    files: int
+    rows: int
+    bytes: int
+
+    def plain(self) -> dict[str, object]:
+        """For people."""
+        return {"below": self.cut, "day": self.day, "files": self.files, "rows": self.rows, "bytes": self.bytes}
+
+
+def prunable(manifest: Manifest, now: int, age: int | None, size: int | None, floor: int) -> Pruned | None:
+    """The most that may go; None: nothing.
+
+    now, age: microseconds; a day goes when all of it is older.  size: bytes that the archive may have.
+    floor: somebody may still ask for what has this LSN or a higher one.
+    """
+    days = sorted({part.day for part in manifest.files})
+    oldest = None if age is None else (_EPOCH + timedelta(microseconds=max(0, now - age))).strftime("%Y-%m-%d")
+    left, found = manifest.size, None
+    files = rows = bytes_ = 0
+    for day, following in pairwise(days):
+        if not ((oldest is not None and day < oldest) or (size is not None and left > size)):
+            break
+        mine = [part for part in manifest.files if part.day == day]
+        later = [part for part in manifest.files if part.day >= following]
+        cut = min(part.first for part in later)
+        if cut > floor or any(part.last >= cut for part in mine):
+            break  # a reader, or a clock that was set back
+        files, rows = files + len(mine), rows + sum(part.rows for part in mine)
+        bytes_ += sum(part.bytes for part in mine)
+        left -= sum(part.bytes for part in mine)
+        found = Pruned(cut, day, files, rows, bytes_)
+    return found

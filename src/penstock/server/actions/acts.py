@@ -24,9 +24,9 @@ from penstock.core.publishing.evaluating import answers_of
 from penstock.errors import Refused
 from penstock.expr import Filter, TopicPattern
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
-from penstock.records.actions import OnPublish
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
+from penstock.records.event_actions import OnPublish
 from penstock.server.actions.looking import Portion
 from penstock.server.actions.resuming import Resuming
 from penstock.server.actions.runs import EMPTY, Ledger, Run

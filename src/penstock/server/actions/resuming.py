@@ -19,7 +19,7 @@ import numpy as np
 from penstock.core.actions.acted import OWN
 from penstock.core.actions.leading import UNJUDGED
 from penstock.core.state.plain import load
-from penstock.log.arrow import cells, column, nulls
+from penstock.log.record_batches import cells, column, nulls
 from penstock.records.causes import told
 from penstock.records.chunks import as_chunk, unpack_pairs
 from penstock.records.dataclass import dataclass

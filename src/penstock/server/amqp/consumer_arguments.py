@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
-from penstock.records.tables import Timestamp
+from penstock.records.field_tables import Timestamp
 
 BOOKMARK = "x-bookmark"
 STAMP = "x-timestamp"

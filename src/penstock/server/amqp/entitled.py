@@ -19,7 +19,7 @@ from penstock.server.entitlements import Need, Rights, narrowed
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
-    from penstock.records.settings import QueueSettings
+    from penstock.records.queue_settings import QueueSettings
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
 

@@ -21,7 +21,7 @@ def run(
     request: Request, folder: str, start: int, end: int, token: str, compression: str, topics: int, progress: Progress
 ) -> dict[str, object]:
     """The rows of [start, end) as new files.  DiskFull, LogDamaged."""
-    from penstock.log.archive.writing import Form, Writing
+    from penstock.log.archive.file_writer import Form, Writing
 
     view = request.view
     writing = Writing(
@@ -36,8 +36,8 @@ def merge(
     disk: Disk, folder: str, parts: Sequence[Sequence[Any]], token: str, compression: str, progress: Progress
 ) -> dict[str, object]:
     """One file of several.  DiskFull, LogDamaged."""
-    from penstock.log.archive.merging import merge as merged
-    from penstock.log.archive.writing import Form
+    from penstock.log.archive.file_writer import Form
+    from penstock.log.archive.file_writer import merge as merged
 
     old = [Part(*one) for one in parts]
     total = sum(part.rows for part in old)
@@ -48,7 +48,7 @@ def merge(
 
 def check(request: Request, folder: str, progress: Progress) -> dict[str, object]:
     """What `log verify` tells of an archive."""
-    from penstock.log.archive.checking import check as checked
+    from penstock.log.archive.repairing import check as checked
 
     found = checked(archive_disk(folder), progress)
     return {} if found is None else {**found.told(), "damage": found.damage}

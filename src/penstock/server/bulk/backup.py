@@ -30,7 +30,7 @@ from penstock.history.view import Place, View
 from penstock.log import OsDisk, checkpoints
 from penstock.log.archive import archive_disk
 from penstock.log.archive import manifest as archive
-from penstock.log.index import Segment
+from penstock.log.catalog import Segment
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File

@@ -21,7 +21,7 @@ from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged
 from penstock.history.alone import base_of
 from penstock.history.view import View, rows_of
-from penstock.log.index import Segment
+from penstock.log.catalog import Segment
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, first_lsn
 from penstock.server.bulk.jobs import Request

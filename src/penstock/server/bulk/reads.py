@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.history.history import Batches, History
-from penstock.log.arrow import column
+from penstock.log.record_batches import column
 from penstock.records.chunks import Chunk
 from penstock.records.schema import COLUMNS
 from penstock.server.bulk.jobs import Request

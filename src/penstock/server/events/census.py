@@ -13,8 +13,8 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from penstock.records.actions import ENDS
 from penstock.records.dataclass import dataclass
+from penstock.records.event_actions import ENDS
 from penstock.wire.http.answers import gathered
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from penstock.core.queue.priority.ranks import rank_of
 from penstock.core.queue.shares.keys import key_text
 from penstock.errors import PenstockError
 from penstock.expr import Value, compile_value
-from penstock.expr.binding import bound
 from penstock.expr.context import Context
+from penstock.expr.filter import bound
 from penstock.records.entries import Topic
 
 if TYPE_CHECKING:

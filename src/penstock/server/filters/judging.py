@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from penstock.core.asks import Judge, Judged
 from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter
-from penstock.records.bodies import listed
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import listed
 from penstock.server.filters.evaluating import CHILD_BODY, SLICE_BYTES, SLICE_ROWS, Ask, breathe, made_of
 
 if TYPE_CHECKING:

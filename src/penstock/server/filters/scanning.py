@@ -3,7 +3,7 @@
 Durable rows are read from the log as Arrow batches, in a thread that hands the interpreter over every half millisecond;
 rows that are in memory alone are evaluated there from memory.  A scan stops when its time is up and answers for what it
 has seen.  Without somewhere off the loop (`off`), as in tests, it runs in place on a few rows.  Damaged batches are
-passed over: no filter matches what cannot be read (`log.damage`).
+passed over: no filter matches what cannot be read (`log.reader`).
 
 It knows the log, the cache of bodies and filters; queues and their lists are the core's.
 """
@@ -25,11 +25,11 @@ import pyarrow as pa
 from penstock.core.asks import Scan, Scanned
 from penstock.expr import FilterSet, Matcher
 from penstock.expr.meter import LOOP_BODY
-from penstock.log.arrow import Joining
-from penstock.records.bodies import listed
+from penstock.log.record_batches import Joining
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
+from penstock.records.message_bodies import listed
 from penstock.server.filters.evaluating import Ask, breathe, spent
 from penstock.server.filters.judging import look
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from penstock.log.descriptors import exhausted, lent
+from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
 from penstock.server.access import Who
 from penstock.server.shares import Share

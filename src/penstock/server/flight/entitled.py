@@ -16,8 +16,8 @@ from penstock.core.sow.ordering import parse_order
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter
 from penstock.expr.context import RECORDS
-from penstock.records.bodies import listed
 from penstock.records.entries import Topic
+from penstock.records.message_bodies import listed
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
 from penstock.server.access import Who, judge, open_vhost, owns
 from penstock.server.entitlements import Rights, asks_shown, narrowed_text, refused, told

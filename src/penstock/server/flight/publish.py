@@ -23,8 +23,8 @@ import orjson
 from penstock.core.queue.limits import refusing
 from penstock.core.sow.worked import LARGE
 from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused
-from penstock.records.bodies import lengths, listed
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import lengths, listed
 from penstock.server.filters.evaluating import breathe
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller

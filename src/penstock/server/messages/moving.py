@@ -25,8 +25,8 @@ from penstock.records import properties as header_codec
 from penstock.records.causes import MOVED, REDRIVEN
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
+from penstock.records.field_tables import Table
 from penstock.records.kinds import NO_VIA, PUBLISHES, Kind
-from penstock.records.tables import Table
 from penstock.server.flight.reading.contents import lsns_of
 from penstock.server.messages.story import Kept
 

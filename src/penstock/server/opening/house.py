@@ -25,12 +25,12 @@ from penstock.core.state.arrow import lengths, numbers, whole
 from penstock.core.state.durable import DurableState, living_pairs
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged, Refused, SettingsError
+from penstock.log.mending import Watch, nobody
 from penstock.log.segment import folder_origin, segment_name
-from penstock.log.watch import Watch, nobody
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
-from penstock.records.recovery import parse_recovery_point
+from penstock.records.queue_settings import parse_recovery_point
 from penstock.server.recovering import lsn_at, time_of
 from penstock.units import format_size
 

@@ -13,8 +13,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.records.bodies import listed, size_of
 from penstock.records.entries import Publishes
+from penstock.records.message_bodies import listed, size_of
 from penstock.server.filters.evaluating import Ask
 from penstock.server.replaying.page import Page, pages_of
 from penstock.server.replaying.topics import Selection, Sieve, rows_of

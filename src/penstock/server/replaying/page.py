@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged, PenstockError
 from penstock.history.history import joined
-from penstock.log.arrow import cells, chosen, column, lengths, nulls
-from penstock.records import bodies as bodies_codec
+from penstock.log.record_batches import cells, chosen, column, lengths, nulls
+from penstock.records import message_bodies as bodies_codec
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass

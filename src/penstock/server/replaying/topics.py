@@ -19,7 +19,7 @@ from penstock.core.publishing.traits import read_traits
 from penstock.core.topology.routing import HeaderRule, Headers, KeyTrie
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import Filter, compile_filter
-from penstock.expr.patterns import TopicPattern
+from penstock.expr.text_patterns import TopicPattern
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.core.sow.select import SelectList
     from penstock.core.topology.topology import Topology
-    from penstock.log.upkeep.names import Wanted
+    from penstock.log.rewriting.name_index import Wanted
     from penstock.server.entitlements import Rights
 
 

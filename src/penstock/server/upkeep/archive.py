@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from penstock.errors import DiskFull, LogDamaged, PenstockError, Unavailable
 from penstock.history.view import listing
 from penstock.log.archive import Shown, archive_disk
-from penstock.log.archive.manifest import AGAIN, Manifest, Part, commit, read, tidy
-from penstock.log.archive.planning import Run, runs
-from penstock.log.archive.pruning import Pruned, prunable
+from penstock.log.archive.manifest import AGAIN, Manifest, Part, Pruned, Run, commit, prunable, read, runs, tidy
 from penstock.log.archive.repairing import has_files
 from penstock.server.bulk.process import asked_of
 
@@ -314,7 +312,7 @@ class Archiving:
         logger.info("LSNs %d to %d archived: %d files", run.start, run.end - 1, len(parts))
 
     async def _merge(self) -> bool:
-        from penstock.log.archive.merging import plan
+        from penstock.log.archive.file_writer import plan
 
         manifest = self.manifest
         mergeable = manifest._replace(files=tuple(one for one in manifest.files if one.path not in self._unmerged))

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from penstock.core.state.needs import held_from
 from penstock.errors import LogDamaged
 from penstock.log import Log, LogSettings
-from penstock.log.archive import merging
-from penstock.log.archive.manifest import AGAIN, Manifest, commit, read, tidy
-from penstock.log.archive.planning import runs
-from penstock.log.archive.pruning import prunable
+from penstock.log.archive import file_writer as merging
+from penstock.log.archive.file_writer import Form, Writing
+from penstock.log.archive.manifest import AGAIN, Manifest, commit, prunable, read, runs, tidy
 from penstock.log.archive.repairing import rebuilt
-from penstock.log.archive.writing import Form, Writing
 from penstock.server.upkeep.offline import folded
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.log.archive.reading import may_have, pieces
-from penstock.log.arrow import column
-from penstock.log.spans import Span, pieces_of
+from penstock.log.archive.row_groups import may_have, pieces
+from penstock.log.catalog import Span, pieces_of
+from penstock.log.record_batches import column
 from penstock.server.bulk.process import batches_of, on_log
 
 if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.log.reader import Vias
-    from penstock.log.upkeep.names import Wanted
+    from penstock.log.rewriting.name_index import Wanted
     from penstock.server.bulk.process import Bulk
     from penstock.server.upkeep.archive import Archiving
 

@@ -20,13 +20,11 @@ from penstock.core.state.lsns import count
 from penstock.core.state.needs import held_from, needed_pairs
 from penstock.errors import LogBroken
 from penstock.log import Log, LogSettings
-from penstock.log.index import Catalog
-from penstock.log.listing import SegmentInfo, describe
+from penstock.log.catalog import Catalog, SegmentInfo, describe
 from penstock.log.reader import Reader, Vias
-from penstock.log.recover import open_segments
-from penstock.log.replay import choose_start, tables
-from penstock.log.upkeep.plan import Aims, Facts, Task, plan
-from penstock.log.upkeep.rewrite import Made, Old, Order, rewrite
+from penstock.log.recover import choose_start, open_segments, tables
+from penstock.log.rewriting.plan import Aims, Facts, Task, plan
+from penstock.log.rewriting.rewrite import Made, Old, Order, rewrite
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -34,7 +32,7 @@ from penstock.records.schema import LOG_VERSION
 
 if TYPE_CHECKING:
     from penstock.log.archive.manifest import Manifest
-    from penstock.log.replay import Start
+    from penstock.log.recover import Start
     from penstock.ports import Clock, Disk
 
 SETTINGS = LogSettings(ahead=0, reserve=0, low_space=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import ExpressionError, SettingsError
-from penstock.expr.gathering.definition import Definition, plan
+from penstock.expr.gathering.view_definition import Definition, plan
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings

@@ -8,10 +8,10 @@ from typing import TypeAlias
 from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.views.feed import Arrived, Noted
 from penstock.core.views.view import Elements, Given, Side, View
-from penstock.expr.fields import Table, parsed
-from penstock.records.bodies import listed
+from penstock.expr.body_fields import Table, parsed
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Rows
+from penstock.records.message_bodies import listed
 
 Into: TypeAlias = "View | Side"
 

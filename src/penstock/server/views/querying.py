@@ -19,8 +19,8 @@ from penstock.core.sow.ordering import Ordered, parse_order
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter
-from penstock.expr.fields import parsed
-from penstock.expr.gathering.definition import Definition
+from penstock.expr.body_fields import parsed
+from penstock.expr.gathering.view_definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 from penstock.server.flight.reading.contents import lsns_of

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError
-from penstock.expr.patterns import TopicPattern
+from penstock.expr.text_patterns import TopicPattern
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
 from penstock.server.views.shown import Told

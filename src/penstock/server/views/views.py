@@ -14,7 +14,7 @@ from penstock.core.views.feed import Noted
 from penstock.core.views.joins import Join
 from penstock.core.views.view import Changed, Side
 from penstock.errors import InvalidArgument, NotFound
-from penstock.expr.gathering.definition import Definition
+from penstock.expr.gathering.view_definition import Definition
 from penstock.server.sow.record_watch import RecordWatch
 from penstock.server.views.builder import Builder
 from penstock.server.views.conflated import ConflatedTopic

@@ -26,7 +26,7 @@ from penstock.expr.check import check
 from penstock.expr.compiler import compile_tree
 from penstock.expr.context import OF_THE_CONTEXT, Group
 from penstock.expr.filter import parse
-from penstock.expr.texts import Affixes
+from penstock.expr.text_patterns import Affixes
 from penstock.expr.tree import (
     Affix,
     And,

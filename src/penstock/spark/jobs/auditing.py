@@ -28,7 +28,7 @@ from penstock.history.view import Folder, Listing, View
 from penstock.log import OsDisk
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import NAME
-from penstock.log.archive.reading import Archive
+from penstock.log.archive.row_groups import Archive
 from penstock.spark.jobs.shares import Ints, judged, parted
 
 SLICE = 64 << 20

@@ -22,7 +22,7 @@ from penstock.core.audit.verdict import Part, Share
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
-from penstock.log.arrow import cells, column
+from penstock.log.record_batches import cells, column
 from penstock.records.kinds import MOVES, PUBLISHES
 from penstock.records.schema import COLUMNS
 

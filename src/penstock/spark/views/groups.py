@@ -17,11 +17,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.expr.fields import parsed
+from penstock.expr.body_fields import parsed
 from penstock.expr.gathering.aggregates import STORES, Store
-from penstock.expr.gathering.definition import Definition, Plan, plan
-from penstock.expr.gathering.elements import Elements, given_by
-from penstock.expr.gathering.rows import GroupKey, body, key_of, key_text, row_of, shown
+from penstock.expr.gathering.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
+from penstock.expr.gathering.view_definition import Definition, Plan, plan
 from penstock.expr.values import Value
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic

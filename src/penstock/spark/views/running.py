@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import SettingsError
-from penstock.expr.gathering.definition import Definition as View
+from penstock.expr.gathering.view_definition import Definition as View
 from penstock.spark.arrow import values
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.anew import request_of

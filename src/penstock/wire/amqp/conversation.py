@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from enum import Enum
 
-from penstock.records.tables import FieldValue
+from penstock.records.field_tables import FieldValue
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.content import Content
 from penstock.wire.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, PROTOCOL_HEADER, Limits, frame

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 
 from penstock.records.entries import Topic
-from penstock.records.tables import encode_short_string
+from penstock.records.field_tables import encode_short_string
 from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, pack_border
 from penstock.wire.amqp.methods import BasicDeliver, BasicGetOk, BasicReturn
 from penstock.wire.amqp.replies import reply_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from penstock.errors import ProtocolError
-from penstock.records.tables import FieldValue, read_table
+from penstock.records.field_tables import FieldValue, read_table
 from penstock.wire.amqp.frames import FRAME_MAX_LEAST, Limits
 from penstock.wire.amqp.methods import ConnectionStartOk, ConnectionTuneOk
 from penstock.wire.amqp.replies import COMMAND_INVALID, NOT_ALLOWED, SYNTAX_ERROR

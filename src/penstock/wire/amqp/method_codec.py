@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast, dataclass_transform
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.dataclass import dataclass
-from penstock.records.tables import (
+from penstock.records.field_tables import (
     FRAME_ERROR,
     SYNTAX_ERROR,
     FieldValue,

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
-from penstock.records.bodies import Bodies, data_bytes, from_column
 from penstock.records.chunks import Chunk
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
+from penstock.records.message_bodies import Bodies, data_bytes, from_column
 from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.headers import READ_COLUMNS, header_columns, properties_of
 from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of

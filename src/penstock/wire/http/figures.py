@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from penstock.records.actions import REASONS
+from penstock.records.event_actions import REASONS
 from penstock.wire.http.facts import QueueMetrics
 
 Of = Callable[[QueueMetrics], float]

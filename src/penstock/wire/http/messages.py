@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
 from penstock.records.causes import death_reason
+from penstock.records.field_tables import FieldValue
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.rights import USES, uses
-from penstock.records.tables import FieldValue
 from penstock.wire.fields import Lenient, short, shown
 from penstock.wire.http.answers import json_response
 from penstock.wire.http.fields import LARGE_MOST

@@ -13,7 +13,7 @@ from penstock.core.effects import Overdue, Sink
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.settling.settle import give_back
 from penstock.records.chunks import Now
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from penstock.records.settings import FairnessModel
+from penstock.records.queue_settings import FairnessModel
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

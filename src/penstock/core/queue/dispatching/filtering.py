@@ -29,10 +29,10 @@ from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.expr import FilterSet, Matcher
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, HandOver, meter
-from penstock.records.bodies import listed
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import listed
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

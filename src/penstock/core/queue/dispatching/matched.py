@@ -19,7 +19,7 @@ from penstock.core.queue.dispatching.takers import Takers, ratio
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.records.chunks import Now
-from penstock.records.settings import FairnessModel
+from penstock.records.queue_settings import FairnessModel
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from penstock.records.settings import FairnessModel
+from penstock.records.queue_settings import FairnessModel
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

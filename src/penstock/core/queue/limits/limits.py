@@ -13,7 +13,7 @@ from penstock.core.queue.order.runs import NEVER
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.records.settings import QueueSettings
+    from penstock.records.queue_settings import QueueSettings
 
 
 class Limits:

@@ -18,10 +18,10 @@ from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import QueueBlocked, QueueFull
-from penstock.records.bodies import lengths
 from penstock.records.causes import MAXLEN
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
+from penstock.records.message_bodies import lengths
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue

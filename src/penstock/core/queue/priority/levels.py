@@ -17,7 +17,7 @@ from penstock.core.queue.priority.ranks import LOWEST, rank_of
 from penstock.errors import ProtocolError
 from penstock.expr import Value, compile_value
 from penstock.records import properties as header_codec
-from penstock.records.settings import LEVELS
+from penstock.records.queue_settings import LEVELS
 
 ZERO_US = 1 << 60
 """With ageing the age of a message counts from here on back: far beyond any time, so that no worth is negative."""

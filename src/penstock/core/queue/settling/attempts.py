@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.records.causes import MAX_CANCELS, MAX_DELIVERIES
-from penstock.records.settings import QueueSettings, Retry
+from penstock.records.queue_settings import QueueSettings, Retry
 
 
 class Tally(NamedTuple):

@@ -24,7 +24,7 @@ from penstock.core.queue.shares.telling import ask, keyed
 from penstock.core.queue.shares.tenants import Tenants
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Chunk, as_chunk
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents

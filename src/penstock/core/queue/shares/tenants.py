@@ -25,7 +25,7 @@ from penstock.core.queue.shares.keys import Keys
 from penstock.core.queue.shares.pace import Pace, Sleeping
 from penstock.core.queue.shares.tenant import Heads, Tenant
 from penstock.records.chunks import Chunk, as_chunk
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 
 class Tenants:

@@ -20,7 +20,7 @@ from penstock.core.queue.order.runs import NEVER, gaps, packed, view
 from penstock.core.queue.timed.steps import Steps
 from penstock.core.queue.timed.timetable import Timetable
 from penstock.records.chunks import Chunk
-from penstock.records.settings import QueueSettings
+from penstock.records.queue_settings import QueueSettings
 
 Ints = npt.NDArray[np.int64]
 

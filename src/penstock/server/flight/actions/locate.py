@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import LogBroken, NotFound
 from penstock.history.history import names_wanted
 from penstock.history.view import listing
-from penstock.log.spans import Span, cuts
+from penstock.log.catalog import Span, cuts
 from penstock.records.rights import ADMINISTERS, USES, Right
 from penstock.server.filters.evaluating import asked_by
 from penstock.server.flight.actions.action import Action, Body, Reply, Table

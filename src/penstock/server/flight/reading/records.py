@@ -20,11 +20,11 @@ import pyarrow as pa
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.sow.ordering import order_of
 from penstock.errors import LogBroken, NotFound
-from penstock.expr.gathering.definition import Definition
+from penstock.expr.gathering.view_definition import Definition
 from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import SEES, TENDS, USES, sees
-from penstock.records.sow import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
+from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
 from penstock.server.filters.evaluating import asked_by
 from penstock.server.flight.actions.action import Action, Reply, Table
 from penstock.server.flight.calls import Caller

@@ -18,7 +18,7 @@ from pyarrow import flight
 
 from penstock.core.views.view import body_of
 from penstock.errors import AccessRefused, LogBroken
-from penstock.expr.gathering.rows import key_text
+from penstock.expr.gathering.group_rows import key_text
 from penstock.history.history import Batches, History
 from penstock.server.filters.evaluating import breathe
 from penstock.server.sow.query import Counts

@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from penstock.core.state.decided import DecidedPart, DecidedState
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, Refused
-from penstock.records.bodies import listed
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
+from penstock.records.message_bodies import listed
 from penstock.server.flight.publish import to_publishes
 from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
 from penstock.wire.flight.codec import Upload, read_upload

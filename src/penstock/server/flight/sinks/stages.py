@@ -25,8 +25,8 @@ import pyarrow as pa
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.state.decided import DecidedPart
 from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable
-from penstock.records.bodies import listed
 from penstock.records.entries import Publishes
+from penstock.records.message_bodies import listed
 from penstock.records.rights import ADMINISTRATOR
 from penstock.server.access import Who
 from penstock.server.flight.arriving import Arriving

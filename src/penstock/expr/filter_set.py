@@ -1,0 +1,265 @@
+"""Many filters over one batch of messages: each body is parsed once, equalities are looked up, the rest is evaluated.
+
+A thousand consumers that want a customer each are a thousand filters `/customer = '...'`.  Their literals stand in one
+table per field, and a message's value is looked up once.  What a lookup says equals the evaluation, kind for kind:
+numbers also equal the texts that spell them, an array equals whatever one of its elements does.  The answers
+are those of `Filter.matches` one by one; only the work is shared, and a filter costs nothing for messages that its
+equality rules out.  It knows neither queues nor consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from penstock.expr.body_fields import NOTHING, Table, header_tables, parsed, walk
+from penstock.expr.filter import Filter
+from penstock.expr.needles import Equality, equality_of
+from penstock.expr.tree import And, Field, Node
+from penstock.expr.values import Value, flatten, parse_number
+from penstock.records.entries import Topic
+
+
+def access_of(tree: Node) -> tuple[Equality, bool] | None:
+    """An equality that must hold wherever the tree is TRUE, and whether it is all that the tree asks; or None."""
+    whole = equality_of(tree)
+    if whole is not None:
+        return whole, True
+    if isinstance(tree, And):
+        for item in tree.items:
+            part = equality_of(item)
+            if part is not None:
+                return part, False
+    return None
+
+
+class Equalities:
+    """The literals that one field is compared with, and the numbers (slots) of the filters that do."""
+
+    __slots__ = ("_numbers", "_spelled", "_words")
+
+    def __init__(self) -> None:
+        self._words: dict[str, list[int]] = {}  # texts
+        self._numbers: dict[int | float, list[int]] = {}
+        self._spelled: dict[int | float, list[int]] = {}  # texts that spell numbers, by those
+
+    def __bool__(self) -> bool:
+        return bool(self._words or self._numbers)
+
+    def add(self, equality: Equality, slot: int) -> None:
+        """A filter wants these values."""
+        for table, value in self._places(equality):
+            slots = table.setdefault(value, [])
+            if slot not in slots:
+                slots.append(slot)
+
+    def remove(self, equality: Equality, slot: int) -> None:
+        """A filter is gone."""
+        for table, value in self._places(equality):
+            slots = table.get(value)
+            if slots is not None and slot in slots:
+                slots.remove(slot)
+                if not slots:
+                    del table[value]
+
+    def _places(self, equality: Equality) -> Iterator[tuple[dict[str | int | float, list[int]], str | int | float]]:
+        for value in equality.values:
+            if isinstance(value, str):
+                yield self._words, value  # type: ignore[misc]
+                spelled = parse_number(value)
+                if spelled is not None:
+                    yield self._spelled, spelled  # type: ignore[misc]
+            else:
+                yield self._numbers, value  # type: ignore[misc]
+
+    def find(self, value: Value) -> Iterable[int]:
+        """The filters that want this value, each once."""
+        if isinstance(value, str):
+            hits = self._words.get(value, ())
+            if self._numbers and value:
+                spelled = parse_number(value)
+                if spelled is not None and spelled in self._numbers:
+                    return {*hits, *self._numbers[spelled]}
+            return hits
+        if isinstance(value, int | float):
+            hits = self._numbers.get(value, ())
+            return {*hits, *self._spelled[value]} if self._spelled and value in self._spelled else hits
+        if value.__class__ is list:
+            return {slot for item in flatten(value) for slot in self.find(item)}
+        return ()
+
+
+class Matcher(Protocol):
+    """A compiled filter; `expr.Filter` is one."""
+
+    @property
+    def text(self) -> str:
+        """What was compiled; equal texts match alike."""
+        ...
+
+    def matches(
+        self,
+        bodies: Sequence[bytes],
+        properties: bytes | Sequence[bytes],
+        topics: Topic | Sequence[Topic],
+        *,
+        lsns: Sequence[int] | None = None,
+        times: Sequence[int] | None = None,
+    ) -> list[bool]:
+        """One answer for each message."""
+        ...
+
+
+READING_US = 2
+"""Microseconds, about, that reading a body and looking up its fields take."""
+
+EVALUATION_US = 0.2
+"""Microseconds, about, of one evaluation after that."""
+
+LOOP_US = 20_000
+"""Longer than this the filters of one batch may not hold the loop."""
+
+
+class FilterSet:
+    """Filters that are asked together.  Each has a slot, a small number, while it is in the set."""
+
+    __slots__ = ("_access", "_apart", "_fields", "_filters", "_free")
+
+    def __init__(self, filters: Sequence[Matcher] = ()) -> None:
+        """Slots are the places in `filters`."""
+        self._filters: list[Matcher | None] = []
+        self._free: list[int] = []
+        self._apart: dict[int, Matcher] = {}  # evaluated for every message, by slot
+        self._fields: dict[Field, Equalities] = {}
+        self._access: dict[int, tuple[Equality, bool]] = {}  # of the others: what is looked up, and whether that is all
+        for one in filters:
+            self.add(one)
+
+    def __len__(self) -> int:
+        return len(self._apart) + len(self._access)
+
+    def too_much(self, count: int) -> bool:
+        """Whether so many ordinary messages would hold the loop for too long."""
+        return count * (READING_US + EVALUATION_US * len(self._apart)) > LOOP_US
+
+    def add(self, one: Matcher) -> int:
+        """Take a filter in; its slot."""
+        if self._free:
+            slot = self._free.pop()
+            self._filters[slot] = one
+        else:
+            slot = len(self._filters)
+            self._filters.append(one)
+        access = access_of(one.tree) if isinstance(one, Filter) else None
+        if access is None:
+            self._apart[slot] = one
+        else:
+            self._access[slot] = access
+            self._fields.setdefault(access[0].field, Equalities()).add(access[0], slot)
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """Take a filter out."""
+        self._filters[slot] = None
+        self._free.append(slot)
+        if self._apart.pop(slot, None) is None:
+            equality, _ = self._access.pop(slot)
+            table = self._fields[equality.field]
+            table.remove(equality, slot)
+            if not table:
+                del self._fields[equality.field]
+
+    def matches(
+        self,
+        bodies: Sequence[bytes],
+        properties: bytes | Sequence[bytes],
+        topics: Topic | Sequence[Topic],
+        *,
+        lsns: Sequence[int] | None = None,
+        times: Sequence[int] | None = None,
+    ) -> dict[int, list[int]]:
+        """By slot the places of the messages that match, ascending; filters that nothing matches are left out.
+
+        Raises `meter.HandOver` inside `meter.bounded`, and nothing for what is in a message.
+        """
+        if len(self) == 1 and self._filters:
+            for slot, one in enumerate(self._filters):
+                if one is not None:
+                    found = one.matches(bodies, properties, topics, lsns=lsns, times=times)
+                    rows = [row for row, yes in enumerate(found) if yes]
+                    return {slot: rows} if rows else {}
+        out: dict[int, list[int]] = {}
+        records = self._read(bodies)
+        candidates: dict[int, list[int]] = {}
+        for field, table in self._fields.items():
+            self._look_up(field, table, records, bodies, properties, out, candidates)
+        for slot, rows in candidates.items():
+            one = self._filters[slot]
+            assert isinstance(one, Filter)
+            found = one.matches_parsed(
+                [bodies[row] for row in rows],
+                [records[row] for row in rows] if records else [NOTHING] * len(rows),
+                properties if isinstance(properties, bytes) else [properties[row] for row in rows],
+                topics if isinstance(topics, Topic) else [topics[row] for row in rows],
+                lsns=None if lsns is None else [lsns[row] for row in rows],
+                times=None if times is None else [times[row] for row in rows],
+            )
+            wanted = [row for row, yes in zip(rows, found, strict=True) if yes]
+            if wanted:
+                out[slot] = wanted
+        for slot, one in self._apart.items():
+            if records and isinstance(one, Filter) and "body" in one.needs:
+                found = one.matches_parsed(bodies, records, properties, topics, lsns=lsns, times=times)
+            else:
+                found = one.matches(bodies, properties, topics, lsns=lsns, times=times)
+            if True in found:
+                out[slot] = [row for row, yes in enumerate(found) if yes]
+        return out
+
+    def _read(self, bodies: Sequence[bytes]) -> list[Table]:
+        """The bodies' fields, if several look at them; else an empty list."""
+        if any(field.source == "body" for field in self._fields):
+            return list(map(parsed, bodies))
+        if any(isinstance(one, Filter) and "body" in one.needs for one in self._apart.values()):
+            return list(map(parsed, bodies))
+        if any("body" in one.needs for slot in self._access if isinstance(one := self._filters[slot], Filter)):
+            return list(map(parsed, bodies))
+        return []
+
+    def _look_up(
+        self,
+        field: Field,
+        table: Equalities,
+        records: list[Table],
+        bodies: Sequence[bytes],
+        properties: bytes | Sequence[bytes],
+        out: dict[int, list[int]],
+        candidates: dict[int, list[int]],
+    ) -> None:
+        access, find = self._access, table.find
+        for row, value in enumerate(_values(field, records, len(bodies), properties)):
+            if value is None:
+                continue
+            for slot in find(value):
+                into = out if access[slot][1] else candidates
+                rows = into.get(slot)
+                if rows is None:
+                    into[slot] = [row]
+                else:
+                    rows.append(row)
+
+
+def _values(field: Field, records: list[Table], count: int, properties: bytes | Sequence[bytes]) -> list[Value]:
+    """What the field holds in each message."""
+    tables: Sequence[Table] = records
+    if field.source != "body":
+        at = 0 if field.source == "headers" else 1
+        if isinstance(properties, bytes):
+            tables = [header_tables(properties)[at]] * count
+        else:
+            tables = [header_tables(data)[at] for data in properties]
+    if len(field.steps) == 1:
+        name = field.steps[0]
+        if isinstance(name, str):
+            return [record.get(name) for record in tables]
+    return [walk(record, field.steps) for record in tables]

@@ -1,0 +1,435 @@
+"""Group commit without a window: what is gathered, what the writer has, and how far things are durable.
+
+The loop gathers entries; whenever the writer is idle it gets all of them as one commit, and when that is on the disk
+`on_durable(lsn)` follows on the loop.  What gathered meanwhile is the next commit.  Entries that nobody waits for
+(`urgent=False`: acks, grants) wait up to `ack_sync` for company.
+
+    append -> gathered -> Commit -> written, synced -> catalog, durable -> on_durable
+                             \\-> first failure -> broken, for good -> on_broken
+
+Two positions: `durable` is how far effects may go (what `sync` promises), `synced` is how far the disk was told to be;
+under `sync = commit` they are one.  Until `start_thread` commits happen in `flush()` and `tick()`, synchronously.
+All belongs to one thread, the loop's.  What is written is not read here, and nothing is deleted.
+
+What gathers also says what the commit must be: some kinds are synced whatever the setting says, a base is remembered
+until it is durable, and the table of (vhost, exchange) ids learns from what passes by.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+import orjson
+
+from penstock.errors import InvalidArgument, LogBroken, PenstockError
+from penstock.log.catalog import Catalog
+from penstock.log.frame import STOPPED
+from penstock.log.reader import Vias
+from penstock.log.room import Room
+from penstock.log.writer import Appender, Commit, CommitThread, LogSettings, last_of, size_of
+from penstock.ports import Clock, Disk
+from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.kinds import SYNCED, Kind
+from penstock.records.message_bodies import lengths
+from penstock.records.schema import GROUP_BYTES_MAX
+
+
+def _check(entry: Entry, weight: int) -> None:
+    """Messages that came together may be parted; a group and a single message may not."""
+    what = "a group of records"
+    if isinstance(entry, Publishes):
+        what, weight = "a message", int(lengths(entry.bodies).max())
+    if weight > GROUP_BYTES_MAX:
+        raise InvalidArgument(f"{what} has {weight} bytes; the log holds at most {GROUP_BYTES_MAX} in one piece")
+
+
+class Gathering:
+    """Entries in LSN order, with their sum.  Empty after `take`."""
+
+    def __init__(self, vias: Vias) -> None:
+        self.entries: list[Entry] = []
+        self.bytes = 0
+        self.rows = 0
+        self.urgent = False  # somebody waits
+        self.must_sync = False
+        self.must_roll = False  # the next commit begins a new segment
+        self.lazy_since = 0  # mono microseconds when the oldest entry that nobody waits for came; 0: there is none
+        self._base = False  # there is a base among the entries
+        self._bases: deque[tuple[int, int]] = deque()  # (last LSN, floor) of bases not yet durable
+        self._vias = vias
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """More entries, with higher LSNs.
+
+        InvalidArgument for one that no batch can hold; nothing of them is taken then.  Whoever decides keeps its groups
+        below that, so this is the last look before it would be too late.
+        """
+        size = rows = 0
+        for entry in entries:
+            weight = size_of(entry)
+            if weight > GROUP_BYTES_MAX:
+                _check(entry, weight)
+            size += weight
+            rows += len(entry)
+            if isinstance(entry, Control):
+                self._notice(entry)
+            elif isinstance(entry, Group):
+                for part in entry.entries:
+                    if isinstance(part, Control):
+                        self._notice(part)
+        self.entries += entries
+        self.bytes += size
+        self.rows += rows
+
+    def _notice(self, control: Control) -> None:
+        kind = control.kind
+        if kind in SYNCED:
+            self.must_sync = True
+            if kind == Kind.BASE:
+                self._base = True
+                header = cast("dict[str, int]", orjson.loads(control.header))
+                if header["part"] == header["parts"] - 1:
+                    self._bases.append((control.lsn, header["floor"]))
+        elif kind == Kind.VIA:
+            self._vias.learn(control.via, control.header)
+
+    def take(self, synced: int, sync: bool) -> Commit:
+        """All of it as a commit.  `synced`: the LSN known to be synced."""
+        commit = Commit(
+            self.entries, synced, sync, size=self.bytes, rows=self.rows, base=self._base, roll=self.must_roll
+        )
+        self.drop()
+        return commit
+
+    def drop(self) -> None:
+        """Forget what has gathered."""
+        self.entries, self.bytes, self.rows = [], 0, 0
+        self.urgent = self.must_sync = self.must_roll = self._base = False
+        self.lazy_since = 0
+
+    def base_floor(self, synced: int) -> int:
+        """Floor of the newest base that has become durable with this LSN; 0: none has."""
+        floor = 0
+        while self._bases and self._bases[0][0] <= synced:
+            floor = max(floor, self._bases.popleft()[1])
+        return floor
+
+
+logger = logging.getLogger("penstock.log")
+
+_RECHECK = 1_000_000  # microseconds between looks at a full disk
+
+
+class CallLater(Protocol):
+    """`asyncio.AbstractEventLoop.call_later`."""
+
+    def __call__(self, delay: float, callback: Callable[[], object], /) -> object:
+        """Call back on the loop after `delay` seconds."""
+        ...
+
+
+def _nothing(*_: object) -> None:
+    """No listener."""
+
+
+class Committing:
+    """The end of an open log, where it grows."""
+
+    def __init__(self, disk: Disk, clock: Clock, settings: LogSettings, catalog: Catalog, *, unmarked: bool) -> None:
+        """unmarked: there are rows that no mark covers."""
+        self.settings = settings
+        self.vias = Vias()
+        self.on_durable: Callable[[int], object] = _nothing  # called on the loop with the new `durable`
+        self.on_broken: Callable[[PenstockError], object] = _nothing
+        self.broken: str = ""  # why nothing is confirmed any more; empty: all is well
+        self.durable = catalog.segments[-1].last
+        self.synced = self.durable
+        self.appended = self.durable  # LSN of the last row gathered
+        self.waiting_since = 0  # mono microseconds when the running commit was handed over; 0: none runs
+        self.commits = 0
+        self.bytes_written = 0
+        self._disk = disk
+        self._clock = clock
+        self._catalog = catalog
+        self._room = Room(disk, ahead=settings.ahead, reserve=settings.reserve, low_space=settings.low_space)
+        self._room.prepare()
+        self._appender = Appender(
+            disk,
+            catalog.segments[-1],
+            self._room,
+            segment_bytes=settings.segment,
+            batch_rows=settings.batch_rows,
+            batch_bytes=settings.batch_bytes,
+        )
+        self._gathered = Gathering(self.vias)
+        self._running: Commit | None = None
+        self._idle_since = clock.mono()
+        self._last_sync = self._idle_since
+        self._unmarked = unmarked
+        self._last_look = self._idle_since
+        self._base_floor = 0
+        self._thread: CommitThread | None = None
+        self._call_soon: Callable[[Callable[[], object]], object] | None = None
+        self._call_later: CallLater | None = None
+        self._timer_at = 0
+        self._closed = False
+
+    def start_thread(self, call_soon: Callable[[Callable[[], object]], object], call_later: CallLater) -> None:
+        """Commit in a thread from now on.
+
+        `call_soon` must be safe from other threads (`loop.call_soon_threadsafe`); `call_later` is the loop's.
+        """
+        self.flush()
+        self._call_soon, self._call_later = call_soon, call_later
+        self._room.start_thread()
+        self._thread = CommitThread(self._appender, self._finished)
+        self._arm()
+
+    def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
+        """Gather entries, in LSN order, for the next commit.
+
+        `urgent` False: nobody waits; they may take `ack_sync`.  `sync` True: their commit is synced whatever the
+        setting.  On a broken log they are dropped: nothing of them will ever be reported durable.
+        """
+        if self.broken or not entries:
+            return
+        if self._closed:
+            raise LogBroken("the log is closed")
+        gathered = self._gathered
+        gathered.add(entries)
+        self.appended = last_of(entries[-1])
+        if sync:
+            gathered.must_sync = True
+        if urgent:
+            gathered.urgent = True
+            if self._thread is not None and self._running is None:
+                self._hand_over()
+        elif not gathered.lazy_since:
+            gathered.lazy_since = self._clock.mono()
+            self._arm()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes gathered and in the running commit: what the memory budget counts."""
+        running = self._running
+        return self._gathered.bytes + (running.size if running is not None else 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether publishes must be refused because the disk is full.  Acks still have room."""
+        return self._room.full
+
+    @property
+    def kept_free(self) -> int:
+        """Bytes of the disk that no other work of the server may take; 0: it is not asked."""
+        return 2 * self.settings.low_space + self.settings.reserve if self.settings.low_space else 0
+
+    @property
+    def lacking(self) -> int:
+        """Bytes that must become free for publishes to be taken for a while; 0: none, or the disk is not asked."""
+        return self._room.lacking()
+
+    @property
+    def room_left(self) -> int:
+        """Bytes that the log can still write: zeros, the reserve, and what the disk has free.  Any thread."""
+        return self._room.left()
+
+    def lend(self) -> int:
+        """On a full disk free a part of the reserve, for work that frees more; how many bytes.  Any thread; OSError."""
+        return self._room.lend()
+
+    def roll(self) -> None:
+        """Go on in a new segment, soon: the present one, if it has rows, is closed as it is."""
+        if self.broken or self._closed or not self._catalog.segments[-1].rows:
+            return
+        self._gathered.must_roll = self._gathered.must_sync = self._gathered.urgent = True
+        if self._running is None:
+            self._hand_over()
+
+    def flush(self) -> None:
+        """Commit all that is gathered and wait until it is durable, or the log is broken."""
+        while self._running is not None or ((self._gathered.entries or self._gathered.must_sync) and not self.broken):
+            running = self._running
+            if running is None:
+                self._hand_over()
+            elif running.done is not None:
+                running.done.acquire()  # taken for good: nobody else waits for it
+                self._done(running)
+
+    def hurry(self) -> None:
+        """Somebody waits for what is gathered after all."""
+        if self._gathered.entries and not self.broken:
+            self._gathered.urgent = True
+            if self._thread is not None and self._running is None:
+                self._hand_over()
+
+    def request_sync(self) -> None:
+        """Have all that was appended up to now synced soon, whatever the setting; `synced` tells when."""
+        if self.broken or self._closed or self.synced >= self.appended:
+            return
+        self._gathered.must_sync = self._gathered.urgent = True
+        if self._thread is not None and self._running is None:
+            self._hand_over()
+
+    def tick(self) -> None:
+        """Do what is due by time: acks that waited long enough, an interval's sync, a mark, a look at a full disk."""
+        now = self._clock.mono()
+        if self._running is not None or self.broken or self._closed:
+            return
+        gathered = self._gathered
+        waited = gathered.urgent or now - gathered.lazy_since >= self.settings.ack_sync
+        if gathered.must_sync or (gathered.entries and waited):
+            self._hand_over()
+        elif self.settings.sync == "interval" and self.synced < self.durable and now >= self._sync_due():
+            self._run(Commit([], self.synced, True))
+        elif self._unmarked and not gathered.entries and now - self._idle_since >= self.settings.idle_mark:
+            self._unmarked = False
+            self._run(Commit([], self.synced, self.settings.sync == "commit", mark=self.durable + 1))
+        if self._room.full and now - self._last_look >= _RECHECK:
+            self._last_look = now
+            self._look()
+
+    def next_deadline(self) -> int | None:
+        """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
+        if self._running is not None or self.broken or self._closed:
+            return None
+        due: list[int] = []
+        if self._gathered.entries:
+            lazy = self._gathered.lazy_since
+            due.append(lazy + self.settings.ack_sync if lazy else self._clock.mono())
+        elif self._unmarked:
+            due.append(self._idle_since + self.settings.idle_mark)
+        if self.settings.sync == "interval" and self.synced < self.durable:
+            due.append(self._sync_due())
+        if self._room.full:
+            due.append(self._last_look + _RECHECK)
+        return min(due, default=None)
+
+    def check_space(self) -> None:
+        """Look at once whether the disk is full, or no longer."""
+        self._look()
+
+    def _look(self) -> None:
+        try:
+            self._room.recheck()
+        except OSError as error:
+            self._break(error)
+
+    def _sync_due(self) -> int:
+        return self._last_sync + self.settings.sync_interval
+
+    def _hand_over(self) -> None:
+        """All that is gathered becomes a commit."""
+        policy = self.settings.sync
+        sync = self._gathered.must_sync or policy == "commit"
+        if policy == "interval" and not sync:
+            sync = self._clock.mono() >= self._sync_due()
+        self._run(self._gathered.take(self.synced, sync))
+
+    def _run(self, commit: Commit) -> None:
+        self._running = commit
+        self.waiting_since = self._clock.mono()
+        if self._thread is not None:
+            self._thread.post(commit)
+        else:
+            self._appender.run(commit)
+            self._done(commit)
+
+    def _finished(self, commit: Commit) -> None:
+        """In the writer's thread."""
+        if self._call_soon is not None:
+            try:
+                self._call_soon(lambda: self._done(commit))
+            except RuntimeError:  # the loop is closed; whoever closes the log waits in flush()
+                logger.debug("a commit ended after its loop")
+
+    def _done(self, commit: Commit) -> None:
+        """A commit has ended: list its batches, start the next, tell who waits."""
+        if self._running is not commit:
+            return  # flush() was faster than the loop
+        self._running = None
+        self.waiting_since = 0
+        if commit.error is not None:
+            self._break(commit.error)
+            return
+        for segment, first, last, offset, length, rows in commit.placed:
+            if segment is not self._catalog.segments[-1]:
+                self._catalog.add(segment)
+            segment.add(first, last, offset, length, rows, checked=False)
+            self.bytes_written += length
+        if self._appender.segment is not self._catalog.segments[-1]:  # begun, and nothing is in it yet
+            self._catalog.add(self._appender.segment)
+        now = self._clock.mono()
+        self._idle_since = now
+        if commit.sync:
+            self._last_sync = now
+        if commit.placed:
+            self.commits += 1
+            self.durable = commit.placed[-1][2]
+            self._unmarked = True
+        if commit.sync:
+            self.synced = self.durable
+            if not (self._gathered.entries or self._gathered.must_roll):  # a sync that was asked for came with this
+                self._gathered.urgent = self._gathered.must_sync = False
+        self._base_floor = max(self._base_floor, self._gathered.base_floor(self.synced))
+        if self._thread is not None and self._gathered.urgent:
+            self._hand_over()
+        else:
+            self._arm()
+        if commit.placed:
+            self.on_durable(self.durable)
+
+    def _break(self, error: BaseException) -> None:
+        """The first failure is the last word: what is not durable now is never confirmed by this process."""
+        if self.broken:
+            return
+        self.broken = f"the log cannot be written: {error}"
+        self._gathered.drop()
+        logger.error("%s; nothing is confirmed until the server is restarted", self.broken)
+        failure = LogBroken(self.broken)
+        failure.__cause__ = error
+        self.on_broken(failure)
+
+    def _arm(self) -> None:
+        """Have `tick` called in time, if there is a loop."""
+        if self._call_later is None:
+            return
+        due = self.next_deadline()
+        if due is not None and (not self._timer_at or due < self._timer_at):
+            self._timer_at = due
+            self._call_later(max(0, due - self._clock.mono()) / 1e6, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_at = 0
+        self.tick()
+        self._arm()
+
+    def _sync_here(self) -> None:
+        """Sync the open segment in this thread; those before it were synced when they were closed."""
+        try:
+            self._catalog.segments[-1].file.sync()
+        except OSError as error:
+            failure = error
+            if self._call_soon is None:
+                self._break(failure)
+            else:
+                self._call_soon(lambda: self._break(failure))
+            raise
+
+    def _end(self, *, clean: bool) -> None:
+        """Commit what is gathered and mark a clean stop, if it is one; then the writer stops."""
+        if clean:
+            self.flush()
+            if not self.broken:
+                self._run(Commit([], self.synced, True))
+                self.flush()
+                self._run(Commit([], self.synced, True, mark=STOPPED))
+                self.flush()
+        self._closed = True
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.stop()
+        self._room.stop()

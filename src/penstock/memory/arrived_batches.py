@@ -1,0 +1,344 @@
+"""Arrivals: batches as they came, whole, for what is delivered in the turn of its arrival or soon after.
+
+A batch leaves when every queue that took it has delivered it and it is durable, or, oldest first, when the budget is
+short: then `part` hands it to the other caches.  So what is here is always the youngest: every message above `lacking`
+that still waits for its first delivery is here; of the others memory has what the other caches hold.  Batches that are
+not yet durable never leave, for the log does not have them; the server bounds those by pausing publishers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from penstock.memory.budget import Budget
+from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, PendingCache
+from penstock.memory.slab import Piece, Slab, batch_cost, missing
+from penstock.memory.target_area import Line, TargetArea
+from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.entries import Publishes
+from penstock.records.message_bodies import listed
+
+
+class Arrivals:
+    """Batches by first LSN.  `bytes` is what they cost."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.durable = 0
+        self.lacking = 0  # no message above this that waits for its first delivery is missing here
+        self._firsts: list[int] = []  # ascending; parallel to _batches
+        self._batches: list[Publishes | None] = []  # None: dropped, the slot goes at the next compaction
+        self._costs: list[int] = []  # parallel; what a batch cost when it came
+        self._holes = 0
+        self._oldest = 0  # index: no batch stands before it
+        self._unsettled = 0  # index of the first batch that is not durable
+
+    def __len__(self) -> int:
+        return len(self._batches) - self._holes
+
+    def add(self, batch: Publishes) -> None:
+        """Take a batch that has just been given its LSNs; they are above all earlier ones."""
+        self._firsts.append(batch.first)
+        self._batches.append(batch)
+        cost = batch_cost(batch)
+        self._costs.append(cost)
+        self.bytes += cost
+
+    def set_durable(self, lsn: int) -> None:
+        """The log has everything up to `lsn`: drop what is delivered."""
+        self.durable = lsn
+        batches = self._batches
+        end = bisect_right(self._firsts, lsn, self._unsettled)
+        for index in range(self._unsettled, end):
+            batch = batches[index]
+            if batch is not None and batch.wanted <= 0:
+                self._drop(index)
+        self._unsettled = end
+        if self._holes > 64 and self._holes * 2 > len(batches):
+            self._compact()
+
+    def part(self) -> Publishes | None:
+        """Let the oldest durable batch go; None: there is none."""
+        while self._oldest < self._unsettled:
+            batch = self._batches[self._oldest]
+            self._oldest += 1
+            if batch is not None:
+                self.lacking = batch.first + len(batch.bodies) - 1
+                self._drop(self._oldest - 1)
+                return batch
+        return None
+
+    @property
+    def young(self) -> int:
+        """Bytes of what is not durable.  Walks what is not durable."""
+        return sum(self._costs[self._unsettled :])
+
+    def pieces(self, chunk: Chunk) -> Iterator[Piece]:
+        """The rows of a chunk in its order, cut where they leave a batch; counts them as delivered."""
+        start, total = 0, len(chunk)
+        firsts, batches = self._firsts, self._batches
+        while start < total:
+            lsn = chunk[start]
+            index = bisect_right(firsts, lsn) - 1
+            batch = batches[index] if index >= 0 else None
+            if batch is None or lsn >= batch.first + len(batch.bodies):
+                stop = self._end_of_missing(chunk, start)
+                yield missing(chunk[start:stop])
+            else:
+                last = batch.first + len(batch.bodies)
+                stop = bisect_left(chunk, last, start) if chunk[-1] >= last else total
+                part = chunk if stop - start == total else chunk[start:stop]
+                piece = self._rows(batch, part)
+                batch.wanted -= stop - start
+                if batch.wanted <= 0 and last - 1 <= self.durable:
+                    self._drop(index)
+                yield piece
+            start = stop
+
+    def whole(self, chunk: Chunk) -> Piece | None:
+        """The rows of a chunk that lies in one batch; counts them as delivered.  None: it does not, or is not here."""
+        index = bisect_right(self._firsts, chunk[0]) - 1
+        batch = self._batches[index] if index >= 0 else None
+        if batch is None or chunk[-1] >= (stop := batch.first + len(batch.bodies)):
+            return None
+        piece = self._rows(batch, chunk)
+        batch.wanted -= len(chunk)
+        if batch.wanted <= 0 and stop - 1 <= self.durable:
+            self._drop(index)
+        return piece
+
+    def absent(self, chunk: Chunk) -> Chunk:
+        """Those of a chunk that are not here, ascending."""
+        if not self._firsts or chunk[-1] < self._firsts[0]:
+            return chunk
+        out = array("q")
+        start = 0
+        while start < len(chunk):
+            batch = self.peek(chunk[start])
+            if batch is not None:
+                start = bisect_left(chunk, batch.first + len(batch.bodies), start)
+                continue
+            stop = self._end_of_missing(chunk, start)
+            out.extend(chunk[start:stop])
+            start = stop
+        return as_chunk(out)
+
+    def peek(self, lsn: int) -> Publishes | None:
+        """The batch that holds a row, if it is here; not counted as a delivery."""
+        index = bisect_right(self._firsts, lsn) - 1
+        batch = self._batches[index] if index >= 0 else None
+        return batch if batch is not None and lsn < batch.first + len(batch.bodies) else None
+
+    def _rows(self, batch: Publishes, part: Chunk) -> Piece:
+        first, topics, properties, bodies = batch.first, batch.topics, batch.properties, batch.bodies
+        low, count = part[0] - first, len(part)
+        size = batch.size if count == len(bodies) else batch.size * count // len(bodies)
+        if part[-1] - part[0] == count - 1:
+            high = low + count
+            return Piece(
+                part,
+                topics[low:high] if isinstance(topics, list) else topics,
+                properties[low:high] if isinstance(properties, list) else properties,
+                listed(bodies) if count == len(bodies) else bodies[low:high],
+                size,
+            )
+        return Piece(
+            part,
+            [topics[lsn - first] for lsn in part] if isinstance(topics, list) else topics,
+            [properties[lsn - first] for lsn in part] if isinstance(properties, list) else properties,
+            [bodies[lsn - first] for lsn in part],
+            size,
+        )
+
+    def _end_of_missing(self, chunk: Chunk, start: int) -> int:
+        """How far from `start` the rows stay out of memory."""
+        stop = start
+        while stop < len(chunk):
+            index = bisect_right(self._firsts, chunk[stop])
+            batch = self._batches[index - 1] if index else None
+            if batch is not None and chunk[stop] < batch.first + len(batch.bodies):
+                break
+            while index < len(self._batches) and self._batches[index] is None:
+                index += 1
+            if index == len(self._batches):
+                return len(chunk)
+            stop = max(bisect_left(chunk, self._firsts[index], stop), stop + 1)
+        return stop
+
+    def _drop(self, index: int) -> None:
+        assert self._batches[index] is not None
+        self.bytes -= self._costs[index]
+        self._batches[index] = None
+        self._costs[index] = 0
+        self._holes += 1
+
+    def _compact(self) -> None:
+        kept = [index for index, batch in enumerate(self._batches) if batch is not None]
+        self._firsts = [self._firsts[index] for index in kept]
+        self._batches = [self._batches[index] for index in kept]
+        self._costs = [self._costs[index] for index in kept]
+        self._holes = self._oldest = 0
+        self._unsettled = bisect_right(self._firsts, self.durable)
+
+
+FORGET_ROUTES = 1 << 10
+"""Parted batches after which it is asked anew whether a route's queues want bodies."""
+
+PLACED_MOST = 256
+"""Queues that are given rows of batches in one shrinking; of the batches after that nothing is kept.  2 to 4 ms."""
+
+Takers = Callable[[int], Sequence[tuple[object, Line]]]
+"""The queues that a row's route names: each with its key and its unfiltered list."""
+
+
+def nobody(_: int) -> Sequence[tuple[object, Line]]:
+    """No queue takes anything."""
+    return ()
+
+
+class Parting:
+    """Where the rows of a batch go that leaves the arrivals: to lists, to what is pending, to heads of queues, or
+    nowhere.
+
+    Rows that a list wants and has room for become direct, rows that a list wants later are pending, rows of a queue
+    without consumers follow on at its head if there is room, and the rest is in the log alone.  How much room there is,
+    and when a batch has to go, say the caches.
+    """
+
+    def __init__(
+        self,
+        takers: Takers,
+        budget: Budget,
+        arrivals: Arrivals,
+        area: TargetArea,
+        pending: PendingCache,
+        heads: HeadQueueCache,
+        lines: dict[int, Line],
+        high: Callable[[], int],
+    ) -> None:
+        """lines: of queues whose heads are kept.  high: the most bytes that a list holds directly."""
+        self.takers = takers
+        self._lines = lines
+        self._budget = budget
+        self._arrivals = arrivals
+        self._area = area
+        self._pending = pending
+        self._heads = heads
+        self._high = high
+        self._idle_routes: set[int] = set()  # whose queues want no body at present
+        self._parted = 0
+        self._placed = 0  # how often a queue was given its rows of a batch
+        self._last = 0  # how often that may be before nothing more is kept
+
+    def begin(self) -> None:
+        """A shrinking begins, in which `PLACED_MOST` queues are given rows."""
+        self._last = self._placed + PLACED_MOST
+
+    def ask_anew(self) -> None:
+        """Queues of any route may want bodies now."""
+        self._idle_routes.clear()
+
+    def part(self, batch: Publishes, need: int) -> None:
+        """Find another place for the rows of a batch that leaves the arrivals, or none; `need`: bytes wanted beside."""
+        if batch.wanted <= 0:
+            return
+        self._parted += 1
+        if self._parted % FORGET_ROUTES == 0:
+            self._idle_routes.clear()
+        for route in self._busy_routes(batch):
+            if self._placed >= self._last:
+                self._leave_out_of(route)
+                continue
+            idle = True
+            for key, line in self.takers(route):
+                self._placed += 1
+                if self._part_for(batch, key, line, need):
+                    idle = False
+            if idle:
+                self._idle_routes.add(route)
+
+    def _busy_routes(self, batch: Publishes) -> set[int]:
+        routes = {batch.routes} if isinstance(batch.routes, int) else set(batch.routes)
+        return routes - self._idle_routes
+
+    def _part_for(self, batch: Publishes, key: object, line: Line, need: int) -> bool:
+        """Give a queue its rows of a batch; whether it may want more of the next."""
+        queue, first = line.queue, batch.first
+        stop = first + len(batch.bodies)
+        if line.alive() and key not in self._area.lists:
+            self._area.add(key, line)
+        lists = self._area.by_queue.get(queue)
+        if not lists:
+            return self._put_head(batch, line, need)
+        pending: list[Chunk] = []
+        for one in lists:
+            chunk = one.line.between(first, stop)
+            if not len(chunk):
+                continue
+            slab = Slab.of_batch(batch, chunk)
+            ahead = one.line.after(one.edge, 1)
+            if one.bytes + slab.cost <= self._high() and len(ahead) and ahead[0] >= first:
+                one.put(slab)
+                one.edge = chunk[-1]
+            else:
+                pending.append(chunk)
+        if pending:
+            chunk = pending[0] if len(pending) == 1 else as_chunk(sorted({lsn for part in pending for lsn in part}))
+            slab = Slab.of_batch(batch, chunk)
+            if slab.cost <= self._room(need) + self._heads.account.bytes or self._sooner(queue, slab):
+                self._pending.put(queue, slab)
+        return True
+
+    def _put_head(self, batch: Publishes, line: Line, need: int) -> bool:
+        queue, heads = line.queue, self._heads
+        head = line.head()
+        if head is None or (not heads.follows_on(queue) and head < batch.first):
+            return False
+        if head >= batch.first:
+            heads.begin(queue)
+            heads.drop_below(queue, head)
+        chunk = line.between(batch.first, batch.first + len(batch.bodies))
+        if not len(chunk):
+            return True
+        slab = Slab.of_batch(batch, chunk)
+        if slab.cost > self._room(need) and not self._small(queue, slab):
+            heads.leave_out(queue)
+            return False
+        self._lines[queue] = line
+        heads.put(queue, slab)
+        return True
+
+    def _room(self, need: int) -> int:
+        """Bytes that the arrivals leave to the other caches once they have shrunk to their eighth."""
+        return max(0, self._arrivals.bytes - self._budget.limit // 8) - self._budget.over - need
+
+    def _sooner(self, queue: int, slab: Slab) -> bool:
+        """Whether these rows are needed sooner than something that is pending."""
+        if not self._pending.account.bytes:
+            return False
+        latest, ahead = self._pending.latest()
+        return latest != queue and self._pending.held(queue) + slab.cost < ahead
+
+    def _small(self, queue: int, slab: Slab) -> bool:
+        """Whether a queue is below the share that it has whatever the longest one holds."""
+        heads = self._heads
+        share = min(SHARE_MOST, self._budget.limit // (4 * max(1, len(heads.shelves))))
+        if heads.held(queue) + slab.cost > share or not heads.account.bytes:
+            return False
+        return heads.held(heads.longest()) > share
+
+    def leave_out(self, batch: Publishes) -> None:
+        """A batch goes nowhere."""
+        for route in self._busy_routes(batch):
+            self._leave_out_of(route)
+
+    def _leave_out_of(self, route: int) -> None:
+        """The heads of a route's queues end here.  What lists want of a batch that is left out the loader brings."""
+        idle = True
+        for _, line in self.takers(route):
+            self._heads.leave_out(line.queue)
+            idle = idle and line.queue not in self._area.by_queue and not line.alive()
+        if idle:  # nothing follows on at these heads
+            self._idle_routes.add(route)

@@ -1,0 +1,166 @@
+"""Regular expressions of strangers (RE2): linear time and bounded memory, whoever wrote them.
+
+Patterns and texts are bytes, one character a byte (RE2's Latin-1 mode).  What RE2 cannot do is refused with the
+construct named, so that a user who knows Perl's expressions learns which part to change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import import_module
+from typing import Protocol, cast
+
+from penstock.records.message_bodies import from_bytes, to_bytes
+
+PATTERN_LIMIT = 1_000
+"""Bytes of one pattern."""
+
+PROGRAM_BYTES = 1 << 20
+"""Memory of one compiled pattern and its automaton; RE2's own default is eight times this."""
+
+SPECIAL = frozenset("^$*+?()[]{}|\\")
+"""Characters that make a topic a pattern.  A dot alone does not: names are full of dots."""
+
+_QUANTIFIED = re.compile(r"(?:[*+?]|\{[0-9]*,?[0-9]*\})")
+_GROUPS = (
+    ("(?=", "look-ahead (?=...)"),
+    ("(?!", "negative look-ahead (?!...)"),
+    ("(?<=", "look-behind (?<=...)"),
+    ("(?<!", "negative look-behind (?<!...)"),
+    ("(?>", "atomic group (?>...)"),
+    ("(?|", "branch reset (?|...)"),
+    ("(?#", "comment (?#...)"),
+    ("(?(", "conditional (?(...)...)"),
+    ("(?R", "recursion (?R)"),
+    ("(?&", "recursion (?&name)"),
+    ("(?P>", "recursion (?P>name)"),
+    ("(?P=", "back-reference (?P=name)"),
+    ("(*", "verb (*...)"),
+)
+_ESCAPES = {
+    "k": "back-reference \\k",
+    "g": "back-reference \\g",
+    "h": "\\h (horizontal space; write [ \\t])",
+    "H": "\\H",
+    "R": "\\R (line break; write \\r?\\n)",
+    "K": "\\K",
+    "G": "\\G",
+    "X": "\\X",
+    "N": "\\N (write [^\\n])",
+    "Z": "\\Z (write \\z)",
+}
+
+
+class PatternError(ValueError):
+    """A pattern that RE2 cannot run.
+
+    place    the offset in the pattern where the trouble starts
+    why      the reason alone, for a sentence that names the pattern itself
+    """
+
+    def __init__(self, message: str, place: int, why: str) -> None:
+        super().__init__(message)
+        self.place = place
+        self.why = why
+
+
+class Match(Protocol):
+    """One place where a pattern matches."""
+
+    def start(self, group: int = 0) -> int: ...
+    def end(self, group: int = 0) -> int: ...
+    def group(self, group: int = 0) -> bytes | None: ...
+
+
+class _Encoding(Protocol):
+    LATIN1: object
+
+
+class _Options(Protocol):
+    Encoding: _Encoding
+    encoding: object
+    log_errors: bool
+    max_mem: int
+
+    def __call__(self) -> _Options: ...
+
+
+class _Engine(Protocol):
+    """The part of the re2 module that is used here; the package has no types of its own."""
+
+    Options: _Options
+    error: type[Exception]
+
+    def compile(self, pattern: bytes, options: _Options) -> Compiled: ...
+
+
+class Compiled(Protocol):
+    """A compiled pattern; texts are bytes."""
+
+    @property
+    def groups(self) -> int: ...
+    def search(self, text: bytes) -> Match | None: ...
+    def finditer(self, text: bytes) -> Iterable[Match]: ...
+
+
+@lru_cache(maxsize=1024)
+def compile_pattern(pattern: str) -> Compiled:
+    """RE2's object for a pattern over bytes.  Raises PatternError naming the construct that RE2 does not have."""
+    data = to_bytes(pattern)
+    if len(data) > PATTERN_LIMIT:
+        why = f"has {len(data)} bytes, at most {PATTERN_LIMIT} are allowed"
+        raise PatternError(f"the pattern {why}", 0, f"it {why}")
+    engine = cast("_Engine", import_module("re2"))
+    options = engine.Options()
+    options.encoding = engine.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.max_mem = PROGRAM_BYTES
+    try:
+        return engine.compile(data, options)
+    except engine.error as problem:
+        what, place = _unsupported(pattern)
+        if what:
+            why = f"uses {what}, which RE2 does not have"
+            raise PatternError(f"the regular expression {why}", place, f"it {why}") from None
+        detail = cast("object", problem.args[0])
+        said = from_bytes(detail) if isinstance(detail, bytes) else str(detail)
+        raise PatternError(f"the regular expression cannot be used: {said}", 0, said) from None
+
+
+def _unsupported(pattern: str) -> tuple[str, int]:
+    """The first construct of Perl's expressions that RE2 lacks, and its offset; an empty name if there is none."""
+    place, in_class = 0, False
+    while place < len(pattern):
+        here = pattern[place]
+        if here == "\\":
+            following = pattern[place + 1 : place + 2]
+            if not in_class and following and following in "123456789":
+                return f"back-reference \\{following}", place
+            if following in _ESCAPES:
+                return _ESCAPES[following], place
+            place += 2
+            continue
+        if in_class:
+            in_class = here != "]"
+        elif here == "[":
+            in_class = True
+            place += 2 if pattern.startswith("[^]", place) else 1 if pattern.startswith("[]", place) else 0
+        elif here == "(":
+            for start, name in _GROUPS:
+                if pattern.startswith(start, place):
+                    return name, place
+            if re.match(r"\(\?[+-]?[0-9]", pattern[place:]):
+                return "recursion " + pattern[place : place + 4], place
+        else:
+            quantifier = _QUANTIFIED.match(pattern, place)
+            if (
+                quantifier is not None
+                and place
+                and len(quantifier[0])
+                and pattern[quantifier.end() : quantifier.end() + 1] == "+"
+            ):
+                return f"possessive quantifier {quantifier[0]}+", place
+        place += 1
+    return "", 0
