@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from pydantic import SecretStr
 
@@ -24,11 +25,15 @@ from penstock.records.entries import Rows
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
+from penstock.server.flight.actions.administration import administration
 from penstock.server.flight.door import FlightDoor, FlightLimits
 from penstock.server.flight.sinks.decided import finish_decided
 from penstock.server.logins import Logins
 from penstock.server.upkeep.retention import Retirement
 from penstock.server.users import Users
+
+if TYPE_CHECKING:
+    from penstock.server.services import Server
 
 T = TypeVar("T")
 
@@ -144,15 +149,19 @@ class FlightHouse:
         self.log.start_thread(self.loop.call_soon_threadsafe, self.loop.call_later)
         self.engine.finish_turn()
         finish_decided(self.engine, disk, self.limits.group if self.limits is not None else None)
+        users = Users(self.people, self.entitlements)
+        users.accounts.vhosts["other"] = {}
         self.door = FlightDoor(
             self.engine,
-            Logins(Users(self.people, self.entitlements)),
+            Logins(users),
             frozenset(["/", "other"]),
             disk,
             wake=self.loop.call_soon_threadsafe,
             limits=self.limits,
             bulk=self.bulk,
         )
+        server = SimpleNamespace(engine=self.engine, accounts=users.accounts, users=users, serving=True)
+        self.door.actions.table |= administration(cast("Server", server), self.door.handover)
         _, self.port = self.door.listen("127.0.0.1", self.port)
         self._ticking()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.operations.operation import Answer, Operation
-from penstock.records.rights import SEES, TENDS, USES, uses
+from penstock.records.rights import SEES, USES, uses
 from penstock.server.entitlements import exchange_needs
 from penstock.wire.fields import VHOST, flag, name, shown, table, text
 
@@ -180,12 +180,14 @@ def _end(
 
 
 def declare_topic(house: House, who: Who, topic: str, exchange: str, vhost: str) -> Answer:
-    """Keep what is published to it and no queue takes."""
+    """Keep what is published to it and no queue takes; keys and schemas are for Flight's action and the settings."""
     house.core.declare_topic(house.now(), vhost, exchange, topic)
     return {"topic": topic}
 
 
-_BOUND = (name("exchange"), VHOST, text("destination"), text("queue"), text("key", ""), table("arguments"))
+_BOUND = (
+    name("exchange"), VHOST, text("destination", least=1), text("queue", least=1), text("key", ""), table("arguments"),
+)  # fmt: skip
 _EXCHANGE = uses(("configure", "exchange", "exchange"))
 
 EXCHANGES = Operation(
@@ -211,10 +213,4 @@ BIND = Operation(
     sdk="bind", cli="binding declare",
 )  # fmt: skip
 UNBIND = Operation("unbind", unbind, "decide", "the same", USES, _BOUND, sdk="unbind", cli="binding delete")
-DECLARE_TOPIC = Operation(
-    "declare_topic", declare_topic, "decide", "topic, exchange: keep what no queue takes", TENDS,
-    (name("topic"), text("exchange", ""), VHOST), sdk="declare_topic",
-    missing="the settings file, and definitions, declare topics",
-)  # fmt: skip
-
-ROWS = (EXCHANGES, DECLARE_EXCHANGE, DELETE_EXCHANGE, BINDINGS, BIND, UNBIND, DECLARE_TOPIC)
+ROWS = (EXCHANGES, DECLARE_EXCHANGE, DELETE_EXCHANGE, BINDINGS, BIND, UNBIND)

@@ -49,9 +49,9 @@ def name(of: str, most: int = NAME_LIMIT) -> Field:
     return Field(of, "name", high=most, needed=True)
 
 
-def text(of: str, default: str | None = None, most: int = NAME_LIMIT, *, needed: bool = False) -> Field:
+def text(of: str, default: str | None = None, most: int = NAME_LIMIT, *, least: int = 0) -> Field:
     """A text of so many bytes."""
-    return Field(of, "text", default, high=most, needed=needed)
+    return Field(of, "text", default, least, most)
 
 
 def count(of: str, low: int = 0, high: int = LSN_MAX, default: int | None = None, *, needed: bool = False) -> Field:
@@ -291,7 +291,7 @@ class Fields:
             case "name":
                 return self.name(field.name, field.high)
             case "text":
-                return self.optional_text(field.name, field.high)
+                return self.name(field.name, field.high) if field.low else self.optional_text(field.name, field.high)
             case "count":
                 return self.optional_count(field.name, field.low, field.high)
             case "flag":

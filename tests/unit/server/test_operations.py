@@ -21,6 +21,7 @@ from penstock.operations.table import OPERATIONS
 from penstock.records.rights import LOGIN, USES
 from penstock.server.access import judge
 from penstock.server.accounts import Account, Accounts, Permission
+from penstock.server.flight.actions import administration
 from penstock.server.passwords import Kept
 from penstock.server.users import Users
 from penstock.testing import Broker
@@ -58,6 +59,15 @@ def test_each_operation_has_a_path_an_action_a_method_and_a_command_or_says_why_
         assert not one.cli or one.cli in there, one.cli
         for client in (Client, aio.Client):
             assert not one.sdk or inspect.isroutine(getattr(client, one.sdk)), one.sdk
+
+
+def test_no_operation_takes_the_name_of_another_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(administration, "OPERATIONS", {})
+    with Broker() as broker:
+        assert broker.flight_url
+        assert broker._doors is not None  # pyright: ignore[reportPrivateUsage]
+        others = broker._doors.flight.actions.table.keys()  # pyright: ignore[reportPrivateUsage]
+    assert others.isdisjoint(OPERATIONS)
 
 
 def test_arguments_of_a_function_are_those_that_are_declared() -> None:
