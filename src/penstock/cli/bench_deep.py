@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.benching import Backlog, RemoteBench, Setting, Size, own_queue, send, take
-from penstock.cli.output import DEFAULT_URL, Json, Url, write_json, write_table
+from penstock.cli.benching import Backlog, Setting, Size, own_queue, send, take
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, write_json, write_table
 from penstock.cli.progress import bar
-from penstock.cli.remote import connect
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 FILLED_BATCH = 10_000
 """Messages that are published at once while it is filled."""
-
-
-class RemoteDeep(RemoteBench, Protocol):
-    """What this command uses of the client beside that."""
-
-    def overview(self) -> dict[str, Any]: ...
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,22 +41,21 @@ def deep(
     Example: penstock bench deep --count 5000000 --size 1000
     """
     with connect(url) as client:
-        remote = cast("RemoteDeep", client)
-        memory = {"before": resident(remote)}
-        with own_queue(remote, setting) as name:
+        memory = {"before": resident(client)}
+        with own_queue(client, setting) as name:
             with bar("filling") as moved:
                 began = time.perf_counter()
-                send(remote, name, count, size, FILLED_BATCH, moved)
+                send(client, name, count, size, FILLED_BATCH, moved)
                 filled = time.perf_counter() - began
-            memory["full"] = resident(remote)
+            memory["full"] = resident(client)
             with bar("draining") as moved:
-                first, drained = drain(remote, name, count, backlog, moved)
-            memory["drained"] = resident(remote)
+                first, drained = drain(client, name, count, backlog, moved)
+            memory["drained"] = resident(client)
     tell(figures(count, size, filled, first, drained, memory), as_json=json)
 
 
 def drain(
-    client: RemoteDeep, queue: str, count: int, backlog: int, moved: Callable[[int, int], None]
+    client: Client, queue: str, count: int, backlog: int, moved: Callable[[int, int], None]
 ) -> tuple[float, float]:
     """Take everything: seconds until the first message was here, and until the last one was settled."""
     began, first = time.perf_counter(), 0.0
@@ -69,7 +64,7 @@ def drain(
     return first, time.perf_counter() - began
 
 
-def resident(client: RemoteDeep) -> int:
+def resident(client: Client) -> int:
     """Bytes that the server process has in memory."""
     return int(client.overview()["resident_bytes"])
 

@@ -15,15 +15,17 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.benching import RemoteBench, Size, own_queue, send
-from penstock.cli.output import DEFAULT_URL, Json, Url, write_json, write_table
+from penstock.cli.benching import Size, own_queue, send
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, write_json, write_table
 from penstock.cli.progress import bar
-from penstock.cli.remote import connect
 from penstock.errors import NotFound, Refused, SettingsError
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 FILLED_BATCH = 10_000
 
@@ -31,13 +33,6 @@ WARM_ROWS = 1_000
 """Of the first jobs, which are not measured."""
 
 MISSING = "bench spark needs pyspark, which is not installed: pip install 'penstock[spark]', and Java 17 beside it"
-
-
-class RemoteSpark(RemoteBench, Protocol):
-    """What this command uses of the client beside that."""
-
-    def release_stream(self, name: str, *, drop: bool = False) -> int: ...
-    def purge(self, queue: str) -> int: ...
 
 
 def add_to(app: typer.Typer) -> None:
@@ -58,24 +53,23 @@ def spark(
     """
     if find_spec("pyspark") is None:
         raise SettingsError(MISSING)
-    with connect(url) as client, own_queue(cast("RemoteBench", client), None) as name:
-        remote = cast("RemoteSpark", client)
+    with connect(url) as client, own_queue(client, None) as name:
         began = time.perf_counter()
         with session(master) as running, tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             started = time.perf_counter() - began
-            with own_queue(remote, None) as other:  # what a session does once is part of no figure
-                send(remote, other, WARM_ROWS, size, FILLED_BATCH)
-                warm = Work(running, remote, url, other, Path(folder) / "warm")
+            with own_queue(client, None) as other:  # what a session does once is part of no figure
+                send(client, other, WARM_ROWS, size, FILLED_BATCH)
+                warm = Work(running, client, url, other, Path(folder) / "warm")
                 for job in (warm.read, warm.follow, lambda: warm.write(WARM_ROWS, size)):
                     job()
             with bar("filling") as moved:
-                send(remote, name, count, size, FILLED_BATCH, moved)
-            work = Work(running, remote, url, name, Path(folder))
+                send(client, name, count, size, FILLED_BATCH, moved)
+            work = Work(running, client, url, name, Path(folder))
             seconds = {"read": timed(lambda: work.check(work.read(), count))}
             seconds["stream"] = timed(lambda: work.check(work.follow(), count))
-            remote.purge(name)
+            client.purge(name)
             seconds["sink"] = timed(lambda: work.write(count, size))
-            work.check(int(remote.queue(name)["ready"]), count)
+            work.check(int(client.queue(name)["ready"]), count)
     tell(figures(count, size, started, seconds), as_json=json)
 
 
@@ -102,7 +96,7 @@ def timed(work: Callable[[], object]) -> float:
 class Work:
     """What is measured, each over all rows."""
 
-    def __init__(self, running: Any, client: RemoteSpark, url: str, name: str, folder: Path) -> None:
+    def __init__(self, running: Any, client: Client, url: str, name: str, folder: Path) -> None:
         self._spark = running
         self._client = client
         self._url = url

@@ -13,18 +13,17 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write_json, write_table
 from penstock.cli.progress import bar
 from penstock.cli.queues import Yes, confirmed, read_setting
-from penstock.cli.remote import RemoteMessage, RemoteReceipt, connect
 from penstock.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from penstock.client import Client, Message
 
 app = typer.Typer(help="Put load on a server, and measure it.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -48,19 +47,8 @@ Setting = Annotated[
 class BenchConsumer(Protocol):
     """Messages of a queue as they come."""
 
-    def __iter__(self) -> Iterator[RemoteMessage]: ...
+    def __iter__(self) -> Iterator[Message]: ...
     def close(self) -> None: ...
-
-
-class RemoteBench(Protocol):
-    """What these commands use of the client."""
-
-    def declare(self, queue: str, **settings: object) -> object: ...
-    def delete(self, queue: str) -> int: ...
-    def queue(self, name: str) -> dict[str, Any]: ...
-    def publish(self, topic: str, body: object) -> object: ...
-    def publish_table(self, topic: str, table: pa.RecordBatch) -> RemoteReceipt: ...
-    def consume(self, queue: str, *, backlog: int, timeout: float) -> BenchConsumer: ...
 
 
 @app.command()
@@ -77,12 +65,10 @@ def publish(
 
     Example: penstock bench publish --count 1000000 --batch 10000
     """
-    with connect(url) as client:
-        remote = cast("RemoteBench", client)
-        with own_queue(remote, setting, given=queue) as name, bar("publishing") as moved:
-            began = time.perf_counter()
-            confirms = send(remote, name, count, size, batch, moved)
-            seconds = time.perf_counter() - began
+    with connect(url) as client, own_queue(client, setting, given=queue) as name, bar("publishing") as moved:
+        began = time.perf_counter()
+        confirms = send(client, name, count, size, batch, moved)
+        seconds = time.perf_counter() - began
     tell(figures("publish", count, size, seconds, confirm=confirms), as_json=json)
 
 
@@ -104,20 +90,19 @@ def consume(
     Example: penstock bench consume --count 1000000 --backlog 5000
     """
     with connect(url) as client:
-        remote = cast("RemoteBench", client)
         if queue is not None:
-            ready = int(remote.queue(queue)["ready"])
+            ready = int(client.queue(queue)["ready"])
             count = min(count, ready)
             question = f"queue {queue} has {counted(ready, 'ready message')}: take and acknowledge {count:,} of them?"
             if not count or not confirmed(question, yes):
                 return
-        with own_queue(remote, setting, given=queue) as name:
+        with own_queue(client, setting, given=queue) as name:
             if queue is None:
                 with bar("filling") as moved:
-                    send(remote, name, count, size, 10_000, moved)
+                    send(client, name, count, size, 10_000, moved)
             with bar("consuming") as moved:
                 began = time.perf_counter()
-                taken = sum(len(message.body) for message in take(remote, name, count, backlog, moved))
+                taken = sum(len(message.body) for message in take(client, name, count, backlog, moved))
                 seconds = time.perf_counter() - began
     tell(figures("consume", count, taken / count, seconds), as_json=json)
 
@@ -136,14 +121,17 @@ def both(
 
     Example: penstock bench both --batch 100 --json
     """
-    with connect(url) as client, ThreadPoolExecutor(1) as pool:
-        remote = cast("RemoteBench", client)
-        with own_queue(remote, setting) as name, bar("both") as moved:
-            began = time.perf_counter()
-            sending = pool.submit(send, remote, name, count, size, batch)
-            delays = [age(message.body) for message in take(remote, name, count, backlog, moved)]
-            seconds = time.perf_counter() - began
-            confirms = sending.result()
+    with (
+        connect(url) as client,
+        ThreadPoolExecutor(1) as pool,
+        own_queue(client, setting) as name,
+        bar("both") as moved,
+    ):
+        began = time.perf_counter()
+        sending = pool.submit(send, client, name, count, size, batch)
+        delays = [age(message.body) for message in take(client, name, count, backlog, moved)]
+        seconds = time.perf_counter() - began
+        confirms = sending.result()
     tell(figures("both", count, size, seconds, confirm=confirms, delivered=delays), as_json=json)
 
 
@@ -159,29 +147,32 @@ def ping(
 
     Example: penstock bench ping --count 5000
     """
-    with connect(url) as client, ThreadPoolExecutor(1) as pool:
-        remote = cast("RemoteBench", client)
-        with own_queue(remote, setting) as name, bar("ping") as moved:
-            came: SimpleQueue[float] = SimpleQueue()
+    with (
+        connect(url) as client,
+        ThreadPoolExecutor(1) as pool,
+        own_queue(client, setting) as name,
+        bar("ping") as moved,
+    ):
+        came: SimpleQueue[float] = SimpleQueue()
 
-            def receive() -> None:
-                for message in take(remote, name, count + 1, 1):
-                    came.put(age(message.body))
+        def receive() -> None:
+            for message in take(client, name, count + 1, 1):
+                came.put(age(message.body))
 
-            receiving = pool.submit(receive)
-            confirms, delays = list[float](), list[float]()
-            began = time.perf_counter()
-            with suppress(Empty):  # then the result of receiving says why
-                for done in range(count + 1):
-                    sent = time.perf_counter()
-                    remote.publish(name, stamped(size))
-                    confirms.append(time.perf_counter() - sent)
-                    delays.append(came.get(timeout=IDLE_S))
-                    if done == 0:  # with which the consumer came: it does not count
-                        began = time.perf_counter()
-                    moved(done, count)
-            seconds = time.perf_counter() - began
-            receiving.result()
+        receiving = pool.submit(receive)
+        confirms, delays = list[float](), list[float]()
+        began = time.perf_counter()
+        with suppress(Empty):  # then the result of receiving says why
+            for done in range(count + 1):
+                sent = time.perf_counter()
+                client.publish(name, stamped(size))
+                confirms.append(time.perf_counter() - sent)
+                delays.append(came.get(timeout=IDLE_S))
+                if done == 0:  # with which the consumer came: it does not count
+                    began = time.perf_counter()
+                moved(done, count)
+        seconds = time.perf_counter() - began
+        receiving.result()
     tell(figures("ping", count, size, seconds, confirm=confirms[1:], delivered=delays[1:]), as_json=json)
 
 
@@ -189,14 +180,15 @@ def ping(
 
 
 @contextmanager
-def own_queue(client: RemoteBench, setting: Sequence[str] | None, given: str | None = None) -> Generator[str]:
+def own_queue(client: Client, setting: Sequence[str] | None, given: str | None = None) -> Generator[str]:
     """The queue that is given, or a new one that goes at the end."""
     if given is not None:
         client.queue(given)  # NotFound before anything is sent
         yield given
         return
     name = f"penstock-bench-{secrets.token_hex(4)}"
-    client.declare(name, **{"queue_expires": UNUSED, **dict(map(read_setting, setting or []))})
+    settings: dict[str, Any] = {"queue_expires": UNUSED, **dict(map(read_setting, setting or []))}
+    client.declare(name, **settings)
     try:
         yield name
     finally:
@@ -214,7 +206,7 @@ def age(body: bytes) -> float:
 
 
 def send(
-    client: RemoteBench,
+    client: Client,
     queue: str,
     count: int,
     size: int,
@@ -239,8 +231,8 @@ def send(
 
 
 def take(
-    client: RemoteBench, queue: str, count: int, backlog: int, moved: Callable[[int, int], None] | None = None
-) -> Iterator[RemoteMessage]:
+    client: Client, queue: str, count: int, backlog: int, moved: Callable[[int, int], None] | None = None
+) -> Iterator[Message]:
     """So many messages, each acknowledged; all acks are on disk at the end.  Unavailable when fewer come."""
     consumer = client.consume(queue, backlog=min(backlog, count), timeout=IDLE_S)
     done = 0

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
-from penstock.cli.remote import connect
 from penstock.errors import InvalidArgument, NotFound
 
 app = typer.Typer(help="List and close AMQP connections.", no_args_is_help=True, rich_markup_mode=None)
 
 COLUMNS = ("name", "user", "vhost", "state", "channels", "client", "since")
-
-
-class RemoteConnections(Protocol):
-    """What these commands use of the client."""
-
-    def connections(self, user: str | None = None) -> list[dict[str, Any]]: ...
-    def close_connection(
-        self, name: str | None = None, *, user: str | None = None, reason: str | None = None
-    ) -> Sequence[str]: ...
 
 
 @app.command("list")
@@ -40,7 +29,7 @@ def list_(
     Example: penstock connection list --user shop
     """
     with connect(url) as client:
-        found = cast("RemoteConnections", client).connections(user)
+        found = client.connections(user)
     if json:
         write_json(found)
     elif found:
@@ -65,15 +54,14 @@ def close(
     if (name is None) == (user is None):
         raise InvalidArgument("name a connection, or a --user")
     with connect(url) as client:
-        remote = cast("RemoteConnections", client)
-        found = [one for one in remote.connections(user) if name in {None, one["name"]}]
+        found = [one for one in client.connections(user) if name in {None, one["name"]}]
         if name is not None and not found:
             raise NotFound(f"no connection '{name}'; `penstock connection list` has their names")
         channels = sum(one["channels"] for one in found)
         what = f"connection {name}" if name is not None else f"user {user} has {counted(len(found), 'connection')}"
         if not confirmed(f"{what} with {counted(channels, 'channel')}: close?", yes):
             return
-        closed = remote.close_connection(name, user=user, reason=reason)
+        closed = client.close_connection(name, user=user, reason=reason)
     if json:
         write_json({"closed": list(closed)})
     else:

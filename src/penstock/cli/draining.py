@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json
-from penstock.cli.remote import connect
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json
 from penstock.errors import Draining, InvalidArgument
 from penstock.units import parse_duration
 
+if TYPE_CHECKING:
+    from penstock.client import Client
+
 LOOK_S = 0.2
-
-
-class RemoteDrain(Protocol):
-    """What this command uses of the client."""
-
-    def drain(self, *, undo: bool = False, look: bool = False) -> dict[str, Any]: ...
 
 
 def add_to(tree: typer.Typer) -> None:
@@ -45,10 +41,9 @@ def drain(
     except ValueError as error:
         raise InvalidArgument(f"--timeout: {error}") from None
     with connect(url) as client:
-        remote = cast("RemoteDrain", client)
-        told = remote.drain(undo=undo)
+        told = client.drain(undo=undo)
         if not undo:
-            told = _wait(remote, told, seconds, quiet=json)
+            told = _wait(client, told, seconds, quiet=json)
     if json:
         write_json(told)
     elif undo:
@@ -60,7 +55,7 @@ def drain(
         raise Draining(f"after {timeout} there are {left}; the server goes on draining")
 
 
-def _wait(remote: RemoteDrain, told: dict[str, Any], seconds: float, *, quiet: bool) -> dict[str, Any]:
+def _wait(remote: Client, told: dict[str, Any], seconds: float, *, quiet: bool) -> dict[str, Any]:
     """What is left when nothing is, or when the time is over."""
     shows = not quiet and sys.stderr.isatty()
     until = time.monotonic() + seconds

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
-from penstock.cli.remote import connect
 from penstock.errors import InvalidArgument, NotFound
 
 exchange = typer.Typer(help="List, declare and delete exchanges.", no_args_is_help=True, rich_markup_mode=None)
@@ -27,36 +25,6 @@ Source = Annotated[str, typer.Argument(help="The exchange that routes.")]
 Destination = Annotated[str, typer.Argument(help="The queue that takes, or with --to-exchange the exchange.")]
 Key = Annotated[str, typer.Argument(help="The routing key, or pattern of keys.")]
 ToExchange = Annotated[bool, typer.Option("--to-exchange", help="The destination is an exchange.")]
-
-
-class RemoteExchanges(Protocol):
-    """What these commands use of the client."""
-
-    def exchanges(self) -> list[dict[str, Any]]: ...
-    def declare_exchange(
-        self,
-        exchange: str,
-        type: str = "direct",
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Mapping[str, object] | None = None,
-    ) -> None: ...
-    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None: ...
-    def bindings(
-        self, queue: str | None = None, *, source: str | None = None, destination: str | None = None
-    ) -> list[dict[str, Any]]: ...
-    def bind(self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None) -> None: ...
-    def unbind(
-        self, queue: str, exchange: str, key: str = "", arguments: Mapping[str, object] | None = None
-    ) -> None: ...
-    def bind_exchange(
-        self, destination: str, source: str, key: str = "", arguments: Mapping[str, object] | None = None
-    ) -> None: ...
-    def unbind_exchange(
-        self, destination: str, source: str, key: str = "", arguments: Mapping[str, object] | None = None
-    ) -> None: ...
 
 
 def read_arguments(texts: list[str] | None) -> dict[str, object]:
@@ -85,7 +53,7 @@ def list_exchanges(url: Url = DEFAULT_URL, json: Json = False) -> None:
     Example: penstock exchange list
     """
     with connect(url) as client:
-        found = cast("RemoteExchanges", client).exchanges()
+        found = client.exchanges()
     if json:
         write_json(found)
         return
@@ -112,7 +80,7 @@ def declare_exchange(
     """
     arguments = read_arguments(argument)
     with connect(url) as client:
-        cast("RemoteExchanges", client).declare_exchange(
+        client.declare_exchange(
             name, type_, durable=not transient, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
     if json:
@@ -134,11 +102,10 @@ def delete_exchange(
     Example: penstock exchange delete shop --yes
     """
     with connect(url) as client:
-        remote = cast("RemoteExchanges", client)
-        bindings = len(remote.bindings(source=name)) + len(remote.bindings(destination=name))
+        bindings = len(client.bindings(source=name)) + len(client.bindings(destination=name))
         if not confirmed(f"exchange {name} has {counted(bindings, 'binding')}: delete it with them?", yes):
             return
-        remote.delete_exchange(name, if_unused=if_unused)
+        client.delete_exchange(name, if_unused=if_unused)
     if json:
         write_json({"deleted": name, "bindings": bindings})
     else:
@@ -161,7 +128,7 @@ def list_bindings(
     Example: penstock binding list --queue to-ship
     """
     with connect(url) as client:
-        found = cast("RemoteExchanges", client).bindings(queue, source=source, destination=destination)
+        found = client.bindings(queue, source=source, destination=destination)
     if json:
         write_json(found)
         return
@@ -185,8 +152,7 @@ def declare_binding(
     """
     arguments = read_arguments(argument)
     with connect(url) as client:
-        remote = cast("RemoteExchanges", client)
-        (remote.bind_exchange if to_exchange else remote.bind)(destination, source, key, arguments)
+        (client.bind_exchange if to_exchange else client.bind)(destination, source, key, arguments)
     if json:
         write_json({"bound": destination, "to": source, "key": key})
     else:
@@ -211,17 +177,16 @@ def delete_binding(
     arguments = read_arguments(argument)
     kind = "exchange" if to_exchange else "queue"
     with connect(url) as client:
-        remote = cast("RemoteExchanges", client)
         wanted = (kind, destination, key, arguments)
         names = ("destination_type", "destination", "routing_key", "arguments")
-        found = [tuple(one[name] for name in names) for one in remote.bindings(source=source)]
+        found = [tuple(one[name] for name in names) for one in client.bindings(source=source)]
         if wanted not in found:
             raise NotFound(
                 f"{kind} {destination} is not bound to exchange {source} by {_key(key)} with these arguments"
             )
         if not confirmed(f"{kind} {destination} takes {_key(key)} from exchange {source}: no more?", yes):
             return
-        (remote.unbind_exchange if to_exchange else remote.unbind)(destination, source, key, arguments)
+        (client.unbind_exchange if to_exchange else client.unbind)(destination, source, key, arguments)
     if json:
         write_json({"unbound": destination, "from": source, "key": key})
     else:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json
-from penstock.cli.remote import Remote, RemoteMessage, RemoteReceipt, connect
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, note, write, write_json
 from penstock.errors import InvalidArgument, NotFound, Refused
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.client import Client, Message, TableReceipt
 
 BATCH_ROWS = 10_000
 
@@ -112,7 +113,7 @@ class Sent:
         """For a program."""
         return {"published": self.stored, "unroutable": self.unroutable, "refused": self.refused}
 
-    def add(self, receipt: RemoteReceipt) -> None:
+    def add(self, receipt: TableReceipt) -> None:
         """What became of one table."""
         if receipt.refused and not self.why:
             self.why = receipt.refused[0].message
@@ -122,7 +123,7 @@ class Sent:
         self.refused += receipt.refused_rows
 
 
-def send(client: Remote, topic: str, tables: Iterable[pa.Table], told: Callable[[int], None]) -> Sent:
+def send(client: Client, topic: str, tables: Iterable[pa.Table], told: Callable[[int], None]) -> Sent:
     """Publish tables to `K`, or to `E/K` where there is an exchange E: a key of the default one may hold a slash."""
     done = Sent()
     exchange, _, key = topic.partition("/")
@@ -248,7 +249,7 @@ def read_command(text: str) -> list[str]:
 
 
 def take(
-    messages: Iterable[RemoteMessage],
+    messages: Iterable[Message],
     count: int,
     arguments: Sequence[str] | None,
     *,
@@ -287,7 +288,7 @@ def take(
     return done, failed
 
 
-def show(message: RemoteMessage, *, as_json: bool) -> None:
+def show(message: Message, *, as_json: bool) -> None:
     """One message on a line."""
     if as_json:
         fields = ("lsn", "bookmark", "topic", "attempt", "reason", "body")

@@ -1,4 +1,5 @@
-"""What commands print: tables for a person, JSON for a program, and errors with their exit status.
+"""The server that commands talk to, and what they print: tables for a person, JSON for a program, errors with their
+exit status.
 
 Results go to standard output, everything else to standard error.  Rich is loaded when a table is printed.
 """
@@ -8,12 +9,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import orjson
 import typer
 
 from penstock.errors import ExpressionError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
 Url: TypeAlias = Annotated[
@@ -33,6 +37,13 @@ CUT_LEAST = 8
 """Columns that a shortened column keeps."""
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS
+
+
+def connect(url: str) -> Client:
+    """A connection to a running server, which closes itself.  Raises Unavailable when no server answers."""
+    from penstock.client import connect as dial  # not loaded by commands that need no server
+
+    return dial(url)
 
 
 def write(text: str) -> None:

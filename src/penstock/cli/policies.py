@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol, cast
+from typing import Annotated
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, write, write_json, write_table
-from penstock.cli.remote import connect
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, write, write_json, write_table
 
 COLUMNS = ("name", "pattern", "apply-to", "definition", "priority", "origin")
-
-
-class RemotePolicies(Protocol):
-    """What these commands use of the client."""
-
-    def policies(self, *, operator: bool = False) -> list[dict[str, object]]: ...
-    def set_policy(
-        self,
-        name: str,
-        pattern: str,
-        definition: dict[str, object],
-        *,
-        priority: int = 0,
-        apply_to: str | None = None,
-        operator: bool = False,
-    ) -> bool: ...
-    def delete_policy(self, name: str, *, operator: bool = False) -> None: ...
 
 
 def family(operator: bool) -> typer.Typer:
@@ -39,7 +21,7 @@ def family(operator: bool) -> typer.Typer:
 
     def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
         with connect(url) as client:
-            policies = cast("RemotePolicies", client).policies(operator=operator)
+            policies = client.policies(operator=operator)
         if json:
             write_json(policies)
         else:
@@ -60,9 +42,7 @@ def family(operator: bool) -> typer.Typer:
 
         values = parse_definition(definition)
         with connect(url) as client:
-            new = cast("RemotePolicies", client).set_policy(
-                name, pattern, values, priority=priority, apply_to=apply_to, operator=operator
-            )
+            new = client.set_policy(name, pattern, values, priority=priority, apply_to=apply_to, operator=operator)
         if json:
             write_json({"policy": name, "new": new})
         else:
@@ -72,7 +52,7 @@ def family(operator: bool) -> typer.Typer:
         name: Annotated[str, typer.Argument(help="Its name.")], url: Url = DEFAULT_URL, json: Json = False
     ) -> None:
         with connect(url) as client:
-            cast("RemotePolicies", client).delete_policy(name, operator=operator)
+            client.delete_policy(name, operator=operator)
         if json:
             write_json({"deleted": name})
         else:

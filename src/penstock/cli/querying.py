@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_table
-from penstock.cli.remote import connect
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, note, write, write_table
 from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from penstock.client.querying import Result
 
 SHOWN = 1000
 """Rows of a table for a person, unless `--limit` says otherwise."""
-
-
-class RemoteResult(Protocol):
-    """The rows of a SELECT."""
-
-    @property
-    def schema(self) -> Any: ...
-    def batches(self) -> Iterator[Any]: ...
-
-
-class RemoteQuerying(Protocol):
-    """What this command uses of the client."""
-
-    def query(self, sql: str) -> RemoteResult: ...
 
 
 def add_to(tree: typer.Typer) -> None:
@@ -58,7 +45,7 @@ def query(
     if output is not None and json:
         raise InvalidArgument("--output and --json are two places for the rows: give one of them")
     with connect(url) as client:
-        result = cast("RemoteQuerying", client).query(statement)
+        result = client.query(statement)
         if output is not None:
             rows = write_file(result, output)
             note(f"{counted(rows, 'row')} in {output}")
@@ -68,7 +55,7 @@ def query(
             _write_rows(result, limit)
 
 
-def _write_lines(result: RemoteResult) -> None:
+def _write_lines(result: Result) -> None:
     """One JSON array of objects, each on a line of its own, written as they come."""
     from penstock.server.sql.result import to_json, values
 
@@ -80,7 +67,7 @@ def _write_lines(result: RemoteResult) -> None:
     write("[]" if before == "[" else "]")
 
 
-def _write_rows(result: RemoteResult, limit: int) -> None:
+def _write_rows(result: Result, limit: int) -> None:
     from penstock.server.sql.result import values
 
     names = list(result.schema.names)
@@ -103,7 +90,7 @@ def _cell(value: object) -> object:
     return f"{value:.12g}" if isinstance(value, float) and not value.is_integer() else value
 
 
-def write_file(result: RemoteResult, path: Path) -> int:
+def write_file(result: Result, path: Path) -> int:
     """The rows as a file, whole or not at all; how many there were.  InvalidArgument for an end of no format."""
     import pyarrow as pa
 

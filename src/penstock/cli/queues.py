@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from penstock.cli.messages import show as show_message
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_facts, write_json, write_table
-from penstock.cli.remote import connect
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_facts, write_json, write_table
 from penstock.errors import InvalidArgument
 
 app = typer.Typer(help="List, show, declare, change and look into queues.", no_args_is_help=True, rich_markup_mode=None)
@@ -81,7 +80,7 @@ def declare(
 
     Example: penstock queue declare to-ship --set underlying_topic=orders --set lease_period=30s
     """
-    settings = dict(map(read_setting, setting or []))
+    settings: dict[str, Any] = dict(map(read_setting, setting or []))
     with connect(url) as client:
         client.declare(name, **settings)
     if json:
@@ -117,7 +116,7 @@ def alter(
             question = f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
             if depth and not confirmed(question, yes):
                 return
-        left = cast("int", client.alter(name, **settings))
+        left = client.alter(name, **settings)
     if json:
         write_json({"altered": name, "settings": sorted(settings), "left": left})
     else:

@@ -8,8 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, note, write, write_json, write_table
-from penstock.cli.remote import connect
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, note, write, write_json, write_table
 from penstock.errors import InvalidArgument
 from penstock.units import parse_duration
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.orphans import holds, orphans
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_facts, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_facts, write_json, write_table
 from penstock.cli.queues import confirmed
-from penstock.cli.remote import Remote, connect
 from penstock.errors import NotFound
 from penstock.units import format_duration
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 app = typer.Typer(
     help="Durable readers of queues and of the log: what they hold.", no_args_is_help=True, rich_markup_mode=None
@@ -104,7 +106,7 @@ def release(
         write(f"stream {name} released{': it is forgotten' if drop else ': it holds nothing of the log'}")
 
 
-def _found(client: Remote, name: str) -> dict[str, Any]:
+def _found(client: Client, name: str) -> dict[str, Any]:
     for one in client.streams():
         if one["stream"] == name:
             return one

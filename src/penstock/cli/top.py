@@ -7,12 +7,11 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, shown, write_json
-from penstock.cli.remote import connect
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, shown, write_json
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.units import format_size, parse_duration
@@ -20,19 +19,14 @@ from penstock.units import format_size, parse_duration
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from penstock.client import Client
+
 RATES = {"in": "published", "out": "delivered", "acks": "acked"}
 """Messages a second, and the counts that they come from."""
 
 COLUMNS = ("queue", "ready", "leased", "delayed", "consumers", "bytes")
 
 SORTS = (*COLUMNS, *(f"{name}/s" for name in RATES))
-
-
-class RemoteTop(Protocol):
-    """What this command uses of the client."""
-
-    def overview(self) -> dict[str, Any]: ...
-    def queues(self) -> Sequence[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,7 @@ class Look:
     queues: Sequence[dict[str, Any]]
 
 
-def look(client: RemoteTop) -> Look:
+def look(client: Client) -> Look:
     """How it is now."""
     return Look(time.monotonic(), client.overview(), client.queues())
 
@@ -74,13 +68,12 @@ def top(
     except ValueError as error:
         raise InvalidArgument(f"--interval: {error}") from None
     with connect(url) as client:
-        remote = cast("RemoteTop", client)
-        before = look(remote)
+        before = look(client)
         if once or json or not (sys.stdout.isatty() and sys.stdin.isatty()):
             time.sleep(seconds)
-            _print(told(before, look(remote), sort), as_json=json)
+            _print(told(before, look(client), sort), as_json=json)
         else:
-            _watch(remote, before, max(seconds, 0.1), sort)
+            _watch(client, before, max(seconds, 0.1), sort)
 
 
 def told(before: Look, now: Look, sort: str = "ready") -> dict[str, Any]:
@@ -155,7 +148,7 @@ def _print(figures: dict[str, Any], *, as_json: bool) -> None:
     Console(highlight=False).print(view(figures))
 
 
-def _watch(client: RemoteTop, before: Look, seconds: float, sort: str) -> None:
+def _watch(client: Client, before: Look, seconds: float, sort: str) -> None:
     """A screen that renews itself until q is typed, or Ctrl-C."""
     from rich.console import Console
     from rich.live import Live

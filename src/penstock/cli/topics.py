@@ -3,55 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from typing import Annotated, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_facts, write_json, write_table
-from penstock.cli.remote import connect
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Url,
+    connect,
+    counted,
+    note,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
 from penstock.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 app = typer.Typer(help="List and show declared topics and views.", no_args_is_help=True, rich_markup_mode=None)
 
 COLUMNS = ("topic", "kind", "exchange", "key", "expiration", "records")
-
-
-class RemoteRecord(Protocol):
-    """One record."""
-
-    @property
-    def sow_key(self) -> str | None: ...
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def lsn(self) -> int: ...
-    @property
-    def bookmark(self) -> str: ...
-
-
-class RemoteTopics(Protocol):
-    """What these commands use of the client."""
-
-    def topics(self) -> list[dict[str, object]]: ...
-    def topic(self, name: str, exchange: str = "") -> dict[str, object]: ...
-    def sow_delete(self, topic: str, *, filter: str | None = None, exchange: str = "") -> int: ...
-    def sow(
-        self,
-        topic: str,
-        *,
-        exchange: str = "",
-        filter: str | None = None,
-        order_by: str | None = None,
-        top_n: int | None = None,
-        skip_n: int | None = None,
-        projection: str | None = None,
-        grouping: str | None = None,
-        select: str | None = None,
-        stats: Callable[[dict[str, int]], object] | None = None,
-    ) -> Iterable[RemoteRecord]: ...
 
 
 def add_to(tree: typer.Typer) -> None:
@@ -67,7 +42,7 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
     Example: penstock topic list
     """
     with connect(url) as client:
-        topics = cast("RemoteTopics", client).topics()
+        topics = client.topics()
     if json:
         write_json(topics)
         return
@@ -88,7 +63,7 @@ def show(
     Example: penstock topic show orders
     """
     with connect(url) as client:
-        topic = cast("RemoteTopics", client).topic(name, exchange)
+        topic = client.topic(name, exchange)
     if json:
         write_json(topic)
     else:
@@ -147,11 +122,10 @@ def sow(
         except InvalidArgument as error:
             raise InvalidArgument(str(error).replace("order_by", "--order-by")) from None
     with connect(url) as client:
-        remote = cast("RemoteTopics", client)
         if delete:
-            _delete(remote, topic, exchange, filter, yes=yes, json=json)
+            _delete(client, topic, exchange, filter, yes=yes, json=json)
             return
-        records = remote.sow(
+        records = client.sow(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top, skip_n=skip, projection=select,
             grouping=group_by, select=fields, stats=_stats if stats else None,
         )  # fmt: skip
@@ -167,7 +141,7 @@ def _stats(told: dict[str, int]) -> None:
     note(f"{told['topic_matches']} compared, {told['matches']} matched, {told['records_returned']} shown")
 
 
-def _delete(remote: RemoteTopics, topic: str, exchange: str, filter: str | None, *, yes: bool, json: bool) -> None:
+def _delete(remote: Client, topic: str, exchange: str, filter: str | None, *, yes: bool, json: bool) -> None:
     if filter is None:
         raise InvalidArgument("--delete needs a --filter; '1=1' is all")
     if not yes:

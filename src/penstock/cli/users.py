@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol, cast
+from collections.abc import Mapping
+from typing import Annotated, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
-from penstock.cli.remote import connect
 from penstock.cli.vhosts import write_limits
 from penstock.errors import InvalidArgument, NotFound
 
@@ -25,24 +24,6 @@ Password = Annotated[
 Vhost = Annotated[str | None, typer.Option("--vhost", "-p", help="The vhost; that of the address by default.")]
 Limit = Annotated[str, typer.Argument(help="max-connections or max-channels.")]
 Value = Annotated[int, typer.Argument(min=0, help="How many there may be.")]
-
-
-class RemoteUsers(Protocol):
-    """What these commands use of the client."""
-
-    def users(self) -> list[dict[str, Any]]: ...
-    def add_user(self, user: str, password: str | None = None, *, tags: Sequence[str] = ()) -> None: ...
-    def change_password(self, user: str, password: str | None = None) -> None: ...
-    def set_user_tags(self, user: str, *tags: str) -> None: ...
-    def delete_user(self, user: str) -> None: ...
-    def permissions(self, user: str | None = None, *, vhost: str | None = None) -> list[dict[str, Any]]: ...
-    def set_permissions(
-        self, user: str, configure: str, write: str, read: str, *, vhost: str | None = None
-    ) -> None: ...
-    def clear_permissions(self, user: str, *, vhost: str | None = None) -> None: ...
-    def limits(self) -> list[dict[str, Any]]: ...
-    def set_user_limit(self, user: str, limit: str, value: int | None) -> None: ...
-    def connections(self, user: str | None = None) -> list[dict[str, Any]]: ...
 
 
 def read_password(given: str | None) -> str:
@@ -63,7 +44,7 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
     Example: penstock user list
     """
     with connect(url) as client:
-        found = cast("RemoteUsers", client).users()
+        found = client.users()
     if json:
         write_json(found)
     else:
@@ -87,7 +68,7 @@ def add(
     """
     secret = read_password(password)
     with connect(url) as client:
-        cast("RemoteUsers", client).add_user(name, secret, tags=tag or ())
+        client.add_user(name, secret, tags=tag or ())
     _told(json, {"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost")
 
 
@@ -99,7 +80,7 @@ def change_password(name: Name, password: Password = None, url: Url = DEFAULT_UR
     """
     secret = read_password(password)
     with connect(url) as client:
-        cast("RemoteUsers", client).change_password(name, secret)
+        client.change_password(name, secret)
     _told(json, {"changed": name}, f"user {name} has another password")
 
 
@@ -112,7 +93,7 @@ def clear_password(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: J
     with connect(url) as client:
         if not confirmed(f"nobody can log in as {name} any more: clear the password?", yes):
             return
-        cast("RemoteUsers", client).change_password(name, "")
+        client.change_password(name, "")
     _told(json, {"cleared": name}, f"user {name} has no password")
 
 
@@ -129,7 +110,7 @@ def set_tags(
     """
     tags = tag or []
     with connect(url) as client:
-        cast("RemoteUsers", client).set_user_tags(name, *tags)
+        client.set_user_tags(name, *tags)
     _told(json, {"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}")
 
 
@@ -140,14 +121,13 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = Fa
     Example: penstock user delete shop --yes
     """
     with connect(url) as client:
-        remote = cast("RemoteUsers", client)
-        if all(one["name"] != name for one in remote.users()):
+        if all(one["name"] != name for one in client.users()):
             raise NotFound(f"no user '{name}'")
-        vhosts, connections = len(remote.permissions(name)), len(remote.connections(name))
+        vhosts, connections = len(client.permissions(name)), len(client.connections(name))
         has = f"may open {counted(vhosts, 'vhost')} and has {counted(connections, 'connection')}"
         if not confirmed(f"user {name} {has}: delete?", yes):
             return
-        remote.delete_user(name)
+        client.delete_user(name)
     _told(json, {"deleted": name, "connections": connections}, f"user {name} deleted")
 
 
@@ -166,10 +146,9 @@ def list_permissions(
     Example: penstock user list-permissions shop
     """
     with connect(url) as client:
-        remote = cast("RemoteUsers", client)
-        if name is not None and all(one["name"] != name for one in remote.users()):
+        if name is not None and all(one["name"] != name for one in client.users()):
             raise NotFound(f"no user '{name}'")
-        found = remote.permissions(name, vhost=vhost)
+        found = client.permissions(name, vhost=vhost)
     if json:
         write_json(found)
     else:
@@ -192,7 +171,7 @@ def set_permissions(
     Example: penstock user set-permissions shop '^shop-' '^shop-|^amq.default$' '.*'
     """
     with connect(url) as client:
-        cast("RemoteUsers", client).set_permissions(name, configure, write_, read, vhost=vhost)
+        client.set_permissions(name, configure, write_, read, vhost=vhost)
     what = {"user": name, "vhost": vhost, "configure": configure, "write": write_, "read": read}
     _told(json, what, f"user {name}: configure {configure!r}, write {write_!r}, read {read!r}")
 
@@ -208,7 +187,7 @@ def clear_permissions(
     with connect(url) as client:
         if not confirmed(f"user {name} may do nothing in {vhost or 'the vhost'} any more: go on?", yes):
             return
-        cast("RemoteUsers", client).clear_permissions(name, vhost=vhost)
+        client.clear_permissions(name, vhost=vhost)
     _told(json, {"user": name, "vhost": vhost, "cleared": True}, f"user {name} may not open {vhost or 'the vhost'}")
 
 
@@ -222,7 +201,7 @@ def set_limit(name: Name, limit: Limit, value: Value, url: Url = DEFAULT_URL, js
     Example: penstock user set-limit shop max-connections 10
     """
     with connect(url) as client:
-        cast("RemoteUsers", client).set_user_limit(name, limit, value)
+        client.set_user_limit(name, limit, value)
     _told(json, {"user": name, limit: value}, f"user {name}: {limit} {value}")
 
 
@@ -233,7 +212,7 @@ def clear_limit(name: Name, limit: Limit, url: Url = DEFAULT_URL, json: Json = F
     Example: penstock user clear-limit shop max-connections
     """
     with connect(url) as client:
-        cast("RemoteUsers", client).set_user_limit(name, limit, None)
+        client.set_user_limit(name, limit, None)
     _told(json, {"user": name, limit: None}, f"user {name}: no {limit}")
 
 
@@ -244,7 +223,7 @@ def list_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
     Example: penstock user list-limits
     """
     with connect(url) as client:
-        limits = cast("RemoteUsers", client).limits()
+        limits = client.limits()
     write_limits("user", limits, as_json=json)
 
 

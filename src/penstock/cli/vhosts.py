@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
-from penstock.cli.remote import connect
 from penstock.errors import NotFound
 
 app = typer.Typer(help="List, add and delete vhosts.", no_args_is_help=True, rich_markup_mode=None)
@@ -19,18 +18,6 @@ Limit = Annotated[str, typer.Argument(help="max-connections or max-queues.")]
 Value = Annotated[int, typer.Argument(min=0, help="How many there may be.")]
 
 
-class RemoteVhosts(Protocol):
-    """What these commands use of the client."""
-
-    def vhosts(self) -> list[dict[str, Any]]: ...
-    def add_vhost(self, vhost: str, *, description: str | None = None, tags: Sequence[str] | None = None) -> None: ...
-    def delete_vhost(self, vhost: str) -> None: ...
-    def limits(self) -> list[dict[str, Any]]: ...
-    def set_vhost_limit(self, vhost: str, limit: str, value: int | None) -> None: ...
-    def connections(self, user: str | None = None) -> list[dict[str, Any]]: ...
-    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]: ...
-
-
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """List the vhosts that the user may open; all for administrators.
@@ -38,7 +25,7 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
     Example: penstock vhost list
     """
     with connect(url) as client:
-        found = cast("RemoteVhosts", client).vhosts()
+        found = client.vhosts()
     if json:
         write_json(found)
     else:
@@ -59,7 +46,7 @@ def add(
     Example: penstock vhost add shop --description "orders and parcels"
     """
     with connect(url) as client:
-        cast("RemoteVhosts", client).add_vhost(name, description=description, tags=tag)
+        client.add_vhost(name, description=description, tags=tag)
     if json:
         write_json({"added": name})
     else:
@@ -73,16 +60,15 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = Fa
     Example: penstock vhost delete shop --yes
     """
     with connect(url) as client:
-        remote = cast("RemoteVhosts", client)
-        if all(one["name"] != name for one in remote.vhosts()):
+        if all(one["name"] != name for one in client.vhosts()):
             raise NotFound(f"no vhost '{name}'")
-        queues: list[dict[str, int]] = remote.action("list", with_vhost=False, vhost=name)["queues"]
+        queues: list[dict[str, int]] = client.action("list", with_vhost=False, vhost=name)["queues"]
         messages = sum(one["ready"] + one["leased"] + one["delayed"] for one in queues)
-        connections = sum(one["vhost"] == name for one in remote.connections())
+        connections = sum(one["vhost"] == name for one in client.connections())
         has = f"{counted(len(queues), 'queue')}, {counted(messages, 'message')}, {counted(connections, 'connection')}"
         if not confirmed(f"vhost {name} has {has}: delete it with all of that?", yes):
             return
-        remote.delete_vhost(name)
+        client.delete_vhost(name)
     if json:
         write_json({"deleted": name, "queues": len(queues), "messages": messages, "connections": connections})
     else:
@@ -96,7 +82,7 @@ def set_limit(name: Name, limit: Limit, value: Value, url: Url = DEFAULT_URL, js
     Example: penstock vhost set-limit shop max-queues 100
     """
     with connect(url) as client:
-        cast("RemoteVhosts", client).set_vhost_limit(name, limit, value)
+        client.set_vhost_limit(name, limit, value)
     if json:
         write_json({"vhost": name, limit: value})
     else:
@@ -110,7 +96,7 @@ def clear_limit(name: Name, limit: Limit, url: Url = DEFAULT_URL, json: Json = F
     Example: penstock vhost clear-limit shop max-queues
     """
     with connect(url) as client:
-        cast("RemoteVhosts", client).set_vhost_limit(name, limit, None)
+        client.set_vhost_limit(name, limit, None)
     if json:
         write_json({"vhost": name, limit: None})
     else:
@@ -124,7 +110,7 @@ def list_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
     Example: penstock vhost list-limits
     """
     with connect(url) as client:
-        limits = cast("RemoteVhosts", client).limits()
+        limits = client.limits()
     write_limits("vhost", limits, as_json=json)
 
 

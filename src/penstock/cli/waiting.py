@@ -7,9 +7,8 @@ from typing import Annotated, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, write, write_json
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json
 from penstock.cli.queues import Name, Yes, confirmed
-from penstock.cli.remote import connect
 from penstock.cli.single import reasons, until_or_for, when_of
 from penstock.errors import InvalidArgument
 
