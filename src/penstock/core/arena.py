@@ -66,7 +66,7 @@ class Move:
         return self._moved(values)
 
     def marks(self, values: T) -> T | memoryview[int]:
-        """The same for bytes."""
+        """The same for bytes; who asks knows that they are old enough."""
         return self._moved(values)
 
     def _moved(self, values: T) -> T | memoryview[int]:

@@ -31,7 +31,6 @@ class Timers:
         self._mono: list[tuple[int, int]] = []
 
     def forget(self, queue: Queue) -> None:
-        """The queue is gone."""
         self.touched.discard(queue)
         if self._changed is not None:
             self._changed.add(queue)
@@ -102,7 +101,6 @@ class Floors:
         self._known: dict[int, int] = {}  # by queue id
 
     def forget(self, queue: Queue) -> None:
-        """The queue is gone."""
         self.moved.discard(queue)
         self._known.pop(queue.id, None)
 

@@ -43,12 +43,12 @@ class Acted:
         return bool(self.since)
 
     def copy(self) -> Acted:
-        """An independent one."""
+        """A copy: what is folded into one of the two the other does not have."""
         done = {name: {cause: list(lsns) for cause, lsns in some.items()} for name, some in self.done.items()}
         return Acted(self.floor, dict(self.since), done)
 
     def fold(self, name: str, header: Mapping[str, object], pairs: Sequence[int]) -> None:
-        """One ACTED record."""
+        """Take in an ACTED record; pairs: its body."""
         if "since" in header:
             self.since = dict(sorted(cast("dict[str, int]", header["since"]).items()))
             self.done = {one: some for one, some in self.done.items() if one in self.since}
@@ -83,7 +83,7 @@ class Acted:
     # -- as a part of an encoded durable state
 
     def dump(self) -> dict[str, object]:
-        """For JSON."""
+        """For the JSON of an encoded durable state."""
         done = [
             [name, cause, pairs_of(as_chunk(lsns), False)]
             for name, some in sorted(self.done.items())

@@ -133,7 +133,7 @@ class Rule:
         return self.lead == len(self.steps) and publishing.count(True) == 1 and publishing[-1]
 
     def wants(self, happenings: Sequence[Happening]) -> list[bool]:
-        """Whose condition is TRUE."""
+        """For each of these whether the action's condition is TRUE."""
         if self.condition is None or not happenings:
             return [True] * len(happenings)
         return self.condition.matches(

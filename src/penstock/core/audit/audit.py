@@ -76,12 +76,10 @@ class Row(NamedTuple):
 
     @property
     def header(self) -> dict[str, object]:
-        """Its particulars."""
         return load(self.properties)
 
     @property
     def values(self) -> Ints:
-        """Its body as integers."""
         return np.frombuffer(self.body, dtype=np.int64)
 
 

@@ -137,7 +137,6 @@ class StreamAudit:
         stream.floor = max(batch, stream.floor)
 
     def _doubt(self, stream: _Stream, told: _Told) -> None:
-        """STREAM_TRY or STREAM_NARROW."""
         batch = told.number("batch")
         if batch != stream.planned or batch <= stream.floor:
             there = f"{stream.planned} are planned, and {stream.floor} settled"

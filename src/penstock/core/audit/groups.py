@@ -90,7 +90,7 @@ class LetterAudit:
         self._named: list[Ints] = []  # those of this window
 
     def close(self) -> None:
-        """The window is over."""
+        """At the end of a window: no letter of it has two causes."""
         distinct, times = np.unique(np.concatenate([NONE, *self._named]), return_counts=True)
         self._named.clear()
         if (times > 1).any():

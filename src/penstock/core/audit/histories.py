@@ -68,12 +68,10 @@ class Events(NamedTuple):
     time: Ints  # of the record
 
     def where(self, chosen: Bools | Ints) -> Events:
-        """Some rows."""
         return Events(*(column[chosen] for column in self))
 
     @staticmethod
     def joined(parts: list[Events]) -> Events:
-        """All rows."""
         return Events(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
@@ -99,7 +97,6 @@ class AuditedQueue:
 
     @property
     def title(self) -> str:
-        """For sentences."""
         return f"queue '{self.name}'"
 
     def take(self, lsns: Ints, attempts: Ints, state: Ints, until: Ints, transient: Ints) -> None:

@@ -38,7 +38,7 @@ class PolicyAudit:
             self._ruled(number, state.last_lsn, queue.vhost, queue.name, *names)
 
     def record(self, kind: Kind, name: str, header: dict[str, object]) -> None:
-        """POLICY or POLICY_DELETE."""
+        """There is such a policy now, or none any more."""
         key = bool(header["operator"]), str(header["vhost"]), name
         if kind is Kind.POLICY:
             self._there.add(key)
@@ -49,11 +49,11 @@ class PolicyAudit:
                 self._going.add(key)
 
     def declared(self, lsn: int, name: str, header: dict[str, object]) -> None:
-        """QUEUE_DECLARE."""
+        """A queue is ruled by what its QUEUE_DECLARE names."""
         self._ruled(lsn, lsn, str(header.get("vhost", "/")), name, *_rulers(header))
 
     def altered(self, number: int, lsn: int, header: dict[str, object]) -> None:
-        """QUEUE_ALTER."""
+        """It is ruled by what its last QUEUE_ALTER names."""
         if (before := self._rulers.get(number)) is not None:
             self._ruled(number, lsn, before[1], before[2], *_rulers(header))
 

@@ -110,7 +110,6 @@ class AcknowledgeCommands(DeliveryCommands):
     # -- time
 
     def tick(self, now: Now) -> None:
-        """Do what is due."""
         super().tick(now)
         now = self._at(now)
         if self._deferred.due <= now.wall:

@@ -136,7 +136,7 @@ class DeliveryCommands(QueueCommands):
     # -- time
 
     def tick(self, now: Now) -> None:
-        """Do what is due."""
+        """Leases and delays that end, expiry, unused queues, publishers and streams that nobody hears of."""
         now = self._at(now)
         for number in self._timers.due(now):
             queue = self._admin.by_id.get(number)

@@ -154,12 +154,12 @@ class Parts:
 
     @property
     def journal(self) -> list[Entry]:
-        """Entries not yet taken."""
+        """Entries that nobody has taken for the log yet; to be read."""
         return self._out.journal
 
     @property
     def effects(self) -> list[Effect]:
-        """Effects not yet taken."""
+        """Effects that nobody has taken to perform yet; to be read."""
         return self._out.effects
 
     def take_journal(self) -> list[Entry]:

@@ -172,7 +172,6 @@ class PolicyCommands(DeliveryCommands):
     # -- in portions
 
     def tick(self, now: Now) -> None:
-        """Do what is due."""
         super().tick(now)
         if self._unruled:
             some = [self._unruled.popitem()[0] for _ in range(min(AT_ONCE, len(self._unruled)))]

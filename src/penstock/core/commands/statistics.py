@@ -64,7 +64,7 @@ def head_published(queue: Queue, now: Now, stamps: Stamps) -> int | None:
 
 
 def told(quantiles: Mapping[float, float]) -> dict[str, float]:
-    """`p50`, `p99`, `p99.9`: seconds."""
+    """By `p50`, `p99`, `p99.9` and so on, in seconds."""
     return {f"p{100 * share:g}": seconds for share, seconds in quantiles.items()}
 
 

@@ -127,7 +127,6 @@ class _Letters:
     banned: dict[int, frozenset[str]]  # row -> names of queues that would make a cycle
 
     def prepared(self, *, carbon: bool) -> Prepared:
-        """As a batch."""
         size = sum(map(len, self.bodies)) + sum(map(len, self.properties))
         batch = Publishes(self.topics, self.properties, self.bodies, size=size)
         return Prepared(batch, self.causes, self.banned, carbon)

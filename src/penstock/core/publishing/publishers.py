@@ -158,7 +158,7 @@ class Publishers:
         return next(iter(self._heard.values())) + self._expiration
 
     def tick(self, now: Now) -> None:
-        """Forget who is due."""
+        """Forget those of whom nothing came for as long as `expire_after` says; a record names them."""
         gone: list[str] = []
         while (due := self.due()) is not None and due <= now.wall and len(gone) < GONE_AT_ONCE:
             publisher = next(iter(self._heard))

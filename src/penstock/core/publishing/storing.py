@@ -302,7 +302,6 @@ class Storing:
         return first
 
     def traits_of(self, batch: Publishes) -> list[Traits]:
-        """Of each row."""
         memo, properties = self.traits, batch.properties
         if batch.plain >= 0:
             return [PERSISTENT if batch.plain == PERSISTENT_MODE else TRANSIENT] * len(batch.bodies)

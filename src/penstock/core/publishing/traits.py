@@ -93,7 +93,6 @@ class TraitsMemo(dict[bytes, Traits]):
 
 
 def read_traits(data: bytes) -> Traits:
-    """Read one header."""
     plain = header_codec.plain_mode(data)
     if plain >= 0:
         return PERSISTENT if plain == header_codec.PERSISTENT else TRANSIENT

@@ -50,7 +50,6 @@ class Sizes(Rows):
         self._kept = 0  # bytes of memory that the last `only` left
 
     def __len__(self) -> int:
-        """Rows."""
         self._settle()
         return len(self._firsts)
 
@@ -67,7 +66,6 @@ class Sizes(Rows):
 
     @property
     def nbytes(self) -> int:
-        """Memory it takes, about."""
         self._settle()
         return 32 * len(self._firsts) + sum(block.nbytes + 112 for block in self._blocks if block is not None)
 

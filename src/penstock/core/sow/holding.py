@@ -112,7 +112,6 @@ class Sows:
         return present
 
     def deleted(self, name: Name) -> None:
-        """TOPIC_DELETE."""
         gone = self.by_name.pop(name, None)
         if gone is not None:
             del self.by_id[gone.id]
@@ -130,7 +129,7 @@ class Sows:
             sow.updated += len(put.lsns) - fresh
 
     def put_one(self, sow: Sow, number: int, lsn: int, deadline: int) -> None:
-        """SOW_PUT of one message."""
+        """The same of one message, without arrays."""
         before = sow.index.count
         sow.index.put(number, lsn, deadline)
         if sow.index.count > before:
@@ -139,7 +138,6 @@ class Sows:
             sow.updated += 1
 
     def drop(self, number: int, numbers: Numbers) -> None:
-        """SOW_DROP."""
         sow = self.by_id.get(number)
         if sow is not None:
             drop_many(sow.index, numbers)
@@ -189,11 +187,9 @@ class Nothing:
     """No bodies at all."""
 
     def has(self, lsn: int) -> bool:
-        """No."""
         return False
 
     def get(self, lsn: int) -> bytes | None:
-        """None."""
         return None
 
     def keep(self, lsn: int, body: bytes | None) -> None:

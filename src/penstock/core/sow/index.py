@@ -119,7 +119,6 @@ class Index:
 
     @property
     def leaves(self) -> Sequence[Leaf]:
-        """To be read."""
         return self._leaves
 
     def get(self, number: int) -> int:
@@ -260,14 +259,12 @@ class Index:
         return other
 
     def snapshot(self) -> Snapshot:
-        """As it is now."""
         for leaf in self._leaves:
             leaf.shared = True
         return Snapshot(tuple(self._leaves))
 
     @classmethod
     def load(cls, numbers: array[int], lsns: array[int], deadlines: array[int]) -> Index:
-        """From what `Snapshot.packed` gave."""
         index = cls()
         half = LEAF // 2
         for start in range(0, len(numbers), half):

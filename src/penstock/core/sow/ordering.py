@@ -94,7 +94,7 @@ class Ordered:
     __slots__ = ("_most", "_rows", "_terms")
 
     def __init__(self, terms: Sequence[Term], most: int | None) -> None:
-        """most: None keeps all."""
+        """most: so many are kept, those that come first; None: all."""
         self._terms = terms
         self._most = most
         self._rows: list[tuple[int, int, tuple[Rank, ...]]] = []  # key's number, LSN, values

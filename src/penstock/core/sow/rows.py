@@ -202,7 +202,6 @@ class Work:
         return merge(latest, delta)
 
     def sows(self) -> list[Sow]:
-        """The topics, by id."""
         return sorted(self.rows, key=_id)
 
     def stamp(self, time: int) -> None:

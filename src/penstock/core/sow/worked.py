@@ -46,7 +46,6 @@ class Worked:
         return found[1] if found is not None and found[0] is body else None
 
     def put(self, body: bytes, mark: int, answer: Answer) -> None:
-        """Remember it."""
         self.forget(body, mark)
         self._known[id(body), mark] = body, answer
         self._bytes += _size(body, answer)
@@ -56,7 +55,7 @@ class Worked:
             self._bytes -= _size(old, about)
 
     def forget(self, body: bytes, mark: int) -> None:
-        """It was used."""
+        """The answer was used, and nobody asks for it again."""
         found = self._known.pop((id(body), mark), None)
         if found is not None:
             self._bytes -= _size(*found)

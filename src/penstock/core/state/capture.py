@@ -66,7 +66,6 @@ class Captured:
     window: Window | None = None  # keys that it took of late
 
     def state(self, marks: list[Marked]) -> QueueState:
-        """As a plain value."""
         declared, contained = self.declared, self.contained
         out = QueueState(
             self.id, declared.vhost, self.name, self.settings, declared.durable, declared.exclusive_to is not None,
@@ -109,13 +108,13 @@ class Snapshot:
                 breathe()
 
     def state(self, breathe: Callable[[], object] = bool) -> DurableState:
-        """All of it."""
+        """The whole state at once, with all its queues unfolded."""
         self._state.queues = {queue.id: queue for queue in self.queues(breathe)}
         self._state.sows = dict(self._sows())
         return self._state
 
     def encode(self, breathe: Callable[[], object] = bool) -> bytes:
-        """For a checkpoint."""
+        """As bytes, one queue unfolded at a time; breathe: as for `queues`."""
         from penstock.core.state.durable import encode
 
         self._fit_sizes()

@@ -40,7 +40,6 @@ class DecidedState:
 
     @property
     def total(self) -> int:
-        """Rows of all parts."""
         return sum(part.rows for part in self.parts)
 
     @property
@@ -88,7 +87,6 @@ def dump_decided(decided: Mapping[str, DecidedState]) -> dict[str, dict[str, obj
 
 
 def load_decided(table: object) -> dict[str, DecidedState]:
-    """The inverse of `dump_decided`."""
     out = dict[str, DecidedState]()
     for query, told in cast("dict[str, dict[str, object]]", table).items():
         state = out[query] = decided_of(told, cast(int, told["lsn"]))

@@ -85,6 +85,5 @@ def dump_deferred(deferred: DeferredAcks) -> list[object]:
 
 
 def load_deferred(table: object) -> DeferredAcks:
-    """The inverse of `dump_deferred`."""
     rows = cast("list[tuple[int, list[tuple[dict[str, object], list[int]]]]]", table)
     return {queue: [deferred_of(header, pairs) for header, pairs in entries] for queue, entries in rows}

@@ -113,7 +113,6 @@ class QueueState:
 
     @property
     def count(self) -> int:
-        """Messages that wait."""
         return sum(map(len, self.waiting))
 
     @classmethod

@@ -63,7 +63,6 @@ class Fold:
 
     @property
     def records(self) -> int:
-        """Rows fed so far."""
         return self._records
 
     def feed(self, rows: pa.RecordBatch | pa.Table) -> None:

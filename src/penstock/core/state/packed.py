@@ -113,7 +113,6 @@ def narrow(numbers: npt.NDArray[np.uint64], width: int) -> bytes:
 
 
 def wide(piece: bytes, width: int) -> npt.NDArray[np.uint64]:
-    """The inverse of `narrow`."""
     table = np.frombuffer(piece, dtype=np.uint8).reshape(-1, width)
     out = np.zeros((len(table), 8), dtype=np.uint8)
     out[:, :width] = table

@@ -68,7 +68,6 @@ def dump(reviewed: Spans, passing: Passing | None) -> dict[str, object]:
 
 
 def read(table: dict[str, object]) -> tuple[Spans, Passing | None]:
-    """The inverse of `dump`."""
     spans = cast("Sequence[tuple[int, int]]", table.get("reviewed", ()))
     numbers = cast("Sequence[int] | None", table.get("passing"))
     return tuple((a, b) for a, b in spans), (Passing(*numbers) if numbers is not None else None)

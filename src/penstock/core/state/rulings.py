@@ -72,7 +72,6 @@ def dump_ruling(ruling: Ruling | None, settings: QueueSettings) -> dict[str, obj
 
 
 def load_ruling(value: object, settings: QueueSettings) -> Ruling | None:
-    """The inverse of `dump_ruling`."""
     table = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     if not table:
         return None
@@ -110,7 +109,6 @@ def dump_policy(policy: Policy) -> dict[str, object]:
 
 
 def load_policy(name: str, value: Mapping[str, object]) -> Policy:
-    """The inverse of `dump_policy`."""
     return Policy(
         str(value["vhost"]),
         name,
@@ -135,7 +133,6 @@ def dump_address(setting: AddressSetting) -> dict[str, object]:
 
 
 def load_address(pattern: str, value: Mapping[str, object]) -> AddressSetting:
-    """The inverse of `dump_address`."""
     return AddressSetting(str(value["vhost"]), pattern, as_table(value["values"]), bool(value["literal"]))
 
 
@@ -148,7 +145,6 @@ def dump_exchanges(rules: Mapping[tuple[str, str], ExchangeRule | None]) -> list
 
 
 def load_exchanges(value: object) -> dict[tuple[str, str], ExchangeRule | None]:
-    """The inverse of `dump_exchanges`."""
     rows = cast("list[list[str | None]]", value) if isinstance(value, list) else []
     return {
         (str(vhost), str(name)): None if policy is None else ExchangeRule(policy, str(alternate))

@@ -69,7 +69,6 @@ def dump_doubt(doubt: Doubt) -> dict[str, object]:
 
 
 def load_doubt(dumped: object) -> Doubt:
-    """The inverse."""
     if dumped is None:
         return Doubt()
     tries, revision, poisoned, levels, last = cast(
@@ -212,7 +211,6 @@ class StreamState:
         self.released, self.abandoned = 0, False
 
     def _count_anew(self) -> None:
-        """Nothing has been counted."""
         self.floor = self.planned = 0
         self.plans.clear()
         self.counted = array("q")
@@ -249,7 +247,6 @@ class StreamState:
 
     @classmethod
     def load(cls, data: Mapping[str, object]) -> StreamState:
-        """The inverse of `dump`."""
         numbers = cast("Mapping[str, int]", data)
         plans = cast("list[tuple[int, list[int]]]", data["plans"])
         before = cast("list[tuple[int, Asked]]", data.get("before", []))

@@ -41,11 +41,10 @@ class Keeping:
         self._started = 0  # wall time of this process's start; 0: it has not been told
 
     def begin(self, now: Now) -> None:
-        """The process starts."""
         self._started = now.wall
 
     def read(self, now: Now, name: str, state: StreamState) -> None:
-        """Somebody reads it now."""
+        """Somebody reads the stream now; logged where `abandon_after` needs it."""
         self._seen[name] = now.wall
         if state.abandoned or (state.abandon_after and now.wall - state.read >= state.abandon_after // MARKS):
             header = {"time": now.wall}

@@ -184,7 +184,6 @@ class Poison:
             self._streams.settle(now, name, epoch, link.batch)
 
     def forget(self, name: str) -> None:
-        """The stream is gone."""
         self._links.pop(name, None)
         self._resumed.pop(name, None)
 

@@ -150,7 +150,6 @@ def difference(counted: Ints, present: Ints, rows_max: int) -> Difference:
 
 
 def first(pairs: Ints, most: int) -> Ints:
-    """The first `most` messages."""
     ends = np.cumsum(pairs[:, 1] - pairs[:, 0])
     place = int(np.searchsorted(ends, most))
     if place >= len(pairs):

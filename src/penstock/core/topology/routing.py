@@ -105,7 +105,6 @@ class KeyTrie:
         self.ends: dict[End, None] = {}
 
     def add(self, key: str, end: End) -> None:
-        """One binding key."""
         node = self
         for word in _words(key):
             node = node.words.setdefault(word, KeyTrie())

@@ -153,22 +153,18 @@ class Policies:
     # -- one method for each kind of record
 
     def put(self, policy: Policy) -> None:
-        """POLICY."""
         self.all[policy.key] = policy
         self._forget()
 
     def delete(self, key: Key) -> None:
-        """POLICY_DELETE."""
         self.all.pop(key, None)
         self._forget()
 
     def put_address(self, setting: AddressSetting) -> None:
-        """ADDRESS_SETTING with values."""
         self.addresses[setting.key] = setting
         self._forget()
 
     def delete_address(self, key: tuple[str, str, bool]) -> None:
-        """ADDRESS_SETTING without."""
         self.addresses.pop(key, None)
         self._forget()
 
@@ -188,7 +184,6 @@ class Policies:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing rules anything."""
         return not self.all and not self.addresses
 
     def of_queue(self, vhost: str, name: str, queue_type: str, operator: bool) -> Policy | None:

@@ -30,7 +30,7 @@ TYPES = (*ROUTING_TYPES, DELAYED)
 
 
 def routing_type(exchange: ExchangeState) -> str:
-    """How an exchange routes."""
+    """The type by which an exchange routes; of one that delays the one it was declared to have then."""
     return str(exchange.arguments.get("x-delayed-type")) if exchange.type == DELAYED else exchange.type
 
 
@@ -51,7 +51,6 @@ def canonical_table(table: Mapping[str, object] | None) -> str:
 
 
 def table_of(text: str) -> dict[str, FieldValue]:
-    """The inverse of `canonical_table`."""
     return cast("dict[str, FieldValue]", as_table(orjson.loads(text))) if text else {}
 
 
@@ -91,7 +90,6 @@ class Topology:
     # one method per kind of record
 
     def declare_exchange(self, vhost: str, name: str, exchange: ExchangeState) -> None:
-        """EXCHANGE_DECLARE."""
         self.version += 1
         self.touched.add((vhost, name))
         self.exchanges[vhost, name] = exchange
@@ -133,13 +131,11 @@ class Topology:
             self.unbind(binding)
 
     def declare_topic(self, vhost: str, exchange: str, key: str, settings: dict[str, object]) -> None:
-        """TOPIC_DECLARE."""
         self.version += 1
         self.topics[vhost, exchange, key] = settings
         self._note_pattern((vhost, exchange, key))
 
     def delete_topic(self, vhost: str, exchange: str, key: str) -> None:
-        """TOPIC_DELETE."""
         self.version += 1
         self.topics.pop((vhost, exchange, key), None)
         self._note_pattern((vhost, exchange, key))

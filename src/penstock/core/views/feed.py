@@ -236,7 +236,7 @@ class Conflation(Generic[K, V]):
         return len(self._waiting)
 
     def put(self, key: K, value: V, now: int) -> None:
-        """A change."""
+        """Let a change wait for the end of its key's interval, in the place of an earlier one."""
         held = self._waiting.get(key)
         if held is None:
             due = now + self._interval

@@ -64,7 +64,6 @@ class Join:
 
     @property
     def count(self) -> int:
-        """Rows of all sources."""
         return sum(len(source.rows) for source in self._sources)
 
     # -- what happens in a source
@@ -86,7 +85,6 @@ class Join:
                 self._hide(place, number)
 
     def back(self, place: int, pairs: Iterable[int]) -> None:
-        """They are available again."""
         source = self._sources[place]
         for number in self._within(source, pairs):
             if number not in source.available:

@@ -111,7 +111,6 @@ class View:
         self._messages.move(pairs, AWAY, self._change, self._forget)
 
     def back(self, pairs: Iterable[int]) -> None:
-        """They are available again."""
         self._messages.move(pairs, AVAILABLE, self._change, self._forget)
 
     def activate(self, pairs: Iterable[int]) -> None:
@@ -288,20 +287,16 @@ class Side:
         self._place = place
 
     def read(self, elements: Elements) -> Given:
-        """As `View.read`.  Any thread."""
         return Given(elements.lsns, [elements.records], elements.states)
 
     def enter(self, given: Given) -> None:
-        """As `View.enter`."""
         records: list[Table] = list(given.values[0])  # type: ignore[arg-type]  # what `read` put there
         self._join.enter(self._place, given.lsns, records, given.states)
 
     def leave(self, pairs: Iterable[int]) -> None:
-        """As `View.leave`."""
         self._join.leave(self._place, pairs)
 
     def back(self, pairs: Iterable[int]) -> None:
-        """As `View.back`."""
         self._join.back(self._place, pairs)
 
     def activate(self, pairs: Iterable[int]) -> None:
@@ -309,15 +304,12 @@ class Side:
         self._join.back(self._place, pairs)
 
     def gone(self, pairs: Iterable[int]) -> None:
-        """As `View.gone`."""
         self._join.gone(self._place, pairs)
 
     def measure(self, low: int, high: int, most: int) -> tuple[int, int]:
-        """As `View.measure`."""
         return self._join.measure(self._place, low, high, most)
 
     def clear(self) -> None:
-        """As `View.clear`."""
         self._join.gone(self._place, (0, LSN_LIMIT))
 
     def flush(self) -> list[Changed]:
