@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import Published, joined
+from penstock.core.publishing.published import Published, banned_in, joined
 from penstock.core.publishing.traits import Refusal
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.view import Queue
@@ -71,10 +71,7 @@ class Admission:
                 return store(batch, skip, banned or {})
             rows = range(start, stop)
             whole = not start and stop == size
-            bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
-            for queue, some in refused:
-                for row in some:
-                    bans[row - start] = bans.get(row - start, frozenset()) | {queue.name}
+            bans = banned_in(rows, banned, ((row, queue.name) for queue, some in refused for row in some))
             reasons, silent = _refused(refused)
             published = store(batch if whole else batch.select(rows), 0, bans)
             parts.append(_with(published, rows, reasons, silent))

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.evaluating import last_keys_of
-from penstock.core.publishing.published import Banned, Published, joined
+from penstock.core.publishing.published import Banned, Published, banned_in, joined
 from penstock.core.publishing.traits import TraitsMemo
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
@@ -93,11 +93,10 @@ class Deduplication:
             if some is not batch:
                 some.delta = batch.delta
             some.deduplicated = True
-            bans = {row - start: names for row, names in (banned or {}).items() if row in rows}
-            for row, queues in duplicates.items():
-                bans[row - start] = bans.get(row - start, frozenset()) | {queue.name for queue in queues}
-                for queue in queues:
-                    queue.spared(1)
+            spared = [(row, queue) for row, queues in duplicates.items() for queue in queues]
+            for _, queue in spared:
+                queue.spared(1)
+            bans = banned_in(rows, banned, ((row, queue.name) for row, queue in spared))
             parts.append(_told(self._in_group(some, 0, bans, store), rows, duplicates))
             start = stop
         return joined(parts, skip, self._outbox.last_lsn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -72,6 +72,14 @@ def joined(parts: Sequence[Published], skip: int, last: int) -> Published:
         all_of("dropped"),
         lsns,
     )
+
+
+def banned_in(rows: range, banned: Banned | None, more: Iterable[tuple[int, str]] = ()) -> dict[int, frozenset[str]]:
+    """Of a part of a batch who must not take which row, in rows of the part: as was said, and these (row, name)."""
+    out = {row - rows.start: names for row, names in (banned or {}).items() if row in rows}
+    for row, name in more:
+        out[row - rows.start] = out.get(row - rows.start, frozenset()) | {name}
+    return out
 
 
 class Terms(NamedTuple):

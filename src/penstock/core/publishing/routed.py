@@ -51,16 +51,16 @@ class Routed:
                 taken += rows
 
 
-def by_topic(topics: Topic | Sequence[Topic], rows: range) -> dict[Topic, list[int]]:
-    """The rows of each topic, in the order in which topics come first."""
+def by_topic(topics: Topic | Sequence[Topic], size: int, skip: int = 0) -> dict[Topic, list[int]]:
+    """The rows of each topic, in the order in which topics come first, but for so many leading rows."""
     if isinstance(topics, Topic):
-        return {topics: list(rows)}
+        return {topics: list(range(skip, size))}
     out: dict[Topic, list[int]] = {}
-    for row in rows:
+    for row, topic in enumerate(topics[skip:] if skip else topics, skip):
         try:
-            out[topics[row]].append(row)
+            out[topic].append(row)
         except KeyError:
-            out[topics[row]] = [row]
+            out[topic] = [row]
     return out
 
 
@@ -145,7 +145,7 @@ class RowRouter:
         properties = batch.properties
         kinds = {properties} if isinstance(properties, bytes) else set(properties)
         carbon = carbon and any(self._traits[data].keys for data in kinds)
-        for topic, rows in by_topic(batch.topics, range(skip, len(batch.bodies))).items():
+        for topic, rows in by_topic(batch.topics, len(batch.bodies), skip).items():
             plan = self.plan(topic)
             if not (plan.by_headers or carbon):
                 yield plan, rows
@@ -177,7 +177,7 @@ class RowRouter:
         kinds = set(traits)
         clean = terms.trusted or all(one.refusal is None for one in kinds)
         carbon = terms.carbon and any(one.keys for one in kinds)
-        for topic, rows in by_topic(batch.topics, range(skip, len(traits))).items():
+        for topic, rows in by_topic(batch.topics, len(traits), skip).items():
             if not clean:
                 refusals = [(row, traits[row].refusal) for row in rows]
                 routed.refused += [(row, refusal) for row, refusal in refusals if refusal is not None]

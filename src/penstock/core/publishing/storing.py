@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 from penstock.core.effects import Effect, Reply
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import NO_BARRIERS, Arrivals
-from penstock.core.publishing.published import Published, Terms, joined
+from penstock.core.publishing.published import Published, Terms, banned_in, joined
 from penstock.core.publishing.routed import Routed, RowRouter, by_topic
 from penstock.core.publishing.traits import PERSISTENT, TRANSIENT, Traits, TraitsMemo, fill_times
 from penstock.core.queue.view import Queue
@@ -87,9 +87,8 @@ class Storing:
             return published
         parts: list[Published] = []
         for some in _parts(batch, rows):
-            bans = {row - some[0]: names for row, names in (terms.banned or {}).items() if row in some} or None
-            part = batch.select(some)
-            parts.append(self._stored(now, part, 0, terms._replace(banned=bans)).among(some))
+            bans = banned_in(some, terms.banned) or None
+            parts.append(self._stored(now, batch.select(some), 0, terms._replace(banned=bans)).among(some))
         return joined(parts, skip, self._outbox.last_lsn)
 
     def _stored(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
@@ -139,7 +138,7 @@ class Storing:
     def _by_topic(self, now: Now, batch: Publishes, traits: list[Traits], persistent: bool | None) -> Published | None:
         """None when some topic needs a closer look; nothing is written then."""
         topics = batch.topics
-        groups = by_topic(topics, range(len(traits)))
+        groups = by_topic(topics, len(traits))
         route_of: dict[Topic, int] = {}
         for topic in groups:
             plan = self._rows.plan(topic)

@@ -16,7 +16,7 @@ the settings of that moment.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from penstock.core.queue.order.runs import packed
 from penstock.core.state.arrow import blobs, coded, is_empty, lengths, numbers, packed_integers, pick, texts, whole
 from penstock.core.state.durable import DurableState, living_pairs
 from penstock.core.state.lsns import Ints, merged, within
-from penstock.core.state.members import Part, expand, groups, keep
+from penstock.core.state.members import FoldedQueue, Part, expand, groups, keep
 from penstock.core.state.objects import OF_QUEUES, Objects
 from penstock.core.state.plain import load
 from penstock.errors import LogDamaged
@@ -46,6 +46,28 @@ SLACK = 1 << 20
 
 EXACT = 1 << 16
 """Of fewer bytes the durable state has the sizes of what waits and no others: equal histories, equal states."""
+
+
+class _Stored(NamedTuple):
+    """Rows of messages of one table, as parallel columns."""
+
+    lsns: Ints
+    columns: dict[str, Ints]  # what is remembered of them in whatever queue
+    times: Ints | None  # None where no deadline is worked out
+    expires: Ints | None  # what they say of that themselves
+
+    def part(self, queue: FoldedQueue, where: Ints) -> Part:
+        """The rows at these places as a queue has them; columns without a value are absent."""
+        part: Part = {"lsn": self.lsns[where]}
+        for name, values in self.columns.items():
+            if (mine := values[where]).any():
+                part[name] = mine
+        if self.times is not None and (self.expires is not None or queue.has_deadline):
+            own = None if self.expires is None else self.expires[where]
+            mine = queue.deadlines(part["lsn"], self.times[where], own)
+            if mine.any():
+                part["expires_at"] = mine
+        return part
 
 
 class Fold:
@@ -135,26 +157,18 @@ class Fold:
         columns = self._columns(table, rows, kinds[rows] == int(Kind.PUBLISH_TRANSIENT), own)
         expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         timed = expires is not None or any(self._objects.queues[number].has_deadline for number in by_queue)
-        times = numbers(table, "time", 0)[rows] if timed else None
+        stored = _Stored(own, columns, numbers(table, "time", 0)[rows] if timed else None, expires)
         for number, pieces in by_queue.items():
             queue = self._objects.queues[number]
             where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))
             if queue.since >= own[where[0]]:
                 where = where[own[where] > queue.since]
-                if not len(where):
-                    continue
-            part: Part = {"lsn": own[where]}
-            for name, values in columns.items():
-                if (mine := values[where]).any():
-                    part[name] = mine
-            if times is not None and (expires is not None or queue.has_deadline):
-                mine = queue.deadlines(part["lsn"], times[where], None if expires is None else expires[where])
-                if mine.any():
-                    part["expires_at"] = mine
-            if boot and "transient" in part and int(part["lsn"][0]) < boot:
-                keep(part, (part["transient"] == 0) | (part["lsn"] > boot))
-            if len(part["lsn"]):
-                queue.parts.append(part)
+            if len(where):
+                part = stored.part(queue, where)
+                if boot and "transient" in part and int(part["lsn"][0]) < boot:
+                    keep(part, (part["transient"] == 0) | (part["lsn"] > boot))
+                if len(part["lsn"]):
+                    queue.parts.append(part)
 
     def _takers(self, lsns: Ints, routes: Ints) -> dict[int, list[Ints]]:
         """By queue the places of the rows that it takes: by their routes, and by what TOOK records say beside them."""
