@@ -52,19 +52,25 @@ class Nursery:
         command = [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environ)
         theirs.close()
-        self.socket = ours
+        self.socket, self.owner = ours, os.getpid()
         atexit.register(self.end)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs, and is this process's own: a copy of this process makes another."""
+        return self.owner == os.getpid() and self.process.poll() is None
 
     def end(self) -> None:
         """Nobody asks any more."""
-        self.socket.close()
-        self.process.wait()
+        if self.owner == os.getpid():
+            self.socket.close()
+            self.process.wait()
 
     @classmethod
     def fork(cls, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
         """A process that runs what the request says; its pid, and what will tell its end."""
         with cls._lock:
-            if cls._made is None or cls._made.process.poll() is not None:
+            if cls._made is None or not cls._made.usable:
                 cls._made = cls()
             ours, theirs = socket.socketpair()
             with theirs:

@@ -1,0 +1,68 @@
+"""Processes that are forked from one that has loaded the product are as any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from forked import Forked, can_fork, penstock
+from penstock.version import __version__
+
+TELLS = """
+import json, os, sys
+print(json.dumps([sys.argv[1:], os.getcwd(), os.environ.get("SHADE"), os.environ.get("HOME"), sys.stdin.read()]))
+sys.stderr.write("aside")
+sys.exit(7)
+"""
+WAITS = """
+import time
+time.sleep(60)
+"""
+
+
+def started(script: str, folder: Path, **environ: str) -> Forked:
+    (folder / "script.py").write_text(script)
+    with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
+        return Forked(
+            [str(folder / "script.py"), "a", "b"], stdout=out.fileno(), stderr=err.fileno(), env=environ,
+            cwd=str(folder),
+        )  # fmt: skip
+
+
+def test_streams_folder_environment_and_status_are_its_own(tmp_path: Path) -> None:
+    process = started(TELLS, tmp_path, SHADE="blue")
+    assert process.wait(20) == process.poll() == process.returncode == 7
+    assert json.loads((tmp_path / "out").read_text()) == [["a", "b"], str(tmp_path), "blue", None, ""]
+    assert (tmp_path / "err").read_text() == "aside"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_ends_it(tmp_path: Path, number: int) -> None:
+    process = started(WAITS, tmp_path)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+    assert process.poll() is None
+    assert process.pid != os.getpid()
+    process.send_signal(number)
+    assert process.wait(20) == -number
+    process.kill()  # nobody is there
+
+
+def test_a_command_says_what_it_says() -> None:
+    done = penstock("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert __version__ in done.stdout
+    done = penstock("queue", "lsit")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "lsit" in done.stderr
+
+
+def test_what_counts_as_a_process_begins_asks_for_a_new_one() -> None:
+    assert can_fork({"PATH": "/bin", "PENSTOCK_TLS_CA": "x"})
+    assert not can_fork({"ARROW_DEFAULT_MEMORY_POOL": "system"})
+    assert not can_fork({"PENSTOCK_CLAIMS_MUTANT": "x#1"})
