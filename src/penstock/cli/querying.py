@@ -14,7 +14,7 @@ from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, note, 
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.client.querying import Result
+    from penstock.client.reading import Result
 
 SHOWN = 1000
 """Rows of a table for a person, unless `--limit` says otherwise."""

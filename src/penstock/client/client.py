@@ -26,7 +26,7 @@ from penstock.client.durations import Duration, span
 from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import batches_of, body_of, headers_of, is_mandatory, one_row, unroutable, when
-from penstock.client.querying import Querying
+from penstock.client.reading import Querying
 from penstock.client.transactions import Transaction
 from penstock.client.trust import reason_of
 from penstock.client.uploads import Upload

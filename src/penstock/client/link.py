@@ -1,12 +1,11 @@
-"""The connection: pyarrow's Flight client, with logins, and with the server's errors as our own."""
-
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+"""The connection: pyarrow's Flight client, with logins, and with the server's errors as our own; and the one call that
+all of administration is made of.
+"""
 
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -105,3 +104,16 @@ class Link:
             self.closed = True
             with translated():
                 self.client.close()
+
+
+class Acting(ABC):
+    """Something that carries out server actions, within a vhost."""
+
+    @abstractmethod
+    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
+        """The answer of a server action by its name; fields that are None are left out."""
+
+    @property
+    @abstractmethod
+    def vhost(self) -> str | None:
+        """That of the connection."""

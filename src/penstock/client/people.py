@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from penstock.client.acting import Acting
+from penstock.client.link import Acting
 
 
 class PeopleCalls(Acting):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, cast
 
-from penstock.client.acting import Acting
 from penstock.client.durations import Duration, moment
+from penstock.client.link import Acting
 from penstock.errors import InvalidArgument
 
 STEP = 1000

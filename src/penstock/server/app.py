@@ -179,8 +179,7 @@ class App(Server):
                 AmqpDoor,  # the doors' modules came while the log was folded
             )
             from penstock.server.flight.actions.administration import administration
-            from penstock.server.flight.actions.archive import ArchiveAction
-            from penstock.server.flight.actions.compact import CompactAction
+            from penstock.server.flight.actions.upkeep import ArchiveAction, CompactAction
             from penstock.server.flight.door import FlightDoor
 
             self.bulk = Bulk(data, budget=settings.server.memory)

@@ -154,7 +154,7 @@ def action_numbers(engine: Engine) -> dict[str, ActionMetrics]:
 def consumers(
     engine: Engine, rights: Rights | None, vhost: str | None, name: str | None
 ) -> Iterator[dict[str, object]]:
-    """Consumers of queues, then those that replay, each as `wire.http.consumers` takes it."""
+    """Consumers of queues, then those that replay, each as `wire.http.queues` takes it."""
     for queue in list(engine.core.queues()):
         if vhost not in {None, queue.vhost} or name not in {None, queue.name}:
             continue

@@ -23,7 +23,7 @@ from penstock.expr import compile_filter
 from penstock.expr.body_fields import parsed
 from penstock.expr.gathering.view_definition import Definition
 from penstock.server.sql.engine import Bounds, Engine
-from penstock.wire.http.fields import read_once
+from penstock.wire.http.routes import read_once
 
 ALL = {name: body for name, (body, _) in ODD.items()} | DEEP
 

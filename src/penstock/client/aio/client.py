@@ -18,7 +18,7 @@ from penstock.client.aio.replay import Replay
 from penstock.client.aio.transaction import Transaction
 from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.durations import Duration
-from penstock.client.querying import Result
+from penstock.client.reading import Result
 
 P = ParamSpec("P")
 T = TypeVar("T")

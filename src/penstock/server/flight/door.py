@@ -21,16 +21,14 @@ from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
-from penstock.server.flight.actions.acks import AckActions
 from penstock.server.flight.actions.details import DetailsAction
-from penstock.server.flight.actions.hold import HoldAction
 from penstock.server.flight.actions.locate import LocateAction
-from penstock.server.flight.actions.messages import MessageActions
+from penstock.server.flight.actions.messages import AckActions, MessageActions
 from penstock.server.flight.actions.pipelines import PipelineActions
 from penstock.server.flight.actions.ranges import RangeActions
-from penstock.server.flight.actions.replays import ReplayActions
+from penstock.server.flight.actions.streams import ReplayActions
 from penstock.server.flight.actions.table import Actions
-from penstock.server.flight.actions.upkeep import UpkeepActions
+from penstock.server.flight.actions.upkeep import HoldAction, UpkeepActions
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Calls, Intake, Slot
 from penstock.server.flight.consuming.consume import Exchange

@@ -1,4 +1,6 @@
-"""The HTTP door: uvicorn on the server's own loop, and clients handed to it when the guard has taken them."""
+"""The HTTP door: uvicorn on the server's own loop, and clients handed to it when the guard has taken them;
+and the table of all paths that command the server.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,36 @@ import uvicorn
 
 from penstock.errors import Unavailable
 from penstock.server.guard.listening import bind
+from penstock.server.http.administration import of_people, of_policies, of_vhosts
+from penstock.server.http.definitions import Definitions
+from penstock.server.http.deriving import Deriving
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.link import HttpLink
-from penstock.server.http.rows import rows_of
+from penstock.server.http.links import of_links
+from penstock.server.http.messages import Messages
+from penstock.server.http.own import Own
+from penstock.server.http.queries import Querying
+from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
+from penstock.server.operating import Operating, Waits
+from penstock.wire.http import (
+    definitions,
+    events,
+    health,
+    messages,
+    own,
+)  # fmt: skip
 from penstock.wire.http.app import KEPT_S, create_app
 
 if TYPE_CHECKING:
     from penstock.server.guard.listening import Entry, Listener
     from penstock.server.guard.strangers import Stranger
+    from penstock.server.http.events import Events
+    from penstock.server.http.facts import Facts
     from penstock.server.opening.progress import Progress
     from penstock.server.services import Server
     from penstock.server.tls.keeping import Keeper
+    from penstock.wire.http.routes import Row
 
 
 class HttpDoor:
@@ -90,3 +110,27 @@ class HttpDoor:
         self._uvicorn.should_exit = True
         if self._task is not None:
             await self._task
+
+
+def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
+    """The paths beside those that the facts answer."""
+    waits = Waits()
+    house = Operating(server, facts.refuse_early, waits)
+    of, own_paths = Deriving(house), Deriving(house, names=True)
+    talk = Messages(server, facts, waits)
+    return [
+        *of_queues(own_paths),
+        *of_exchanges(of, own_paths),
+        *of_bindings(of, house),
+        *of_people(of, house),
+        *of_vhosts(of),
+        *messages.rows(talk),
+        *of_links(of, house),
+        *of_policies(of, house),
+        *definitions.rows(facts, Definitions(server, facts, waits)),
+        *own.pipeline_rows(facts.pipelines),
+        *own.rows(Own(server, facts, waits)),
+        *own.query_rows(Querying(server, facts, waits)),
+        *events.rows(watching),
+        *health.rows(facts, house.declare, talk),
+    ]

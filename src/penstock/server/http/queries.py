@@ -1,4 +1,4 @@
-"""Statements over HTTP, as `wire.http.query` asks for them: each in a thread of its own, ended when nobody waits."""
+"""Statements over HTTP, as `wire.http.own` asks for them: each in a thread of its own, ended when nobody waits."""
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false

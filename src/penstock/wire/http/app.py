@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.rights import MONITORS
-from penstock.wire.http import consumers, openapi, overview, queues
+from penstock.wire.http import openapi, overview, queues
 from penstock.wire.http.answers import json_response, not_found, of_error, refusal
 from penstock.wire.http.facts import ServerFacts
 from penstock.wire.http.lists import BadQuery
@@ -54,7 +54,7 @@ def create_app(facts: ServerFacts, rows: Sequence[Row] = (), kept_s: float = KEP
 
     rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good.
     """
-    table = Table([*overview.rows(facts), *queues.rows(facts), *consumers.rows(facts), *rows])
+    table = Table([*overview.rows(facts), *queues.rows(facts), *queues.consumer_rows(facts), *rows])
     openapi.add(table, facts)
     probes, site = _Probes(facts, kept_s), Site()
 

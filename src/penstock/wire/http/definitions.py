@@ -16,9 +16,8 @@ from penstock.records.rights import ADMINISTERS, RULES
 from penstock.wire.fields import Lenient
 from penstock.wire.http.answers import done, encoded, gathered, json_bytes, json_response, not_found
 from penstock.wire.http.facts import ServerFacts
-from penstock.wire.http.fields import LARGE_MOST
 from penstock.wire.http.overview import RABBITMQ_VERSION
-from penstock.wire.http.routes import Ask, Row
+from penstock.wire.http.routes import LARGE_MOST, Ask, Row
 
 SECTIONS = (
     "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "queues",

@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.operations.table import OPERATIONS
-from penstock.server.flight.actions.action import Action, Table
-from penstock.server.flight.actions.awaiting import Awaiting
+from penstock.server.flight.actions.action import Action, Awaiting, Table
 from penstock.server.operating import Operating
 
 if TYPE_CHECKING:

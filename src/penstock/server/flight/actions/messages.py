@@ -1,5 +1,5 @@
-"""Actions about single messages and about why a queue does not deliver: `explain`, `story`, `cancel`, `reschedule`,
-`redrive`, `move`.
+"""Actions about messages by name or by filter, and about why a queue does not deliver: `explain`, `story`, `cancel`,
+`reschedule`, `redrive`, `move`; `ack` and `ack_filter`, with which whoever may read a queue settles.
 
 Positions and decisions are the loop's; the log is read in the thread of the call.
 """
@@ -7,27 +7,34 @@ Positions and decisions are the loop's; the log is read in the thread of the cal
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from penstock.core.effects import Verb
 from penstock.core.explaining import Reason, explain_queue
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PreconditionFailed
 from penstock.expr import compile_filter
 from penstock.records.chunks import Chunk
-from penstock.records.rights import TENDS, Right, sees
+from penstock.records.rights import TENDS, Right, sees, uses
+from penstock.server.entitlements import narrowed
+from penstock.server.filters.evaluating import asked_by
 from penstock.server.flight.actions.action import Action, Body, Reply, Table
 from penstock.server.flight.calls import Caller
+from penstock.server.flight.handover import Answer
 from penstock.server.messages.looking import having, known, lsn_of, past
 from penstock.server.messages.moving import CALL_MOST, Wanted, move
 from penstock.server.messages.story import Story, tell
-from penstock.wire.fields import Fields
+from penstock.wire.fields import Fields, nearest
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import DEFAULT_VHOST
+from penstock.wire.flight.marks import MARKS_MOST, read_marks
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
+
 
 LOOKS = sees("queue", "queue")
 
@@ -237,4 +244,71 @@ def _unknown(story: Story, lsn: int, origin: int) -> NotFound:
     )
 
 
-__all__ = ["MessageActions", "reasons_of"]
+OPTIONS = {"": Verb.ACK, "ack": Verb.ACK, "cancel": Verb.CANCEL, "expire": Verb.EXPIRE}
+
+
+class AckActions:
+    """Both, as rows of the table of all actions."""
+
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
+        self.table: Table = {
+            "ack": Action(
+                self._ack,
+                "queue, bookmarks, option, by: settle messages wherever they are; how many it affected",
+                uses(("read all", "queue", "queue")),
+            ),
+            "ack_filter": Action(
+                self._ack_filter,
+                "queue, filter, option, by: settle whatever matches; how many it affected",
+                uses(("read", "queue", "queue")),
+            ),
+        }
+
+    def _ack(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
+        marks = read_marks(f.texts("bookmarks", MARKS_MOST))
+        verb, by = _option(f), f.text("by") or caller.peer
+        f.finish()
+        if caller.rights is not None:
+            caller.rights.read_all_of_queue(vhost, name, "settling by bookmark")
+
+        def work() -> Reply:
+            engine = self._usable()
+            queue = engine.core.queue(vhost, name)
+            return {"affected": engine.core.acknowledge(engine.now(), queue, marks, verb, client=by)}
+
+        return self._handover.call(work, caller.gone)
+
+    def _ack_filter(self, caller: Caller, f: Fields) -> Reply:
+        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
+        text = f.name("filter", TEXT_LIMIT)
+        verb, by = _option(f), f.text("by") or caller.peer
+        f.finish()
+        text = asked_by(text, client=by, user=caller.user, instance=self._handover.engine.core.instance)
+        right = None if caller.rights is None else caller.rights.read_queue(vhost, name)
+        filter = narrowed(text, right) or compile_filter(text)
+
+        def job(answer: Answer[Reply]) -> None:
+            engine = self._usable()
+            queue = engine.core.queue(vhost, name)
+            engine.core.settle_matching(engine.now(), queue, filter, partial(swept, answer), verb, client=by)
+
+        def swept(answer: Answer[Reply], affected: int) -> None:
+            self._handover.when_durable(self._handover.engine.core.last_lsn, answer, {"affected": affected})
+
+        return self._handover.submit(job).wait(caller.gone)
+
+    def _usable(self) -> Engine:
+        engine = self._handover.engine
+        if engine.broken is not None:
+            raise LogBroken(f"the log is broken: {engine.broken}")
+        return engine
+
+
+def _option(f: Fields) -> Verb:
+    text = f.text("option")
+    verb = OPTIONS.get(text)
+    if verb is None:
+        raise InvalidArgument(f"{f.where}: option {text[:60]!r} is unknown{nearest(text, filter(None, OPTIONS))}")
+    return verb

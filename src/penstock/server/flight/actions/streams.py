@@ -1,6 +1,7 @@
 """Actions of durable streams: the steps on which exactly-once rests.
 
-Each is one durable step: it may be asked again after a crash and gives the same answer.
+Each is one durable step: it may be asked again after a crash and gives the same answer.  Beside them: replays are
+halted and go on, and a publisher learns where it has got to.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.records.rights import LOGIN, USES
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entitled import Gatekeeper
+from penstock.server.replaying.follower import parse_rate
 from penstock.server.streams.planning import SOON_S, Siblings
 from penstock.wire.fields import Fields
 from penstock.wire.flight.commands import DEFAULT_VHOST
@@ -26,6 +28,8 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
+    from penstock.server.flight.reading.following import Following
+
 
 T = TypeVar("T")
 Reply = Mapping[str, object]
@@ -244,3 +248,44 @@ def definition(f: Fields, vhost: str) -> dict[str, object] | None:
         raise InvalidArgument("a stream reads a topic or a pattern of topics, not both")
     asked = {"vhost": vhost, "exchange": exchange, "topic": topic, "pattern": pattern, "filter": filter}
     return {name: value for name, value in asked.items() if value is not None}
+
+
+class ReplayActions:
+    """These actions, as rows of the table of all actions."""
+
+    def __init__(self, handover: Handover, following: Following) -> None:
+        self._handover = handover
+        self._following = following
+        self.table: Table = {
+            "replay_pause": Action(self._pause, "id: send nothing more of this replay until it is resumed", LOGIN),
+            "replay_resume": Action(self._resume, "id, rate: go on, from now on at this rate if one is given", LOGIN),
+            "publisher": Action(self._publisher, "publisher: the highest sequence that is stored of it", LOGIN),
+        }
+
+    def _pause(self, caller: Caller, f: Fields) -> Reply:
+        name = f.name("id")
+        f.finish()
+
+        def work() -> Reply:
+            self._following.named(caller, name).pause()
+            return {"id": name, "paused": True}
+
+        return self._handover.call(work, caller.gone, durable=False)
+
+    def _resume(self, caller: Caller, f: Fields) -> Reply:
+        name, text = f.name("id"), f.optional_text("rate")
+        f.finish()
+        rate = None if text is None else parse_rate(text)
+
+        def work() -> Reply:
+            self._following.named(caller, name).resume(rate)
+            return {"id": name, "paused": False}
+
+        return self._handover.call(work, caller.gone, durable=False)
+
+    def _publisher(self, caller: Caller, f: Fields) -> Reply:
+        """Answered when everything that was decided is durable, so a client resends nothing that is stored."""
+        name = f.name("publisher")
+        f.finish()
+        core = self._handover.engine.core
+        return self._handover.call(lambda: {"publisher": name, "sequence": core.publishers.get(name, 0)}, caller.gone)
