@@ -384,7 +384,7 @@ def test_a_long_line_is_tried_in_parts() -> None:
     client = life.client(confirm=True)
     client.publish("full", *(b"%d" % n for n in range(300)))
     life.run()
-    (line,) = life.door.holding._held[client.session].lines.values()
+    (line,) = life.door.holding.held[client.session].lines.values()
     assert max(len(run.bodies) for run in line.events) == holding_module.PART  # type: ignore[union-attr]
     assert take(life, count=300) == [b"%d" % n for n in range(300)]
     acked = [(number, multiple) for ok, number, multiple in client.confirms() if ok]

@@ -140,11 +140,9 @@ class Engine(Runtime):
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall, mono = self.core.next_deadline()
-        scheduled = self.acts.timing.next()
-        if scheduled is not None:
+        if self.core.rules.schedule and (scheduled := self.acts.timing.next()) is not None:
             wall = scheduled if wall is None else min(wall, scheduled)
-        replays = self.replays.next_deadline()
-        if replays is not None:
+        if self.replays.active and (replays := self.replays.next_deadline()) is not None:
             mono = replays if mono is None else min(mono, replays)
         if self.views.alarms and (told := self.views.alarms.next_deadline()) is not None:
             mono = told if mono is None else min(mono, told)
@@ -156,7 +154,8 @@ class Engine(Runtime):
         """Step 2 of a turn.  Sends early leases before the records are encoded."""
         if self._ended:
             return
-        self.rooms.look()
+        if self.rooms.lines:
+            self.rooms.look()
         self._armed = False
         core = self.core
         journal = core.take_journal()
@@ -167,7 +166,8 @@ class Engine(Runtime):
         if journal:
             self.acts.ledger.seen = last_of(journal[-1])
         gates = self.gates
-        gates.end_turn()
+        if gates.fences:
+            gates.end_turn()
         self.flush()  # first: the writer takes the interpreter as soon as it has something
         urgent = urgent or self._awaited > self._urged
         if urgent:
@@ -180,7 +180,8 @@ class Engine(Runtime):
             self.log.hurry()
         if not self.loader.idle:
             self.loader.step()
-        self.flush()
+        if self.on_flush:
+            self.flush()
         if self.on_turn is not None:
             self.on_turn()
         self._nap.let_others_in()
@@ -193,7 +194,8 @@ class Engine(Runtime):
             if self.views.active:
                 self.views.gather(journal)
         self.core.stamps.note(self.core.last_lsn, self.clock.wall())
-        self.acts.removals.look()
+        if self.acts.removals.names:
+            self.acts.removals.look()
         if self.acts.publishes:
             self.acts.look(journal)
         urgent = False
@@ -250,7 +252,8 @@ class Engine(Runtime):
         waiters = self._waiters
         while waiters and waiters[0][0] <= lsn:
             waiters.popleft()[1]()
-        self.gates.durable(lsn)
+        if self.gates.late:
+            self.gates.durable(lsn)
         if self.replays.active:
             self.replays.committed(lsn)
         if self.views.active:

@@ -84,14 +84,14 @@ class Gates:
         self._runtime = runtime
         self._gates: dict[object, deque[tuple[Delivery, Chunk] | Fence]] = {}  # closed ones
         self._full: set[object] = set()  # of them, those whose connection takes no more bytes now
-        self._late: deque[Delivery | Fence] = deque()  # until an LSN is durable
+        self.late: deque[Delivery | Fence] = deque()  # until an LSN is durable
         self.sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
-        self._fences: list[Fence] = []  # of this turn
+        self.fences: list[Fence] = []  # of this turn
         runtime.deliverers.append(self._lowest)
 
     def _lowest(self) -> int | None:
         """Of all that is on its way, decided in this turn, late, or behind a gate."""
-        items = (*self._runtime.core.effects, *self._late)
+        items = (*self._runtime.core.effects, *self.late)
         lows = [item.chunk[0] for item in items if isinstance(item, Deliver | DeliverEach)]
         waiting = (item[1][0] for gate in self._gates.values() for item in gate if isinstance(item, tuple))
         return min((*lows, *waiting), default=None)
@@ -104,28 +104,28 @@ class Gates:
         if effect.after <= runtime.log.durable:
             self.deliver(effect)
         elif runtime.broken is None:
-            self._late.append(effect)
+            self.late.append(effect)
             runtime.await_lsn(effect.after)
             if at_most_once(effect):
                 self.sync_late = True
 
     def after_deliveries(self, gate: object, callback: Callable[[], None]) -> None:
         """Run `callback` when all that was granted so far to the receivers of this gate has reached them."""
-        self._fences.append(Fence(gate, callback))
+        self.fences.append(Fence(gate, callback))
         self._runtime.arm()
 
     def end_turn(self) -> None:
         """All effects of a turn were performed."""
-        fences, self._fences = self._fences, []
+        fences, self.fences = self.fences, []
         for fence in fences:
-            if self._late:
-                self._late.append(fence)
+            if self.late:
+                self.late.append(fence)
             else:
                 self._pass_on(fence)
 
     def durable(self, lsn: int) -> None:
         """Everything up to an LSN is durable: what waited for it goes."""
-        late = self._late
+        late = self.late
         while late and (isinstance(late[0], Fence) or late[0].after <= lsn):
             item = late.popleft()
             if isinstance(item, Fence):
@@ -135,7 +135,7 @@ class Gates:
 
     def break_down(self) -> None:
         """Nothing more will be durable: late deliveries are sent all the same, but those of at-most-once queues."""
-        late, self._late = self._late, deque()
+        late, self.late = self.late, deque()
         for item in late:
             if isinstance(item, Fence):
                 self._pass_on(item)
@@ -144,7 +144,7 @@ class Gates:
 
     def forget(self) -> None:
         """Nothing that waits is sent any more."""
-        self._late.clear()
+        self.late.clear()
         self._gates.clear()
         self._full.clear()
 

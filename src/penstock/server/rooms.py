@@ -32,19 +32,19 @@ class Rooms:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._lines: dict[Queue, deque[Waiter]] = {}
+        self.lines: dict[Queue, deque[Waiter]] = {}
         self._going: Waiter | None = None  # whose turn it is
 
     @property
     def waiting(self) -> int:
         """Publishers in line."""
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self.lines.values()))
 
     def wait(self, queue: Queue, size: int, waiter: Waiter) -> None:
         """Stand in line for a message of so many bytes; at its front if it is this one's turn."""
         assert waiter.queue is None
         waiter.queue, waiter.size = queue, size
-        line = self._lines.setdefault(queue, deque())
+        line = self.lines.setdefault(queue, deque())
         if waiter is self._going:
             line.appendleft(waiter)
         else:
@@ -53,29 +53,29 @@ class Rooms:
     def leave(self, waiter: Waiter) -> None:
         """He does not wait any more."""
         queue, waiter.queue = waiter.queue, None
-        if queue is None or (line := self._lines.get(queue)) is None:
+        if queue is None or (line := self.lines.get(queue)) is None:
             return
         line.remove(waiter)
         if not line:
-            del self._lines[queue]
+            del self.lines[queue]
 
     def look(self) -> None:
         """Let go on who finds room now."""
-        for queue in list(self._lines) if self._lines else ():
+        for queue in list(self.lines):
             self._serve(queue)
 
     def _first(self, queue: Queue) -> Waiter | None:
-        line = self._lines.get(queue)
+        line = self.lines.get(queue)
         return line[0] if line else None
 
     def _waits(self, queue: Queue, size: int) -> bool:
         return self._runtime.broken is None and self._runtime.core.holds_up(queue, size)
 
     def _serve(self, queue: Queue) -> None:
-        while (line := self._lines.get(queue)) and not self._waits(queue, line[0].size):
+        while (line := self.lines.get(queue)) and not self._waits(queue, line[0].size):
             waiter = line.popleft()
             if not line:
-                del self._lines[queue]
+                del self.lines[queue]
             waiter.queue = None
             self._going = waiter
             try:

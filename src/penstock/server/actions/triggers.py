@@ -124,18 +124,18 @@ class RemovalWatch:
         self._core = core
         self._removed = removed
         self._rules = rules
-        self._names = {*rules.expire, *rules.delete, *((on.vhost, on.topic) for on, _ in rules.oof)}
+        self.names = {*rules.expire, *rules.delete, *((on.vhost, on.topic) for on, _ in rules.oof)}
         self._watched = dict[int, _Watcher]()
         self._version = -1
 
     def look(self) -> None:
         """Find topics that came since; called once a turn."""
         core = self._core
-        if not self._names or self._version == core.topology_version:
+        if not self.names or self._version == core.topology_version:
             return
         self._version = core.topology_version
         for sow in core.sows:
-            if sow.id not in self._watched and not sow.exchange and (sow.vhost, sow.name) in self._names:
+            if sow.id not in self._watched and not sow.exchange and (sow.vhost, sow.name) in self.names:
                 watcher = self._watched[sow.id] = _Watcher(self._removed, self._rules, sow)
                 sow.watchers.append(watcher)
                 sow.acting = True

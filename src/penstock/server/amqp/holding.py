@@ -96,26 +96,23 @@ class Holding:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._held: dict[Session, Held] = {}
+        self.held: dict[Session, Held] = {}
         self.size = 0  # bytes in all lines
         engine.bodies.budget.watch("held", lambda: self.size)
 
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
     def holds(self, session: Session) -> bool:
         """Whether a connection waits with something."""
-        return session in self._held
+        return session in self.held
 
     def sessions(self) -> Iterator[Session]:
         """Connections that wait, or were told to."""
-        yield from list(self._held)
+        yield from list(self.held)
 
     def tell(self, session: Session, reason: str) -> Held:
         """The connection is held up from now on, for this reason."""
-        held = self._held.get(session)
+        held = self.held.get(session)
         if held is None:
-            held = self._held[session] = Held()
+            held = self.held[session] = Held()
             if "connection.blocked" in session.machine.client_capabilities:
                 session.send(0, methods.ConnectionBlocked(reason))
                 held.told = True
@@ -123,7 +120,7 @@ class Holding:
 
     def behind(self, session: Session, channel: int, run: events.PublishRun) -> bool:
         """Put a run behind what its channel waits with; False: it waits with nothing."""
-        held = self._held.get(session)
+        held = self.held.get(session)
         line = None if held is None else held.lines.get(channel)
         if line is None or line.going:
             return False
@@ -140,7 +137,7 @@ class Holding:
         return line
 
     def _add(self, line: Line, run: events.PublishRun) -> None:
-        session, held = line.session, self._held[line.session]
+        session, held = line.session, self.held[line.session]
         size = weight(run)
         consumes = session.consumes
         if consumes and not line.going and held.size + size > HELD_MOST:
@@ -158,7 +155,7 @@ class Holding:
 
     def go_on(self, line: Line) -> None:
         """Try what a channel waits with, until something has to wait again or to be judged first."""
-        session, held = line.session, self._held.get(line.session)
+        session, held = line.session, self.held.get(line.session)
         if held is None or held.lines.get(line.channel) is not line or line.going:
             return
         incoming = session.incoming
@@ -183,14 +180,14 @@ class Holding:
 
     def settle(self, session: Session) -> None:
         """Nobody waits for anything any more, or a little less: say so, and read on."""
-        held = self._held.get(session)
+        held = self.held.get(session)
         if held is None:
             return
         if held.lines or held.disk:
             if session.consumes or (held.size < READ_ON and not held.disk):
                 session.incoming.start()
             return
-        del self._held[session]
+        del self.held[session]
         if session.closed:
             return
         session.incoming.start()
@@ -203,7 +200,7 @@ class Holding:
 
     def closes_later(self, session: Session, event: events.ChannelClosed | events.ConnectionClosed) -> bool:
         """Whether a close waits for what was published before it."""
-        held = self._held.get(session)
+        held = self.held.get(session)
         if held is None or not held.lines or session.closing:
             return False
         if isinstance(event, events.ConnectionClosed):
@@ -219,7 +216,7 @@ class Holding:
 
     def mute(self, session: Session, channel: int) -> None:
         """What the channel waits with came before it asked for confirms, or for transactions."""
-        held = self._held.get(session)
+        held = self.held.get(session)
         line = None if held is None else held.lines.get(channel)
         for event in () if line is None else line.events:
             if isinstance(event, events.PublishRun):
@@ -227,7 +224,7 @@ class Holding:
 
     def drop(self, session: Session, number: int) -> None:
         """A channel is over: what it waited with is gone, and nobody was promised anything of it."""
-        held = self._held.get(session)
+        held = self.held.get(session)
         line = None if held is None else held.lines.pop(number, None)
         if held is None or line is None:
             return
@@ -238,16 +235,16 @@ class Holding:
 
     def forget(self, session: Session) -> None:
         """The connection is gone."""
-        held = self._held.get(session)
+        held = self.held.get(session)
         if held is not None:
             for number in list(held.lines):
                 self.drop(session, number)
-            self._held.pop(session, None)
+            self.held.pop(session, None)
 
     def beat(self) -> None:
         """Once a second: a close does not wait for ever for what its own connection may be asked to consume."""
         now = self._engine.clock.mono()
-        for session, held in list(self._held.items()):
+        for session, held in list(self.held.items()):
             if held.closing_at and now - held.closing_at > CLOSING_US and session.consumes:
                 closes = [one for line in held.lines.values() for one in line.events]
                 for event in closes:

@@ -156,7 +156,7 @@ class Intake:
                 self.session.fail_channel(channel.number, error, methods.BasicPublish)
             return
         refuse, holding = self.publishers.refusal(), self.publishers.holding
-        if holding and holding.behind(self.session, channel.number, run):
+        if holding.held and holding.behind(self.session, channel.number, run):
             return
         if refuse is not None and self.publishers.alarm.holds(self.session, channel, run):
             return

@@ -5,13 +5,16 @@ A column that is asked for in vain costs time and changes nothing, so where a na
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import orjson
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+
+Node = Mapping[str, Any]
+"""An object of DuckDB's tree."""
 
 STATEMENT_MAX = 100_000
 """Characters of a statement."""
@@ -93,56 +96,87 @@ def _refused(message: str, tree: Mapping[str, Any]) -> str:
     return f"the statement cannot be read: {message}" + (f" (at character {place})" if place else "")
 
 
-def _statement(tree: Mapping[str, Any]) -> Statement:
-    places = dict[tuple[str, str], None]()
-    names, last, aliases, defined = set[str](), set[str](), set[str](), set[str]()
-    functions, table_functions = set[str](), set[str]()
-    all_columns = lists = False
+class _Reading:
+    """What the nodes of one statement say."""
+
+    def __init__(self) -> None:
+        self.places = dict[tuple[str, str], None]()  # schema and name of tables
+        self.names, self.last, self.aliases, self.defined = set[str](), set[str](), set[str](), set[str]()
+        self.functions, self.table_functions = set[str](), set[str]()
+        self.all_columns = self.lists = False
+
+    def table(self, node: Node) -> None:
+        if node.get("catalog_name"):
+            raise InvalidArgument(
+                f"{node['catalog_name']}.{node['schema_name']}.{node['table_name']}: a table is a name, or one of "
+                "queue.name, topic.name, sow.name and view.name"
+            )
+        self.places[str(node["schema_name"]), str(node["table_name"])] = None
+        self.aliases |= {str(node["table_name"]).lower(), str(node.get("alias") or "").lower()}
+
+    def show(self, node: Node) -> None:
+        if str(node.get("table_name")) in SPECIAL:
+            self.lists = True
+        elif node.get("query") is None:
+            self.places["", str(node["table_name"]).strip('"')] = None
+        self.all_columns = True
+
+    def table_function(self, node: Node) -> None:
+        self.table_functions.add(str(node["function"]["function_name"]).lower())
+
+    def column(self, node: Node) -> None:
+        parts = [str(part).lower() for part in node["column_names"]]
+        self.names.update(parts)
+        self.last.add(parts[-1])
+
+    def star(self, node: Node) -> None:
+        self.all_columns = True
+
+    def join(self, node: Node) -> None:
+        self.names |= {str(one).lower() for one in node.get("using_columns") or ()}
+        self.all_columns = self.all_columns or "NATURAL" in str(node.get("ref_type"))
+
+    def recursive(self, node: Node) -> None:
+        self.defined.add(str(node.get("cte_name")).lower())
+
+    def any(self, node: Node) -> None:
+        """What nodes of every kind may have."""
+        if node.get("type") != "TABLE_FUNCTION" and node.get("function_name"):
+            self.functions.add(str(node["function_name"]).lower())
+        for one in cast("dict[str, Any]", node.get("cte_map") or {}).get("map") or ():
+            self.defined.add(str(one["key"]).lower())
+
+
+_BY_KIND: Mapping[str, Callable[[_Reading, Node], None]] = {
+    "BASE_TABLE": _Reading.table,
+    "SHOW_REF": _Reading.show,
+    "TABLE_FUNCTION": _Reading.table_function,
+    "COLUMN_REF": _Reading.column,
+    "STAR": _Reading.star,
+    "JOIN": _Reading.join,
+    "RECURSIVE_CTE_NODE": _Reading.recursive,
+}
+
+
+def _statement(tree: Node) -> Statement:
+    read = _Reading()
     for node in _nodes(tree):
         kind = node.get("type")
-        if kind == "BASE_TABLE":
-            if node.get("catalog_name"):
-                raise InvalidArgument(
-                    f"{node['catalog_name']}.{node['schema_name']}.{node['table_name']}: a table is a name, or one of "
-                    "queue.name, topic.name, sow.name and view.name"
-                )
-            places[str(node["schema_name"]), str(node["table_name"])] = None
-            aliases |= {str(node["table_name"]).lower(), str(node.get("alias") or "").lower()}
-        elif kind == "SHOW_REF":
-            if str(node.get("table_name")) in SPECIAL:
-                lists = True
-            elif node.get("query") is None:
-                places["", str(node["table_name"]).strip('"')] = None
-            all_columns = True
-        elif kind == "TABLE_FUNCTION":
-            table_functions.add(str(node["function"]["function_name"]).lower())
-        elif kind == "COLUMN_REF":
-            parts = [str(part).lower() for part in node["column_names"]]
-            names.update(parts)
-            last.add(parts[-1])
-        elif kind == "STAR":
-            all_columns = True
-        elif kind == "JOIN":
-            names |= {str(one).lower() for one in node.get("using_columns") or ()}
-            all_columns = all_columns or "NATURAL" in str(node.get("ref_type"))
-        if kind != "TABLE_FUNCTION" and node.get("function_name"):
-            functions.add(str(node["function_name"]).lower())
-        for one in cast("dict[str, Any]", node.get("cte_map") or {}).get("map") or ():
-            defined.add(str(one["key"]).lower())
-        if kind == "RECURSIVE_CTE_NODE":
-            defined.add(str(node.get("cte_name")).lower())
+        if isinstance(kind, str) and (note := _BY_KIND.get(kind)) is not None:
+            note(read, node)
+        read.any(node)
     # Whole rows by the name of their table: `SELECT t FROM orders t`, wherever the tree has it.
-    all_columns = all_columns or bool(last & (aliases - {""}))
-    uses = [Use(schema, name) for schema, name in places if schema or name.lower() not in defined]
+    all_columns = read.all_columns or bool(read.last & (read.aliases - {""}))
+    uses = [Use(schema, name) for schema, name in read.places if schema or name.lower() not in read.defined]
     if len(uses) > TABLES_MAX:
         raise InvalidArgument(f"the statement names {len(uses)} tables, and {TABLES_MAX} are allowed")
     return Statement(
-        tuple(uses), frozenset(names), all_columns, lists,
-        frozenset(functions), frozenset(table_functions), frozenset(defined),
+        tuple(uses), frozenset(read.names), all_columns, read.lists,
+        frozenset(read.functions), frozenset(read.table_functions), frozenset(read.defined),
     )  # fmt: skip
 
 
-def _nodes(value: object) -> Iterator[Mapping[str, Any]]:
+def _nodes(value: object) -> Iterator[Node]:
     """Every object of the tree, the outer before the inner."""
     waiting = [value]
     while waiting:
