@@ -100,6 +100,9 @@ class Holding:
         self.size = 0  # bytes in all lines
         engine.bodies.budget.watch("held", lambda: self.size)
 
+    def __bool__(self) -> bool:
+        return bool(self.held)
+
     def holds(self, session: Session) -> bool:
         """Whether a connection waits with something."""
         return session in self.held
