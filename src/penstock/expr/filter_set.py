@@ -182,12 +182,10 @@ class FilterSet:
 
         Raises `meter.HandOver` inside `meter.bounded`, and nothing for what is in a message.
         """
-        if len(self) == 1 and self._filters:
-            for slot, one in enumerate(self._filters):
-                if one is not None:
-                    found = one.matches(bodies, properties, topics, lsns=lsns, times=times)
-                    rows = [row for row, yes in enumerate(found) if yes]
-                    return {slot: rows} if rows else {}
+        if len(self) == 1:
+            slot, one = next((slot, one) for slot, one in enumerate(self._filters) if one is not None)
+            rows = _true(one.matches(bodies, properties, topics, lsns=lsns, times=times))
+            return {slot: rows} if rows else {}
         out: dict[int, list[int]] = {}
         records = self._read(bodies)
         candidates: dict[int, list[int]] = {}
@@ -196,15 +194,7 @@ class FilterSet:
         for slot, rows in candidates.items():
             one = self._filters[slot]
             assert isinstance(one, Filter)
-            found = one.matches_parsed(
-                [bodies[row] for row in rows],
-                [records[row] for row in rows] if records else [NOTHING] * len(rows),
-                properties if isinstance(properties, bytes) else [properties[row] for row in rows],
-                topics if isinstance(topics, Topic) else [topics[row] for row in rows],
-                lsns=None if lsns is None else [lsns[row] for row in rows],
-                times=None if times is None else [times[row] for row in rows],
-            )
-            wanted = [row for row, yes in zip(rows, found, strict=True) if yes]
+            wanted = _matching(one, rows, records, bodies, properties, topics, lsns, times)
             if wanted:
                 out[slot] = wanted
         for slot, one in self._apart.items():
@@ -213,7 +203,7 @@ class FilterSet:
             else:
                 found = one.matches(bodies, properties, topics, lsns=lsns, times=times)
             if True in found:
-                out[slot] = [row for row, yes in enumerate(found) if yes]
+                out[slot] = _true(found)
         return out
 
     def _read(self, bodies: Sequence[bytes]) -> list[Table]:
@@ -247,6 +237,32 @@ class FilterSet:
                     into[slot] = [row]
                 else:
                     rows.append(row)
+
+
+def _true(found: Sequence[bool]) -> list[int]:
+    return [row for row, yes in enumerate(found) if yes]
+
+
+def _matching(
+    one: Filter,
+    rows: list[int],
+    records: list[Table],
+    bodies: Sequence[bytes],
+    properties: bytes | Sequence[bytes],
+    topics: Topic | Sequence[Topic],
+    lsns: Sequence[int] | None,
+    times: Sequence[int] | None,
+) -> list[int]:
+    """Of some rows those that a filter matches; `records` is empty where nobody has read the bodies."""
+    found = one.matches_parsed(
+        [bodies[row] for row in rows],
+        [records[row] for row in rows] if records else [NOTHING] * len(rows),
+        properties if isinstance(properties, bytes) else [properties[row] for row in rows],
+        topics if isinstance(topics, Topic) else [topics[row] for row in rows],
+        lsns=None if lsns is None else [lsns[row] for row in rows],
+        times=None if times is None else [times[row] for row in rows],
+    )
+    return [row for row, yes in zip(rows, found, strict=True) if yes]
 
 
 def _values(field: Field, records: list[Table], count: int, properties: bytes | Sequence[bytes]) -> list[Value]:

@@ -76,6 +76,55 @@ def open_segments(
     """
     recovery = Recovery()
     shelf = catalog.shelf = Shelf(disk)
+    firsts, unfinished = _listed(disk, recovery)
+    files = _headers(disk, shelf, firsts, recovery, repair=repair)
+    found = files.found
+    if not found:
+        if not repair:
+            raise LogDamaged(f"{FOLDER}/ holds no segment")
+        return _create(disk, catalog, recovery, files.torn_roll, origin, new_first)
+    recovery.origin = found[0][0].origin
+    frames = FrameReader()
+    for at, (header, start, file) in enumerate(found):
+        watch("checking", at, len(found))
+        name, last_one = segment_name(header.first), at == len(found) - 1
+        _check_place(header, recovery.origin, catalog.segments[-1] if at else None)
+        if last_one and files.torn_roll and repair:
+            file.close()
+            file = _open(disk, name, writable=True)
+        segment = Segment(name, header, start, file)
+        if recovery.neediest is None or header.floor > recovery.neediest.floor:
+            recovery.neediest = header
+        if last_one:
+            if header.generation:
+                raise LogDamaged(f"{name} is a closed segment, but the next one is missing")
+            _open_last(disk, segment, frames, recovery, files.torn_roll, repair)
+        else:
+            # whole before what it replaced is removed: else that is the last copy of its rows
+            _open_closed(segment, frames, recovery, found[at + 1][0], check=header.first in files.instead)
+        catalog.add(segment)
+        recovery.records += segment.rows
+    if repair and (files.replaced or unfinished):
+        recovery.mends.append(partial(remove, disk, [*unfinished, *files.replaced]))
+    watch("checking", len(found), len(found))
+    recovery.segments = len(found)
+    last = catalog.segments[-1].last
+    recovery.last_lsn = last if recovery.records or found[0][0].previous else 0
+    recovery.next_lsn = last + (1 if recovery.clean else _UNCLEAN_GAP)
+    return recovery
+
+
+class _Files(NamedTuple):
+    """Segment files, as their names and headers have them."""
+
+    found: list[tuple[SegmentHeader, int, File]]  # header, its size, the file; in LSN order
+    torn_roll: str  # a last file that never became a segment; empty: none
+    replaced: list[str]  # files that one of `found` stands for
+    instead: set[int]  # first LSNs of those that do
+
+
+def _listed(disk: Disk, recovery: Recovery) -> tuple[list[int], list[str]]:
+    """First LSNs of all segment files, ascending, and names of new ones that were not finished."""
     firsts, unfinished = list[int](), list[str]()
     for name in disk.list(FOLDER):
         first = first_lsn(name)
@@ -85,8 +134,13 @@ def open_segments(
             unfinished.append(f"{FOLDER}/{name}")
         elif f"{FOLDER}/{name}" != RESERVE:
             recovery.warnings.append(f"{FOLDER}/{name} is no segment of the log; left alone")
+    return firsts, unfinished
+
+
+def _headers(disk: Disk, shelf: Shelf, firsts: list[int], recovery: Recovery, *, repair: bool) -> _Files:
+    """The files by their headers; what a rewritten one replaced is set apart."""
     found, torn_roll, replaced = list[tuple[SegmentHeader, int, File]](), "", list[str]()
-    instead = set[int]()  # first LSNs of the segments that stand for them
+    instead = set[int]()
     for first in firsts:
         if found and first <= found[-1][0].last:
             if is_older(disk, first, found[-1][0], recovery.warnings):
@@ -98,42 +152,16 @@ def open_segments(
             torn_roll = segment_name(first)
         else:
             found.append(opened)
-    if not found:
-        if not repair:
-            raise LogDamaged(f"{FOLDER}/ holds no segment")
-        return _create(disk, catalog, recovery, torn_roll, origin, new_first)
-    recovery.origin = found[0][0].origin
-    frames = FrameReader()
-    for at, (header, start, file) in enumerate(found):
-        watch("checking", at, len(found))
-        name, last_one = segment_name(header.first), at == len(found) - 1
-        if header.origin != recovery.origin:
-            raise LogDamaged(f"{name} belongs to another data folder (origin {header.origin}, not {recovery.origin})")
-        if at and header.previous != catalog.segments[-1].last:
-            raise gap(catalog.segments[-1], header)
-        if last_one and torn_roll and repair:
-            file.close()
-            file = _open(disk, name, writable=True)
-        segment = Segment(name, header, start, file)
-        if recovery.neediest is None or header.floor > recovery.neediest.floor:
-            recovery.neediest = header
-        if last_one:
-            if header.generation:
-                raise LogDamaged(f"{name} is a closed segment, but the next one is missing")
-            _open_last(disk, segment, frames, recovery, torn_roll, repair)
-        else:
-            # whole before what it replaced is removed: else that is the last copy of its rows
-            _open_closed(segment, frames, recovery, found[at + 1][0], check=header.first in instead)
-        catalog.add(segment)
-        recovery.records += segment.rows
-    if repair and (replaced or unfinished):
-        recovery.mends.append(partial(remove, disk, [*unfinished, *replaced]))
-    watch("checking", len(found), len(found))
-    recovery.segments = len(found)
-    last = catalog.segments[-1].last
-    recovery.last_lsn = last if recovery.records or found[0][0].previous else 0
-    recovery.next_lsn = last + (1 if recovery.clean else _UNCLEAN_GAP)
-    return recovery
+    return _Files(found, torn_roll, replaced, instead)
+
+
+def _check_place(header: SegmentHeader, origin: int, before: Segment | None) -> None:
+    """LogDamaged for a segment of another log, and for one that does not follow the one before it."""
+    if header.origin != origin:
+        name = segment_name(header.first)
+        raise LogDamaged(f"{name} belongs to another data folder (origin {header.origin}, not {origin})")
+    if before is not None and header.previous != before.last:
+        raise gap(before, header)
 
 
 def newest_base(oldest: Segment, recovery: Recovery) -> Base | None:

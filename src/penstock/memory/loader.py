@@ -205,8 +205,25 @@ class Loader:
         where what all need of it is more than one read brings.
         """
         caches = self._caches
-        high, parts, size = caches.high, {one: chunk}, 0
         first, stop = chunk[0], chunk[min(len(chunk) - 1, most // one.mean)]
+        parts, size = self._of_stretch(one, chunk, stop)
+        size += bisect_right(chunk, stop) * one.mean
+        limit = max(most, min(READ_BYTES, caches.budget.kept_back - caches.budget.over))
+        waiting = sum(1 for other in islice(self._look, JOIN_MOST) if other.wanted)
+        if waiting > len(parts) and self._turn % TURNS == 0:  # those further back shall catch up
+            limit = max(1, limit * len(parts) // waiting)
+        share = min(limit / size, READ_ROWS / sum(map(len, parts.values())))
+        if share < 1:
+            low = min(part[0] for part in parts.values())
+            stop = max(first, low + int((stop - low) * share))
+        cut = {other: part[: bisect_right(part, stop)] for other, part in parts.items()}
+        return {other: part for other, part in cut.items() if len(part)}, max(most, min(limit, size))
+
+    def _of_stretch(self, one: TargetList, chunk: Chunk, stop: int) -> tuple[dict[TargetList, Chunk], int]:
+        """What each list lacks up to `stop`, of `one` the chunk; and the bytes of what the others lack."""
+        caches = self._caches
+        high, parts, size = caches.high, {one: chunk}, 0
+        first = chunk[0]
         low = first if one in self._missed else 2 * first - stop
         self._missed.discard(one)
         answered: list[TargetList] = []
@@ -227,17 +244,7 @@ class Loader:
                 size += len(part) * other.mean
         for other in answered:
             self._answer(other)
-        size += bisect_right(chunk, stop) * one.mean
-        limit = max(most, min(READ_BYTES, caches.budget.kept_back - caches.budget.over))
-        waiting = sum(1 for other in islice(self._look, JOIN_MOST) if other.wanted)
-        if waiting > len(parts) and self._turn % TURNS == 0:  # those further back shall catch up
-            limit = max(1, limit * len(parts) // waiting)
-        share = min(limit / size, READ_ROWS / sum(map(len, parts.values())))
-        if share < 1:
-            low = min(part[0] for part in parts.values())
-            stop = max(first, low + int((stop - low) * share))
-        cut = {other: part[: bisect_right(part, stop)] for other, part in parts.items()}
-        return {other: part for other, part in cut.items() if len(part)}, max(most, min(limit, size))
+        return parts, size
 
     def _next(self, one: TargetList, rows: int, stop: int) -> Chunk:
         """Positions up to `stop` to make direct next: what is waited for, what came back, what follows."""

@@ -137,6 +137,13 @@ def _topic(part: Part, names: set[str | None]) -> str | None:
 
 def _whole(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
     """The files that count, and those that another one replaces.  LogDamaged when rows are missing."""
+    kept, gone = _newest(found)
+    dropped = _unfinished(kept)
+    return [one for one in kept if one.part.path not in dropped], gone
+
+
+def _newest(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
+    """All but those that a newer file has the rows of, and the paths of these."""
     kept, gone = [one for one in found if not one.fresh], list[str]()
     for one in found:
         if not one.fresh:
@@ -150,9 +157,13 @@ def _whole(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
             continue  # it was to replace them, and they are all there
         kept = [*(other for other in kept if other not in old), one]
         gone += [other.part.path for other in old]
-    wanted = sorted({claim for one in kept for claim in one.told.claims})
+    return kept, gone
+
+
+def _unfinished(kept: Sequence[_Found]) -> set[str]:
+    """Paths of new files whose stretch was not written to its end.  LogDamaged where another stretch lacks rows."""
     dropped = set[str]()
-    for claim in wanted:
+    for claim in sorted({claim for one in kept for claim in one.told.claims}):
         mine = [one for one in kept if claim in one.counts]
         rows = sum(one.counts[claim] for one in mine)
         if rows == claim.rows:
@@ -164,7 +175,7 @@ def _whole(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
             f"the archive has {rows} of the {claim.rows} rows of LSNs {claim.first} to {claim.end - 1}: files are "
             "missing, put back copies of them"
         )
-    return [one for one in kept if one.part.path not in dropped], gone
+    return dropped
 
 
 DAMAGE_MOST = 100
