@@ -183,8 +183,8 @@ class FilterSet:
         Raises `meter.HandOver` inside `meter.bounded`, and nothing for what is in a message.
         """
         if len(self) == 1:
-            slot, one = next((slot, one) for slot, one in enumerate(self._filters) if one is not None)
-            rows = _true(one.matches(bodies, properties, topics, lsns=lsns, times=times))
+            slot, only = next((slot, one) for slot, one in enumerate(self._filters) if one is not None)
+            rows = _true(only.matches(bodies, properties, topics, lsns=lsns, times=times))
             return {slot: rows} if rows else {}
         out: dict[int, list[int]] = {}
         records = self._read(bodies)
