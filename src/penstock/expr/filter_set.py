@@ -183,20 +183,17 @@ class FilterSet:
         Raises `meter.HandOver` inside `meter.bounded`, and nothing for what is in a message.
         """
         if len(self) == 1:
-            slot, only = next((slot, one) for slot, one in enumerate(self._filters) if one is not None)
-            rows = _true(only.matches(bodies, properties, topics, lsns=lsns, times=times))
-            return {slot: rows} if rows else {}
+            for slot, only in enumerate(self._filters):
+                if only is not None:
+                    rows = _true(only.matches(bodies, properties, topics, lsns=lsns, times=times))
+                    return {slot: rows} if rows else {}
         out: dict[int, list[int]] = {}
         records = self._read(bodies)
         candidates: dict[int, list[int]] = {}
         for field, table in self._fields.items():
             self._look_up(field, table, records, bodies, properties, out, candidates)
-        for slot, rows in candidates.items():
-            one = self._filters[slot]
-            assert isinstance(one, Filter)
-            wanted = _matching(one, rows, records, bodies, properties, topics, lsns, times)
-            if wanted:
-                out[slot] = wanted
+        if candidates:
+            self._judge(candidates, records, bodies, properties, topics, lsns, times, out)
         for slot, one in self._apart.items():
             if records and isinstance(one, Filter) and "body" in one.needs:
                 found = one.matches_parsed(bodies, records, properties, topics, lsns=lsns, times=times)
@@ -205,6 +202,33 @@ class FilterSet:
             if True in found:
                 out[slot] = _true(found)
         return out
+
+    def _judge(
+        self,
+        candidates: dict[int, list[int]],
+        records: list[Table],
+        bodies: Sequence[bytes],
+        properties: bytes | Sequence[bytes],
+        topics: Topic | Sequence[Topic],
+        lsns: Sequence[int] | None,
+        times: Sequence[int] | None,
+        out: dict[int, list[int]],
+    ) -> None:
+        """Evaluate by slot the rows whose equality holds; `records` is empty where nobody has read the bodies."""
+        for slot, rows in candidates.items():
+            one = self._filters[slot]
+            assert isinstance(one, Filter)
+            found = one.matches_parsed(
+                [bodies[row] for row in rows],
+                [records[row] for row in rows] if records else [NOTHING] * len(rows),
+                properties if isinstance(properties, bytes) else [properties[row] for row in rows],
+                topics if isinstance(topics, Topic) else [topics[row] for row in rows],
+                lsns=None if lsns is None else [lsns[row] for row in rows],
+                times=None if times is None else [times[row] for row in rows],
+            )
+            wanted = [row for row, yes in zip(rows, found, strict=True) if yes]
+            if wanted:
+                out[slot] = wanted
 
     def _read(self, bodies: Sequence[bytes]) -> list[Table]:
         """The bodies' fields, if several look at them; else an empty list."""
@@ -241,28 +265,6 @@ class FilterSet:
 
 def _true(found: Sequence[bool]) -> list[int]:
     return [row for row, yes in enumerate(found) if yes]
-
-
-def _matching(
-    one: Filter,
-    rows: list[int],
-    records: list[Table],
-    bodies: Sequence[bytes],
-    properties: bytes | Sequence[bytes],
-    topics: Topic | Sequence[Topic],
-    lsns: Sequence[int] | None,
-    times: Sequence[int] | None,
-) -> list[int]:
-    """Of some rows those that a filter matches; `records` is empty where nobody has read the bodies."""
-    found = one.matches_parsed(
-        [bodies[row] for row in rows],
-        [records[row] for row in rows] if records else [NOTHING] * len(rows),
-        properties if isinstance(properties, bytes) else [properties[row] for row in rows],
-        topics if isinstance(topics, Topic) else [topics[row] for row in rows],
-        lsns=None if lsns is None else [lsns[row] for row in rows],
-        times=None if times is None else [times[row] for row in rows],
-    )
-    return [row for row, yes in zip(rows, found, strict=True) if yes]
 
 
 def _values(field: Field, records: list[Table], count: int, properties: bytes | Sequence[bytes]) -> list[Value]:
