@@ -113,7 +113,7 @@ def publish_many(broker: Broker, topic: str, rows: list[tuple[int, Fields]], *, 
 
     def work(instance: Any) -> None:
         batch = Publishes(instance.core.topic("/", "", topic), HEADER, bodies, size=sum(map(len, bodies)), delta=delta)
-        while not instance.engine.records.ready([batch], lambda: None):
+        while not instance.engine.judges.ready([batch], lambda: None):
             instance.run_turns()
         published = instance.core.publish(instance.engine.now(), batch)
         assert (published.stored, list(published.refused)) == (len(rows), [])
