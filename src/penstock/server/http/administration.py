@@ -1,18 +1,22 @@
-"""RabbitMQ's paths of what is administered: users, permissions, vhosts, limits, policies, parameters."""
+"""RabbitMQ's paths of what is administered: users, permissions, vhosts, limits, policies, parameters,
+connections.  Whoever has no tag for more sees and closes his own connections.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import InvalidArgument
+from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.operations import people, policies, vhosts
 from penstock.operations.people import PERMISSIONS, TAGS_MOST, TOPIC_PERMISSIONS, USERS
 from penstock.operations.policies import DELETE_POLICY, POLICIES, PRIORITY_MOST, SET_POLICY
+from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, REASON_MOST
 from penstock.operations.vhosts import CLUSTER_NAME, LIMIT_MOST, LIMITS, SET_LIMIT, SET_VALUE, VALUES, VHOSTS
-from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, RULES, SEES
+from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.wire.fields import Lenient, short, shown
 from penstock.wire.http.answers import done, json_response, not_found
+from penstock.wire.http.lists import only_columns
 from penstock.wire.http.routes import Row
 
 if TYPE_CHECKING:
@@ -301,3 +305,70 @@ class _Parameters:
 
     async def _do(self, ask: Ask, operation: Any, **arguments: object) -> None:
         await self._house.operate(operation, self._house.users.who(ask.user), arguments)
+
+
+# -- connections
+
+
+def of_links(of: Deriving, house: Operating) -> Sequence[Row]:
+    """The paths."""
+    doors = _Links(house)
+    one, user = "/api/connections/{name}", "/api/connections/username/{user}"
+    told = "Close a connection; the header X-Reason tells its client why"
+    return (
+        of.list("/api/connections", CONNECTIONS, "Every connection"),
+        of.one(one, CONNECTIONS, "One connection"),
+        Row("DELETE", one, doors.close, told, LOGIN, operation=CLOSE_CONNECTION.name),
+        Row("GET", f"{one}/channels", doors.channels_of, "Channels of a connection", LOGIN, many=True),
+        of.list(user, CONNECTIONS, "Connections of a user"),
+        Row(
+            "DELETE", user, doors.close_user, "Close the connections of a user", LOGIN, operation=CLOSE_CONNECTION.name
+        ),
+        of.list("/api/vhosts/{vhost}/connections", CONNECTIONS, "Connections of a vhost", right=SEES),
+        Row("GET", "/api/vhosts/{vhost}/channels", doors.channels, "Channels of a vhost", SEES, many=True),
+        Row("GET", "/api/channels", doors.channels, "Every channel", LOGIN, many=True),
+        Row("GET", "/api/channels/{name}", doors.channel, "One channel", LOGIN),
+    )
+
+
+class _Links:
+    """What is no operation: channels, and what becomes of who closes what is not his."""
+
+    def __init__(self, house: Operating) -> None:
+        self._house = house
+
+    async def close(self, ask: Ask) -> Response:
+        """404 for another's."""
+        return await self._closed(ask, connection=ask.names["name"], user=None)
+
+    async def close_user(self, ask: Ask) -> Response:
+        """404 for another."""
+        return await self._closed(ask, connection=None, user=ask.names["user"])
+
+    async def _closed(self, ask: Ask, **which: str | None) -> Response:
+        reason = ask.request.headers.get("x-reason", "Closed via management plugin")[:REASON_MOST]
+        try:
+            await self._house.operate(CLOSE_CONNECTION, self._house.users.who(ask.user), {**which, "reason": reason})
+        except (AccessRefused, NotFound):
+            return not_found()
+        return done()
+
+    def _channels(self, ask: Ask, connection: str | None = None) -> Iterator[dict[str, object]]:
+        whose = None if ask.may(MONITORING) else ask.user
+        return self._house.links.channels(whose, ask.names.get("vhost"), connection)
+
+    async def channels(self, ask: Ask) -> Response:
+        """Of all connections, or of one vhost."""
+        return await ask.listed(self._channels(ask))
+
+    async def channels_of(self, ask: Ask) -> Response:
+        """Of one connection."""
+        whose, name = None if ask.may(MONITORING) else ask.user, ask.names["name"]
+        if all(one["name"] != name for one in self._house.connections(whose)):
+            return not_found()
+        return await ask.listed(self._channels(ask, name))
+
+    async def channel(self, ask: Ask) -> Response:
+        """By name."""
+        found = next((one for one in self._channels(ask) if one["name"] == ask.names["name"]), None)
+        return not_found() if found is None else json_response(only_columns(found, ask.query))

@@ -11,13 +11,12 @@ import uvicorn
 
 from penstock.errors import Unavailable
 from penstock.server.guard.listening import bind
-from penstock.server.http.administration import of_people, of_policies, of_vhosts
+from penstock.server.http.administration import of_links, of_people, of_policies, of_vhosts
 from penstock.server.http.definitions import Definitions
 from penstock.server.http.deriving import Deriving
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.link import HttpLink
-from penstock.server.http.links import of_links
 from penstock.server.http.messages import Messages
 from penstock.server.http.own import Own
 from penstock.server.http.queries import Querying

@@ -1,30 +1,17 @@
-"""Connections and channels: what sessions of the AMQP door look like, and `/api/connections`, `/api/channels`.
-
-Whoever has no tag for more sees and closes his own.
-"""
+"""Connections and channels: what sessions of the AMQP door look like to administrators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.errors import AccessRefused, NotFound
-from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, REASON_MOST
-from penstock.records.rights import LOGIN, MONITORING, SEES
+from penstock.errors import NotFound
 from penstock.server.http.rates import Rates
-from penstock.wire.http.answers import done, json_response, not_found
-from penstock.wire.http.lists import only_columns
-from penstock.wire.http.routes import Row
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.connection import Connection
-    from penstock.server.http.deriving import Deriving
-    from penstock.server.operating import Operating
     from penstock.server.services import Server
-    from penstock.wire.http.routes import Ask
 
 
 def name_of(session: Connection) -> str:
@@ -133,67 +120,3 @@ def _channel(session: Connection, channel: Channel, connection: str, number: int
         "acks_uncommitted": 0,
         "connection_details": {"name": connection, **_ends(session)},
     }
-
-
-def of_links(of: Deriving, house: Operating) -> Sequence[Row]:
-    """The paths."""
-    doors = _Handlers(house)
-    one, user = "/api/connections/{name}", "/api/connections/username/{user}"
-    told = "Close a connection; the header X-Reason tells its client why"
-    return (
-        of.list("/api/connections", CONNECTIONS, "Every connection"),
-        of.one(one, CONNECTIONS, "One connection"),
-        Row("DELETE", one, doors.close, told, LOGIN, operation=CLOSE_CONNECTION.name),
-        Row("GET", f"{one}/channels", doors.channels_of, "Channels of a connection", LOGIN, many=True),
-        of.list(user, CONNECTIONS, "Connections of a user"),
-        Row(
-            "DELETE", user, doors.close_user, "Close the connections of a user", LOGIN, operation=CLOSE_CONNECTION.name
-        ),
-        of.list("/api/vhosts/{vhost}/connections", CONNECTIONS, "Connections of a vhost", right=SEES),
-        Row("GET", "/api/vhosts/{vhost}/channels", doors.channels, "Channels of a vhost", SEES, many=True),
-        Row("GET", "/api/channels", doors.channels, "Every channel", LOGIN, many=True),
-        Row("GET", "/api/channels/{name}", doors.channel, "One channel", LOGIN),
-    )
-
-
-class _Handlers:
-    """What is no operation: channels, and what becomes of who closes what is not his."""
-
-    def __init__(self, house: Operating) -> None:
-        self._house = house
-
-    async def close(self, ask: Ask) -> Response:
-        """404 for another's."""
-        return await self._closed(ask, connection=ask.names["name"], user=None)
-
-    async def close_user(self, ask: Ask) -> Response:
-        """404 for another."""
-        return await self._closed(ask, connection=None, user=ask.names["user"])
-
-    async def _closed(self, ask: Ask, **which: str | None) -> Response:
-        reason = ask.request.headers.get("x-reason", "Closed via management plugin")[:REASON_MOST]
-        try:
-            await self._house.operate(CLOSE_CONNECTION, self._house.users.who(ask.user), {**which, "reason": reason})
-        except (AccessRefused, NotFound):
-            return not_found()
-        return done()
-
-    def _channels(self, ask: Ask, connection: str | None = None) -> Iterator[dict[str, object]]:
-        whose = None if ask.may(MONITORING) else ask.user
-        return self._house.links.channels(whose, ask.names.get("vhost"), connection)
-
-    async def channels(self, ask: Ask) -> Response:
-        """Of all connections, or of one vhost."""
-        return await ask.listed(self._channels(ask))
-
-    async def channels_of(self, ask: Ask) -> Response:
-        """Of one connection."""
-        whose, name = None if ask.may(MONITORING) else ask.user, ask.names["name"]
-        if all(one["name"] != name for one in self._house.connections(whose)):
-            return not_found()
-        return await ask.listed(self._channels(ask, name))
-
-    async def channel(self, ask: Ask) -> Response:
-        """By name."""
-        found = next((one for one in self._channels(ask) if one["name"] == ask.names["name"]), None)
-        return not_found() if found is None else json_response(only_columns(found, ask.query))
