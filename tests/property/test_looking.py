@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from looking import Looker, Wrong
-from penstock.core.queue.shares import telling
+from penstock.core.queue.shares import staging
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
@@ -179,7 +179,7 @@ def wrong(sets: Sequence[Options]) -> list[str]:
         broker.restart()
         broker.advance(1)
         found += look(broker, cases, "after a crash")
-        with patch.object(telling, "WINDOW", 1):
+        with patch.object(staging, "WINDOW", 1):
             broker.restart()
             broker.advance(1)
             found += look(broker, cases, "after a start that knows few keys")

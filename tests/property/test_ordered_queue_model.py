@@ -15,9 +15,9 @@ from hypothesis.stateful import initialize, invariant, rule
 from penstock.core.asks import Purpose, Rate, Scan
 from penstock.core.effects import Sink
 from penstock.core.queue.order import pool, sorted_rows
-from penstock.core.queue.priority import arrival as priority_arrival
 from penstock.core.queue.priority import order as priority_order
 from penstock.core.queue.priority import ranking, ranks, standing
+from penstock.core.queue.priority import ranking as priority_arrival
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import LOWEST, rank_of
 from penstock.core.queue.priority.returned import PriorityReturned

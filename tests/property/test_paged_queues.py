@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from penstock.core.arena import Move
-from penstock.core.queue.paging import page
-from penstock.core.queue.timed import steps
+from penstock.core.queue.lasting import page
+from penstock.core.queue.timed import expiry
 from penstock.memory import mapped_file as arenas
 from penstock.memory.mapped_file import Arena
 from penstock.testing.scratch import NoFile
@@ -70,7 +70,7 @@ class PagedOrdered(Paged, OrderedMachine):
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arenas, "PAGE", 64)
-    monkeypatch.setattr(steps, "PIECE", 3)
+    monkeypatch.setattr(expiry, "PIECE", 3)
 
 
 def named(error: BaseException, seed: Any) -> None:

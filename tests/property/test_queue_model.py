@@ -18,11 +18,11 @@ from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
-from penstock.core.queue.dispatching.foreseen import Foreseen
+from penstock.core.queue.dispatching.target_list import Foreseen
 from penstock.core.queue.order import main_order, returned, runs
 from penstock.core.queue.places import STATES
 from penstock.core.queue.settling import leases, letters, scattered
-from penstock.core.queue.timed import schedule, timetable
+from penstock.core.queue.timed import delays, timetable
 from penstock.core.queue.view import Queue
 from penstock.core.state.lsns import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
@@ -39,8 +39,8 @@ TINY: list[tuple[Any, str, int]] = [
     (main_order, "HOLES_MOST", 2),
     (timetable, "PIECE", 5),
     (timetable, "SAMPLE", 2),
-    (schedule, "NEAR", 1),
-    (schedule, "SAMPLE", 2),
+    (delays, "NEAR", 1),
+    (delays, "SAMPLE", 2),
     (timetable, "SMALL", 3),
     (timetable, "FEW", 2),
     (returned, "LOOSE_MOST", 2),

@@ -12,7 +12,7 @@ from penstock.core.asks import Purpose, Scan
 from penstock.core.effects import Swept, Verb
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Credit
-from penstock.core.queue.dispatching.terms import replace
+from penstock.core.queue.dispatching.joining import replace
 from penstock.core.queue.settling import sweep
 from penstock.core.queue.settling.settle import extend
 from penstock.core.queue.settling.sweep import Sweep

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
-from penstock.core.queue.dispatching.terms import replace
+from penstock.core.queue.dispatching.joining import replace
 from penstock.records.entries import Publishes
 from penstock.records.queue_settings import QueueSettings
 from unit.core.world import DURABLE, World, header

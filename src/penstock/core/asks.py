@@ -21,7 +21,7 @@ from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from penstock.core.queue.priority.levels import Ranking
+    from penstock.core.queue.priority.ranks import Ranking
     from penstock.core.state.passing import Spans
     from penstock.expr import Filter, Matcher, Value
     from penstock.records.entries import Publishes, Rows

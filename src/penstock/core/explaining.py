@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.core.queue import whereabouts
+from penstock.core.queue.administering import DRAINING
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.shares import told as told_shares
-from penstock.core.queue.timed.moving import DRAINING
 from penstock.core.queue.view import Queue
-from penstock.core.queue.whereabouts import messages, named, told
+from penstock.core.queue.whereabouts import held_up_by, messages, named, told
 from penstock.records.chunks import Now
 
 CONSUMERS_MOST = 20
@@ -102,7 +101,7 @@ def _full(queue: Queue, now: Now) -> Iterator[Reason]:
 
 
 def _shares(queue: Queue, now: Now) -> Iterator[Reason]:
-    return (Reason(word, text) for word, text in told_shares.reasons(queue, now.mono))
+    return (Reason(word, text) for word, text in held_up_by(queue, now.mono))
 
 
 def _takers(queue: Queue, now: Now) -> Iterator[Reason]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from penstock.core.arena import Arena, Move
-from penstock.core.queue.paging import page
+from penstock.core.queue.lasting import page
 from penstock.core.queue.view import Queue
 from penstock.core.sow.holding import Sow
 

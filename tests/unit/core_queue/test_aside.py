@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from penstock.core.effects import Verb
-from penstock.core.queue import aside
+from penstock.core.queue.dispatching.attendance import count_aside
 from penstock.core.queue.dispatching.consumers import Credit
 from unit.core_queue.test_queue import Bench
 
@@ -18,7 +18,7 @@ def test_what_is_set_aside_frees_its_consumer_and_stays_in_the_queue() -> None:
     assert bench.queue.set_aside(bench.now, worker, lsns[1:3], bench.sink) == 2
     assert bench.sent(worker) == list(lsns[3:5]), "the damaged ones take no credit"
     assert (bench.queue.leased, bench.queue.outstanding, bench.queue.ready) == (5, 3, 1)
-    assert aside.count(bench.queue) == 2
+    assert count_aside(bench.queue) == 2
     assert bench.queue.floor() == lsns[0]
     bench.queue.check()
     bench.settle(lsns[:1], by=worker)
@@ -46,7 +46,7 @@ def test_whoever_settles_what_others_hold_can_settle_it() -> None:
     worker = bench.worker()
     bench.queue.set_aside(bench.now, worker, array("q", [lsns[0], lsns[3]]), bench.sink)
     assert bench.settle(range(lsns[0], lsns[0] + 1), Verb.ACK) == 1
-    assert aside.count(bench.queue) == 1
+    assert count_aside(bench.queue) == 1
     bench.queue.check()
     bench.queue.delete(bench.now, bench.sink)
     assert (bench.queue.leased, bench.queue.outstanding) == (0, 0)

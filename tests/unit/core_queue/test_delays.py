@@ -7,9 +7,8 @@ import random
 import pytest
 
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.timed import schedule, timetable
-from penstock.core.queue.timed.delays import Delays
-from penstock.core.queue.timed.schedule import Schedule
+from penstock.core.queue.timed import timetable
+from penstock.core.queue.timed.delays import Delays, Schedule
 from penstock.core.queue.timed.timetable import Timetable
 
 
@@ -44,7 +43,7 @@ def test_blocks_that_no_copy_has_are_filled_again(monkeypatch: pytest.MonkeyPatc
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("NEAR", 4), ("MANY", 16), ("SIFT", 40)):
-        monkeypatch.setattr(schedule, name, value)
+        monkeypatch.setattr(f"{Schedule.__module__}.{name}", value)
     monkeypatch.setattr(timetable, "PIECE", 8)
 
 
@@ -114,7 +113,7 @@ def test_after_a_long_stop_no_step_looks_at_more_than_its_share(monkeypatch: pyt
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_due_and_not_very_much_comes_in_one_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "NEAR", 1)
+    monkeypatch.setattr(f"{Schedule.__module__}.NEAR", 1)
     chance = random.Random(seed)
     delays, due, lsn, wall = Delays(), dict[int, int](), 0, 1
     for _ in range(60):

@@ -174,7 +174,7 @@ def test_what_cannot_be_looked_at_as_it_arrives_is_looked_at_later() -> None:
 
 
 def test_ranks_of_what_is_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.core.queue.priority import arrival as priority_arrival
+    from penstock.core.queue.priority import ranking as priority_arrival
 
     monkeypatch.setattr(priority_arrival, "DEAD_MOST", 100)
     bench = Bench()

@@ -12,8 +12,8 @@ from penstock.core.asks import Scan
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching import recalled
 from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.joining import replace
 from penstock.core.queue.dispatching.recalled import Recalled
-from penstock.core.queue.dispatching.terms import replace
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.priority.targets import PriorityRecalled
 from penstock.records.chunks import as_chunk

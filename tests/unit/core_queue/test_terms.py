@@ -6,7 +6,7 @@ from array import array
 
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Credit
-from penstock.core.queue.dispatching.terms import reopen, replace
+from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.settling.settle import extend
 from penstock.records.chunks import as_chunk
 from unit.core_queue.test_queue import Bench, First

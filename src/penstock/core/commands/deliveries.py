@@ -11,7 +11,7 @@ from typing import TypeAlias, Unpack
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Deliver, DeliverEach, Verb
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
-from penstock.core.queue.settling.several import Acked, apart
+from penstock.core.queue.settling.settle import Acked, apart
 from penstock.core.queue.view import Letter, Queue
 from penstock.errors import Draining
 from penstock.records.chunks import Chunk, Now

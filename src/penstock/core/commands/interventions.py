@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from penstock.core.actions.templates import iso_time
 from penstock.core.commands.queues import QueueCommands
+from penstock.core.queue.administering import paused_until
 from penstock.core.queue.order.runs import NEVER, pairs_body
-from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, as_chunk

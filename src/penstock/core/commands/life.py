@@ -14,10 +14,10 @@ import numpy as np
 from penstock.core.actions.acted import OWN
 from penstock.core.commands.recovering import RecoveryCommands
 from penstock.core.paging import Arenas
+from penstock.core.queue.administering import paused_until
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
-from penstock.core.queue.timed.moving import paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.state import deferred
 from penstock.core.state.capture import Captured, Marked, Snapshot

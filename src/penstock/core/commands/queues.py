@@ -11,15 +11,14 @@ from dataclasses import replace
 from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import NOWHERE, RecoveryCommands
 from penstock.core.commands.statistics import given_way, statistics
-from penstock.core.queue import aside
+from penstock.core.queue.administering import paused_until, set_draining
 from penstock.core.queue.dedup import told_of
-from penstock.core.queue.dispatching.attendance import active_tag, note_use
+from penstock.core.queue.dispatching.attendance import active_tag, count_aside, note_use
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
-from penstock.core.queue.shares.told import figures
-from penstock.core.queue.timed.moving import drain, paused_until
 from penstock.core.queue.view import Queue
 from penstock.core.queue.weighing import weighed
+from penstock.core.queue.whereabouts import share_figures
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings, Ruling, ruling_of
@@ -103,7 +102,7 @@ class QueueCommands(RecoveryCommands):
             self.used_queue(now, queue)
             if fresh:
                 self._touch(queue)  # whoever counts queues knows it by that
-                drain(queue, self.draining)
+                set_draining(queue, self.draining)
                 self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
         finally:
@@ -246,7 +245,7 @@ class QueueCommands(RecoveryCommands):
             "paused": (until := paused_until(queue)) > 0,
             "paused_until": until / 1e6 if 0 < until < NEVER else None,
             "dying": queue.dying,
-            "damaged": aside.count(queue),
+            "damaged": count_aside(queue),
             **given_way(queue),
             **told_of(queue),
             "consumers": len(queue.consumers),
@@ -260,7 +259,7 @@ class QueueCommands(RecoveryCommands):
             "deferred_acks": self._deferred.count(queue.id),
             "deferred_ack_count": self._deferred.count(queue.id),
             **priorities(queue),
-            **figures(queue),
+            **share_figures(queue),
         }
 
 

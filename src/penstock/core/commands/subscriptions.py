@@ -17,7 +17,7 @@ from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import NOWHERE
 from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
-from penstock.core.queue.dispatching.terms import reopen, replace
+from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.view import Queue
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern

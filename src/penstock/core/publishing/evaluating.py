@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
 from penstock.core.asks import Made, Question
-from penstock.core.queue.keys import key_of
-from penstock.core.queue.priority.levels import Levels, compile_ranking
-from penstock.core.queue.priority.ranks import rank_of
+from penstock.core.queue.last_values import key_of
+from penstock.core.queue.priority.ranks import Levels, compile_ranking, rank_of
 from penstock.core.queue.shares.keys import key_text
 from penstock.core.queue.shares.shares import expressions
 from penstock.core.queue.shares.staging import Told

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from penstock.core.queue.keys import key_of
+from penstock.core.queue.last_values import key_of
 from penstock.errors import PreconditionFailed, ProtocolError, Refused
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass

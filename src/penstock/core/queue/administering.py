@@ -2,29 +2,34 @@
 
 A purge is said in few pairs.  A pair of LSNs names all messages of the queue between its ends that still live: one is
 enough for all that is ready between two messages which are leased, delayed or dying, however many holes lie there.
+
+Only what waits can be withdrawn or moved to another time: what is leased is its holder's, what is dying is on its way
+out.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.effects import Cancelled, Sink
 from penstock.core.queue import weighing
-from penstock.core.queue.agenda import AT_ONCE, DISPATCH, PACE, TRIM
-from penstock.core.queue.barriers.barriers import dissolve
+from penstock.core.queue.agenda import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
+from penstock.core.queue.barrier import dissolve
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
-from penstock.core.queue.limits.limits import limits_of
-from penstock.core.queue.order.runs import NEVER, view
+from penstock.core.queue.figures import Figures
+from penstock.core.queue.limits.limits import Pace, limits_of
+from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.priority.ranking import change_ranks
-from penstock.core.queue.shares.pace import Pace
-from penstock.core.queue.shares.setting import stage
-from penstock.core.queue.shares.shares import expressions
-from penstock.core.queue.timed import moving
+from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.shares.shares import expressions, stage
 from penstock.core.state.lsns import Ints, flat
+from penstock.records.causes import CANCELLED, LEFT_BEHIND
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
@@ -77,7 +82,7 @@ def halt(queue: Queue, now: Now, until: int, sink: Sink, by: str = "") -> None:
     """Deliver nothing before `until` (wall; `NEVER`: before somebody says so), or go on with 0."""
     if queue.is_due(now):
         queue.tick(now, sink)
-    moving.pause(queue, until, sink, by)
+    pause(queue, until, sink, by)
     queue.carry_on(now, sink)
 
 
@@ -85,7 +90,7 @@ def drain(queue: Queue, now: Now, draining: bool, sink: Sink) -> None:
     """Deliver nothing while the server drains, or go on."""
     if queue.is_due(now):
         queue.tick(now, sink)
-    moving.drain(queue, draining)
+    set_draining(queue, draining)
     queue.carry_on(now, sink)
 
 
@@ -93,7 +98,7 @@ def withdraw(queue: Queue, now: Now, wanted: Chunk, sink: Sink, by: str = "") ->
     """Remove those of the wanted that wait, for they are not wanted any more; how many."""
     if queue.is_due(now):
         queue.tick(now, sink)
-    count = moving.withdraw(queue, wanted, sink, by)
+    count = remove_waiting(queue, wanted, sink, by)
     queue.carry_on(now, sink)
     return count
 
@@ -102,7 +107,7 @@ def leave_behind(queue: Queue, now: Now, start: int, sink: Sink) -> int:
     """Remove what is older than `start`, waiting or leased, for the queue begins there now; how many."""
     if queue.is_due(now):
         queue.tick(now, sink)
-    count = moving.leave_behind(queue, start, sink)
+    count = remove_older(queue, start, sink)
     queue.carry_on(now, sink)
     return count
 
@@ -111,7 +116,7 @@ def reschedule(queue: Queue, now: Now, wanted: Chunk, when: int, sink: Sink, by:
     """Delay those of the wanted that wait until `when` (wall), whatever they waited for; how many."""
     if queue.is_due(now):
         queue.tick(now, sink)
-    count = moving.reschedule(queue, wanted, when, sink, by)
+    count = delay_waiting(queue, wanted, when, sink, by)
     if queue.is_due(now):
         queue.tick(now, sink)
     else:
@@ -191,3 +196,136 @@ def _staying(queue: Contents, low: int, high: int) -> Ints:
     staying = queue.chunks("leased", "delayed", "dying")
     overlapping = [chunk for chunk in staying if len(chunk) and chunk[0] <= high and low <= chunk[-1]]
     return flat([chunk[bisect_left(chunk, low) : bisect_left(chunk, high + 1)] for chunk in overlapping])
+
+
+DRAINING = NEVER + 1
+"""When a queue is paused until that nobody paused, while the server drains."""
+
+
+def paused_until(queue: Queue) -> int:
+    """What somebody said of this queue, whatever the server does: wall, `NEVER` for good, 0 for not paused."""
+    return 0 if queue.paused_until == DRAINING else queue.paused_until
+
+
+def stay_paused(queue: Queue, until: int) -> None:
+    """It is paused until then, as a record says that is written already."""
+    queue.paused_until = until
+    queue.agenda |= PAUSE
+
+
+def set_draining(queue: Queue, draining: bool) -> None:
+    """Nothing is delivered while the server drains.  There is no record: it ends with the process."""
+    queue.draining = draining
+    if draining:
+        queue.paused_until = queue.paused_until or DRAINING
+    elif queue.paused_until == DRAINING:
+        queue.paused_until = 0
+
+
+def pause(queue: Queue, until: int, sink: Sink, by: str = "") -> None:
+    """Nothing is delivered before `until` (wall); 0: it goes on once the server does not drain.  The record lasts."""
+    if until == paused_until(queue):
+        return
+    stay_paused(queue, until or (DRAINING if queue.draining else 0))
+    header: dict[str, object] = {"until": until}
+    if by:
+        header["by"] = by
+    sink.record(Kind.PAUSE, queue.name, header, pack_pairs(queue.id, ()))
+
+
+def remove_waiting(queue: Queue, wanted: Chunk, sink: Sink, by: str) -> int:
+    """Remove those that wait, in any state.  No dead letter comes of them; how many there were."""
+    runs = queue.extract(wanted)
+    header: dict[str, object] = {"reason": CANCELLED}
+    if by:
+        header["by"] = by
+    return _dropped(queue, runs, header, sink)
+
+
+def remove_older(queue: Queue, start: int, sink: Sink) -> int:
+    """Remove what is older than `start`, whether it waits or is leased; no dead letter comes of it; how many.
+
+    What a stream has planned stays with its batch, which must be the same whenever it is asked for; what is dying is
+    gone already.  What a queue keeps for everybody it hands out without leasing it.
+    """
+    old, runs = range(start), list[Run]()
+    if not old:
+        return 0
+    for holder in () if queue.settings.non_destructive else tuple(queue.holders()):
+        if not holder.fenced:
+            held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, old)[0])]
+            taken = holder.leases.take(sorted_chunk(held))[0] if held else []
+            queue.freed(holder, taken)
+            runs += taken
+    runs += queue.extract(old)
+    return _dropped(queue, runs, {"reason": LEFT_BEHIND}, sink)
+
+
+def _dropped(queue: Queue, runs: Sequence[Run], header: dict[str, object], sink: Sink) -> int:
+    """Say that these, which are in no place any more, have left the queue; how many."""
+    if not runs:
+        return 0
+    queue.left(runs)
+    sink.record(Kind.DROP, queue.name, header, pairs_body(queue.id, runs))
+    count = sum(len(run.chunk) for run in runs)
+    if queue.figures is None:
+        queue.figures = Figures()
+    queue.figures.expired(str(header["reason"]), count)
+    return count
+
+
+def delay_waiting(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> int:
+    """Delay those that wait until `when`; how many.
+
+    What was never delivered takes the place of its next DUE record, what was returns to its own place then.
+    """
+    moved = queue.delays.move(wanted, when) if queue.delayed else None
+    moving: list[Run] = []
+    if moved is not None and len(moved):
+        moving.append(Run(packed(np.sort(moved)), False))
+        wanted = _without(wanted, moving[0].chunk)
+    fences = _fences(queue, wanted)
+    runs = queue.extract(wanted) if len(wanted) else []
+    if not moving and not runs:
+        return 0
+    header: dict[str, object] = {"not_before": when}
+    if by:
+        header["by"] = by
+    sink.record(Kind.RESCHEDULE, queue.name, header, pairs_body(queue.id, moving + runs))
+    if queue.shares is not None:
+        queue.shares.moved(queue, runs)
+    late = queue.late()
+    if queue.last_values is not None:
+        queue.last_values.moved(runs)
+    for run in runs:
+        run.deadline, run.place, run.granted = when, 0, 0
+        if run.tally == FRESH:
+            lsns = view(run.chunk)
+            late.schedule_older(lsns, np.full(len(lsns), when, dtype=np.int64))
+        else:
+            late.retry(run)
+        if fences:
+            queue.fenced().dormant.update(lsn for lsn in run.chunk if lsn in fences)
+        queue.barriers.delay(run.chunk, 1)
+    if fences:  # what stood before and behind one was joined, and it lives on between them
+        for main in (queue.filled(), *(barrier.order() for barrier in queue.barriers.waiting())):
+            main.loosen()
+            main.seal(max(fences))
+    return sum(len(run.chunk) for run in moving + runs)
+
+
+def _without(wanted: Chunk, moved: Chunk) -> Chunk:
+    return sorted_chunk(sift(wanted, moved)[1])
+
+
+def _fences(queue: Queue, wanted: Chunk) -> set[int]:
+    """Those of the wanted that are barriers."""
+    barriers = queue.barriers
+    out: set[int] = set()
+    if len(wanted) and (len(barriers) or barriers.dormant):
+        marked = barriers.marked()
+        inside = sift(marked, wanted)[0] if len(marked) else None
+        out.update(() if inside is None else inside)
+    if queue.older is not None and queue.older.barriers:
+        out.update(queue.older.barriers.intersection(wanted))
+    return out

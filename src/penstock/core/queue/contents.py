@@ -13,11 +13,10 @@ from penstock.core.effects import Sink
 from penstock.core.queue import lasting, weighing
 from penstock.core.queue import places as looking
 from penstock.core.queue.agenda import DISPATCH, LEASES, SHARES, TRIM
-from penstock.core.queue.barriers.barriers import join_front
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.heeding import names, wants
+from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
 from penstock.core.queue.parts import (
     NO_BARRIERS,
@@ -29,7 +28,7 @@ from penstock.core.queue.parts import (
     Parts,
 )
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.settling.letters import Letter
+from penstock.core.queue.settling.letters import Letter, names, wants
 from penstock.core.queue.shares.shares import Shares
 from penstock.records.causes import REPLACED
 from penstock.records.chunks import Chunk
@@ -53,6 +52,20 @@ class Contents(Parts):
     def __repr__(self) -> str:
         counts = f"ready={self.ready}, held={self.held}, leased={self.leased}"
         return f"Queue({self.name!r}, {counts}, delayed={self.delayed}, dying={self.dying})"
+
+    # -- bytes of what is ready
+
+    def weigh(self) -> None:
+        """Count the bytes of what is ready from now on, if a limit asks for them."""
+        self.weightless()  # what was counted until now
+        asked = self.limits is not None and self.limits.size < NEVER
+        self.weight = weighing.ready_bytes(self) if asked else -1
+
+    def weightless(self) -> None:
+        """Nothing is ready."""
+        if self.weighing is not None:
+            self.weighing, self.limits = None, limits_of(self.settings)
+        self.weight = min(self.weight, 0)
 
     # -- emptied
 
@@ -209,36 +222,14 @@ class Contents(Parts):
         return self.returned.extract(one)[0]
 
     def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are ready or delayed, wherever they stand."""
-        out = self.main.extract(wanted)
-        back = self.returned.extract(wanted)
-        if back:
-            if self.targets.lists:
-                for run in back:
-                    self.targets.left(run.chunk)
-            out += back
-        if self.shares is not None:
-            waiting = self.shares.extract(wanted)
-            out += waiting
-            if len(self.targets.foreseen):
-                self.targets.foreseen.forget(run.chunk for run in waiting)
-        if self.weight >= 0:
-            self.weight -= self.weight_of(out)
-        if self.tail.count:
-            out += self.tail.extract(wanted)
-        if self.barriers is not NO_BARRIERS:
-            held, freed = self.barriers.extract(wanted)
-            out += held
-            if freed:
-                join_front(self, freed)
-                self.agenda |= DISPATCH
-        if self.older is not None:
-            out += self.older.extract(wanted)
-        if self.delayed:
-            late = self.delays.extract(wanted)
-            out += late
-            if self.barriers is not NO_BARRIERS:
-                self.barriers.forget_delayed(late)
+        """Take those of the wanted that wait, wherever they stand.  Who asks says what becomes of them."""
+        out: list[Run] = []
+        for place in self.places(*looking.WAITING):
+            if place.extract is not None:
+                runs = place.extract(wanted)
+                if place.state == "ready" and self.weight >= 0:
+                    self.weight -= self.weight_of(runs)
+                out += runs
         return out
 
     # -- through the stages
@@ -403,8 +394,8 @@ class Contents(Parts):
     def living_pieces(self) -> Iterator[Chunk]:
         """All living messages in no order, not even within a piece; nothing of it will change."""
         for place in self.places():
-            yield from place.loose() if place.loose is not None else place.fresh() if place.fresh is not None else ()
-            yield from (run.chunk for run in (place.back() if place.back is not None else ()) if len(run.chunk))
+            yield from place.lsns()
+            yield from (run.chunk for run in place.back() if len(run.chunk))
 
     # -- what lasts
 

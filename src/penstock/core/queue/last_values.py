@@ -6,19 +6,21 @@ of a hash (two of a million keys share one with a probability of 3 in 100 millio
 and logged beside it, so nothing is evaluated at a start.
 
 It knows no expression; messages without a key, 0 here, are none of its business.
+
+Keys are 64 bits of a hash of what an expression or a header gave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.keys import NO_KEY, key_of
 from penstock.core.queue.limits.trimming import drop
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.priority.ranks import Ranks
@@ -31,6 +33,31 @@ from penstock.records.chunks import Chunk, Now, as_chunk
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.view import Queue
+
+__all__ = ["NO_KEY", "REPLACING", "LastValues", "key_of"]
+
+
+NO_KEY = 0
+
+
+def key_of(value: object) -> int:
+    """The key of what an expression gave: equal texts and numbers are one key, 1 and 1.0 too; NULL is none."""
+    if isinstance(value, list):
+        value = next(iter(cast("list[object]", value)), None)
+    if isinstance(value, bool):
+        data = b"b%d" % value
+    elif isinstance(value, int):
+        data = b"n%d" % value
+    elif isinstance(value, float):
+        data = b"n%d" % int(value) if value.is_integer() else b"n" + repr(value).encode()
+    elif isinstance(value, str) and value:
+        data = b"t" + value.encode("utf-8", "surrogatepass")
+    elif isinstance(value, bytes) and value:
+        data = b"t" + value
+    else:
+        return NO_KEY
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True) or 1
+
 
 DEAD_MOST = 65_536
 """More keys than this, and more than twice as many as messages live, are looked through for those that are gone."""
@@ -231,10 +258,9 @@ def _standing(queue: Contents) -> tuple[Ints, Ints]:
     for place in queue.places("ready", "leased", "delayed"):
         if place.part == "scheduled":
             continue
-        if place.fresh is not None:
-            lsns.append(flat(place.loose() if place.loose is not None else place.fresh()))
-            orders.append(lsns[-1])
-        for run in place.back() if place.back is not None else ():
+        lsns.append(flat(place.lsns()))
+        orders.append(lsns[-1])
+        for run in place.back():
             if len(run.chunk):
                 some = view(run.chunk)
                 lsns.append(some)
@@ -251,6 +277,3 @@ def _lives(queue: Contents, lsn: int) -> bool:
     others = (place for place in queue.places("ready", "leased", "delayed") if place.part != "main")
     some = (chunk for place in others for chunk in place.chunks())
     return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in some)
-
-
-__all__ = ["NO_KEY", "REPLACING", "LastValues", "key_of"]

@@ -1,4 +1,8 @@
-"""What lasts of a queue: its waiting messages and what is remembered of each, out and in; and a recount of it all."""
+"""What lasts of a queue: its waiting messages and what is remembered of each, out and in; and a recount of it all.
+
+What of it may leave the heap for an arena is said here, too: every place, and what is known of messages.  Parts whose
+size is bounded (target lists, letters, holes) stay, and nothing of this changes what the queue does.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.core.arena import Move
 from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, TRIM
-from penstock.core.queue.barriers.barriers import split
+from penstock.core.queue.barrier import split
 from penstock.core.queue.contained import Contained
+from penstock.core.queue.contents import Contents
 from penstock.core.queue.depth import draw_bound
 from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
 from penstock.core.queue.places import STATES
 from penstock.core.queue.priority.ranking import load_ranks
 from penstock.core.queue.settling.attempts import FRESH, Tally
-from penstock.core.queue.shares.setting import stage
+from penstock.core.queue.shares.shares import stage
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
 
@@ -36,13 +42,18 @@ def capture(queue: Contents) -> Contained:
             out.scheduled = list(queue.delays.scheduled.items())
         elif place.loose is not None:
             out.loose += place.loose()
-        elif place.fresh is not None:
+        else:
             out.main += place.fresh()
-        if place.back is not None:
-            runs = [_copy(run) for run in place.back() if len(run.chunk)]
-            out.runs += runs
-            if place.part == "retries":
-                out.retries = runs
+        runs = [_copy(run) for run in place.back() if len(run.chunk)]
+        out.runs += runs
+        if place.part == "retries":
+            out.retries = runs
+    _capture_columns(queue, out)
+    return out
+
+
+def _capture_columns(queue: Contents, out: Contained) -> None:
+    """What is known of messages, wherever they stand."""
     if queue.ranks is not None and queue.settings.rank_text is not None:
         out.ranks = queue.ranks.copy()
         out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
@@ -56,7 +67,6 @@ def capture(queue: Contents) -> Contained:
         out.barriers = queue.barriers.marked()
     if queue.older is not None:
         out.barriers = sorted_chunk([out.barriers, as_chunk(sorted(queue.older.barriers))])
-    return out
 
 
 def _copy(run: Run) -> Run:
@@ -105,30 +115,36 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
         for name in ("deliveries", "failures", "cancels", "unseen", "place", "not_before")
     ]
     aside = np.logical_or.reduce([column > 0 for column in told])
-    apart = lsns[aside]
     late = [lsn for place, lsn in keys if place != lsn]
-    strangers = np.union1d(apart, np.array(late, dtype=np.int64)) if late else apart  # LSNs that others may lie around
+    _load_fresh(queue, lsns[~aside], np.union1d(lsns[aside], np.array(late, dtype=np.int64)))
+    if aside.any():
+        queue.agenda |= ATTEMPTS
+        _load_apart(queue, lsns[aside], np.stack([column[aside] for column in told], axis=1))
+    split(queue, keys)
+
+
+def _load_fresh(queue: Contents, lsns: Ints, strangers: Ints) -> None:
+    """What was never delivered and stands at its own place; strangers: LSNs that it may lie around."""
     if queue.ranks is not None:
-        queue.filled().append(packed(lsns[~aside]))
-    for chunk, _ in tidy(lsns[~aside]) if queue.ranks is None else ():
+        queue.filled().append(packed(lsns))
+    for chunk, _ in tidy(lsns) if queue.ranks is None else ():
         before, within = np.searchsorted(strangers, (queue.main.last(), chunk[0]))
         if before != within:
             queue.filled().seal(int(strangers[within - 1]))
         queue.filled().append(chunk, solid=bool(np.searchsorted(strangers, chunk[-1]) == within))
     if len(strangers):
         queue.filled().seal(int(strangers[-1]))
-    if not len(apart):
-        split(queue, keys)
-        return
-    queue.agenda |= ATTEMPTS
-    table = np.stack([column[aside] for column in told], axis=1)
+
+
+def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
+    """The rest: of each its tally, its place and when it is due, as rows."""
     kinds, which = np.unique(table, axis=0, return_inverse=True)
     which = which.reshape(-1)
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=len(kinds)))
     fresh: list[tuple[int, int]] = []
     for i, (deliveries, failures, cancels, unseen, place, due) in enumerate(kinds.tolist()):
-        mine = apart[order[ends[i - 1] if i else 0 : ends[i]]]
+        mine = lsns[order[ends[i - 1] if i else 0 : ends[i]]]
         tally = Tally(deliveries, failures, cancels, unseen)
         if due and tally == FRESH and not place:
             fresh += ((lsn, due) for lsn in mine.tolist())
@@ -142,7 +158,6 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     if fresh:
         fresh.sort()
         queue.late().schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
-    split(queue, keys)
 
 
 def _without_barriers(
@@ -175,24 +190,23 @@ def check(queue: Contents) -> None:
     if queue.weight >= 0 and queue.weighing is None:
         assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
     _check_barriers(queue)
+    _check_leases(queue)
+    everything = flat(capture(queue).waiting())
+    assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
+    for place in queue.places():
+        for chunk in (*place.solid(), *(run.chunk for run in place.back() if run.solid and len(run.chunk))):
+            low, high = np.searchsorted(everything, (chunk[0], chunk[-1] + 1)).tolist()
+            assert high - low <= len(chunk), f"{queue!r}: {place.part} calls {chunk} solid, strangers lie between"
+
+
+def _check_leases(queue: Contents) -> None:
+    """What each holds is what it is told to hold."""
     outstanding = 0
     for consumer in queue.holders():
         count = sum(len(run.chunk) for run in consumer.leases.held())
         assert count == consumer.leases.count, f"{consumer!r}: holds {count}"
         outstanding += count if consumer.serial else 0
     assert outstanding == queue.outstanding, f"{queue!r}: {outstanding} outstanding, counted {queue.outstanding}"
-    everything = flat(capture(queue).waiting())
-    assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
-    solid = [(segment.chunk, "main") for segment in queue.main.segments if segment.solid]
-    for place in queue.places():
-        runs = place.back() if place.back is not None else ()
-        solid += ((run.chunk, f"a run of {place.part}") for run in runs if run.solid and len(run.chunk))
-    for barrier in queue.barriers.waiting():
-        if barrier.main is not None:
-            solid += ((segment.chunk, "a part") for segment in barrier.main.segments if segment.solid)
-    for chunk, where in solid:
-        low, high = np.searchsorted(everything, (chunk[0], chunk[-1] + 1)).tolist()
-        assert high - low <= len(chunk), f"{queue!r}: {where} calls {chunk} solid, strangers to it lie between"
 
 
 def _check_barriers(queue: Contents) -> None:
@@ -216,3 +230,12 @@ def _check_barriers(queue: Contents) -> None:
             back = () if barrier.back is None else barrier.back.runs()
             parts.append((*main, *(run.chunk for run in back)))
             before, count = edge, barrier.delayed
+
+
+def page(queue: Contents, move: Move) -> None:
+    """Move what is old, as far as there is room."""
+    for place in queue.places():
+        place.page(move)
+    for known in (queue.expiry, queue.ranks, queue.shares):
+        if known is not None:
+            known.page(move)

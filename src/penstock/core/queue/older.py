@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.core.arena import Move
 from penstock.core.queue import lasting
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.order.runs import Run, packed, sift, tidy
 from penstock.core.queue.priority.ranking import change_ranks, take_unranked
-from penstock.core.queue.shares.setting import stage
+from penstock.core.queue.shares.shares import stage
 from penstock.core.state.lsns import Ints
 from penstock.records.chunks import Chunk
 
@@ -55,6 +56,10 @@ class Older:
         if out:
             self.chunks = kept
         return out
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena."""
+        self.chunks = [move.chunk(chunk) for chunk in self.chunks]
 
     def clear(self) -> None:
         """They are gone."""
@@ -117,8 +122,8 @@ def _mix(queue: Contents, last: int) -> None:
     for main in (queue.filled(), *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None)):
         main.loosen()
         main.seal(last)
-    for runs in [place.back() for place in queue.places() if place.back is not None]:
-        for run in runs:
+    for place in queue.places():
+        for run in place.back():
             run.solid = False
     for consumer in queue.holders():  # of leases in no order `runs` told copies
         consumer.leases.loosen()
@@ -138,10 +143,8 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
         return
     contained = Contained([*older.chunks])
     for place in queue.places("ready", "held", "inactive"):
-        contained.main += place.fresh() if place.fresh is not None else ()
-        contained.runs += (
-            Run(run.chunk, False, run.tally, run.place) for run in (place.back() if place.back is not None else ())
-        )
+        contained.main += place.fresh()
+        contained.runs += (Run(run.chunk, False, run.tally, run.place) for run in place.back())
     barriers = np.array(sorted({*older.barriers, *queue.barriers.all_lsns()}), dtype=np.int64)
     contained.barriers = packed(barriers) if len(barriers) else range(0)
     dormant = queue.barriers.dormant

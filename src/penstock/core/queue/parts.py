@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from penstock.core.queue import weighing
 from penstock.core.queue.agenda import ATTENDANCE, DISPATCH, PACE, SHARES, TIMES
-from penstock.core.queue.barriers.barriers import Barriers
-from penstock.core.queue.declared import Declared
+from penstock.core.queue.barrier import Barriers
 from penstock.core.queue.dispatching.attendance import Attendance
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
 from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.dispatching.granting import DISPATCH_MOST
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.limits import limits_of
+from penstock.core.queue.limits.limits import Pace, limits_of
 from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER
@@ -26,19 +25,35 @@ from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.priority.targets import PriorityTargets
 from penstock.core.queue.settling.letters import Letters
-from penstock.core.queue.shares.pace import Pace
 from penstock.core.queue.shares.shares import Shares, expressions
 from penstock.core.queue.timed.delays import Delays
 from penstock.core.queue.timed.expiry import Expiry
 from penstock.core.sizes.sizes import Sizes
 from penstock.records.event_actions import OnDelete, OnExpire
-from penstock.records.queue_settings import QueueSettings, Ruling
+from penstock.records.dataclass import dataclass
+from penstock.records.queue_settings import Ruling
+from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.dedup import Dedup
     from penstock.core.queue.last_values import LastValues
     from penstock.core.queue.older import Older
     from penstock.core.queue.stages import Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declared:
+    """Nothing of it changes while the queue lives."""
+
+    vhost: str
+    durable: bool
+    exclusive_to: object | None
+    auto_delete: bool
+    arguments: dict[str, object]
+    actions: tuple[OnExpire | OnDelete, ...]  # what actions want to know of its messages
+    sizes: Sizes  # bytes of all messages of the core
+    onward: str | None = None  # whose it is: an exchange at which messages wait until they are due
+
 
 _NO_ARGUMENTS: dict[str, object] = {}
 NOTHING_RETURNED = Returned()
@@ -135,9 +150,9 @@ class Parts:
         self.dedup: Dedup | None = None  # where keys keep messages out
         if settings.dedup_window or settings.unique:
             self.renew_dedup(settings)
-        self.weight: int = -1  # bytes of what is ready, counted where a limit asks for them; -1: nobody does
+        weighed = self.limits is not None and self.limits.size < NEVER
+        self.weight: int = 0 if weighed else -1  # bytes of what is ready, counted where a limit asks for them
         self.weighing: weighing.Weighing | None = None  # they are not all known yet
-        self.weigh()
         if settings.rank_text is not None:
             begin_ranks(self)
         if expressions(settings):
@@ -233,18 +248,6 @@ class Parts:
             self.attended().spare += wall + self.used_at
         able = self.roster.all and (self.agenda & DISPATCH or not self.ready)  # what is ready they have no room for
         self.used_at = -wall if able else wall
-
-    def weigh(self) -> None:
-        """Count the bytes of what is ready from now on, if a limit asks for them."""
-        self.weightless()  # what was counted until now
-        asked = self.limits is not None and self.limits.size < NEVER
-        self.weight = weighing.ready_bytes(self) if asked else -1
-
-    def weightless(self) -> None:
-        """Nothing is ready."""
-        if self.weighing is not None:
-            self.weighing, self.limits = None, limits_of(self.settings)
-        self.weight = min(self.weight, 0)
 
     # -- parts, to put something there
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from penstock.core.arena import Move
+from penstock.core.queue.barrier import unbarred
 from penstock.core.queue.order.runs import NEVER, Run, view
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.settling.leases import SLOT
@@ -26,8 +28,8 @@ from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.parts import Parts
     from penstock.core.queue.shares.shares import Shares
 
 State: TypeAlias = Literal["ready", "held", "inactive", "delayed", "leased", "dying"]
@@ -46,6 +48,10 @@ Part: TypeAlias = Literal[
 ]  # fmt: skip
 
 
+def _stays(move: Move) -> None:
+    """Its size is bounded."""
+
+
 @dataclass(slots=True, eq=False)
 class Place:
     """Some messages of one state, kept by one part of the queue.
@@ -54,29 +60,35 @@ class Place:
     back     the others, as runs
     loose    the LSNs of `fresh` in any order, where that costs less
     lowest   an LSN that none here is older than, or none of the messages before which these wait
+    extract  takes those of the wanted that are here, and tells nobody but whoever knows where they stood
+    page     moves what may leave the heap to an arena
+    solid    arrays within which no other message of the queue lies, but for those in `back`
     """
 
     state: State
     part: Part
     count: int
-    fresh: Callable[[], Iterable[Chunk]] | None = None
-    back: Callable[[], Iterable[Run]] | None = None
+    fresh: Callable[[], Iterable[Chunk]] = tuple
+    back: Callable[[], Iterable[Run]] = tuple
     loose: Callable[[], Iterable[Longs]] | None = None
     lowest: Callable[[], int] | None = None
+    extract: Callable[[Chunk], list[Run]] | None = None
+    page: Callable[[Move], None] = _stays
+    solid: Callable[[], Iterable[Chunk]] = tuple
+
+    def lsns(self) -> Iterable[Chunk]:
+        """Those of `fresh`, in any order."""
+        return self.fresh() if self.loose is None else self.loose()
 
     def chunks(self) -> Iterator[Chunk]:
         """All of it, each chunk ascending."""
-        if self.fresh is not None:
-            yield from self.fresh()
-        if self.back is not None:
-            yield from (run.chunk for run in self.back() if len(run.chunk))
+        yield from self.fresh()
+        yield from (run.chunk for run in self.back() if len(run.chunk))
 
     def runs(self) -> Iterator[Run]:
         """All of it."""
-        if self.fresh is not None:
-            yield from (Run(chunk, False) for chunk in self.fresh())
-        if self.back is not None:
-            yield from (run for run in self.back() if len(run.chunk))
+        yield from (Run(chunk, False) for chunk in self.fresh())
+        yield from (run for run in self.back() if len(run.chunk))
 
     def oldest(self, most: int = NEVER) -> int:
         """As `lowest`; where that has to be looked for, among so many chunks."""
@@ -85,50 +97,116 @@ class Place:
         return min((chunk[0] for chunk in islice(self.chunks(), min(most, NEVER)) if len(chunk)), default=NEVER)
 
 
-def places(queue: Parts, *states: State) -> Iterator[Place]:
+def places(queue: Contents, *states: State) -> Iterator[Place]:
     """The places in these states, or in all, that hold something."""
-    return (place for place in _places(queue) if place.count and (not states or place.state in states))
+    return (place for place in _places(queue) if not states or place.state in states)
 
 
-def _places(queue: Parts) -> Iterator[Place]:
-    main, tail, delays, barriers, older = queue.main, queue.tail, queue.delays, queue.barriers, queue.older
+def _places(queue: Contents) -> Iterator[Place]:
+    main, returned, tail, delays = queue.main, queue.returned, queue.tail, queue.delays
     if main.count:
         loose = main.copies if isinstance(main, PriorityOrder) and main.in_rows else None
-        yield Place("ready", "main", main.count, main.chunks, loose=loose, lowest=main.lowest)
-    yield Place("ready", "returned", queue.returned.count, back=queue.returned.runs)
+        yield Place(
+            "ready", "main", main.count, main.chunks, loose=loose, lowest=main.lowest, extract=main.extract,
+            page=main.page, solid=main.solid,
+        )  # fmt: skip
+    if returned.count:
+        yield Place(
+            "ready", "returned", returned.count, back=returned.runs, page=returned.page,
+            extract=lambda wanted: _noted(queue, returned.extract(wanted)),
+        )  # fmt: skip
     if queue.shares is not None:
-        yield from _of_shares(queue.shares)
-    yield Place("held", "barriers", barriers.held, barriers.chunks, barriers.runs, lowest=barriers.floor)
-    if older is not None:
-        yield Place("held", "found", older.count, lambda: older.chunks)
+        yield from _of_shares(queue, queue.shares)
     if tail.count:
-        yield Place("inactive", "tail", tail.count, tail.chunks, lowest=tail.lowest)
-    yield Place("delayed", "retries", delays.retries.count, back=delays.retries.runs)
-    yield Place("delayed", "scheduled", delays.scheduled.count, delays.scheduled.chunks)
+        yield Place(
+            "inactive", "tail", tail.count, tail.chunks, lowest=tail.lowest, extract=tail.extract, page=tail.page
+        )
+    if queue.held:
+        yield from _held(queue)
+    if delays.retries.count:
+        late = delays.retries
+        yield Place(
+            "delayed", "retries", late.count, back=late.runs, page=late.page,
+            extract=lambda wanted: _undelayed(queue, late.extract(wanted)),
+        )  # fmt: skip
+    if delays.scheduled.count:
+        yield Place(
+            "delayed", "scheduled", delays.scheduled.count, delays.scheduled.chunks, page=delays.scheduled.page,
+            extract=lambda wanted: _undelayed(queue, delays.unschedule(wanted)),
+        )  # fmt: skip
     if queue.leased:
-        held = lambda: (run for run, _ in leased(queue))  # noqa: E731
-        lowest = lambda: min((one.leases.lowest() for one in queue.all_consumers), default=NEVER)  # noqa: E731
-        yield Place("leased", "leases", queue.leased, back=held, lowest=lowest)
-    yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
+        yield Place(
+            "leased", "leases", queue.leased, back=lambda: (run for run, _ in leased(queue)),
+            lowest=lambda: min((one.leases.lowest() for one in queue.all_consumers), default=NEVER),
+            page=lambda move: _page_leases(queue, move),
+        )  # fmt: skip
+    if queue.letters.count:
+        yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
 
 
-def _of_shares(shares: Shares) -> Iterator[Place]:
+def _of_shares(queue: Contents, shares: Shares) -> Iterator[Place]:
     tenants, groups, staging = shares.tenants, shares.groups, shares.staging
-    if tenants is not None:
-        yield Place("ready", "tenants", tenants.count, tenants.chunks, tenants.runs, lowest=tenants.floor)
-    if groups is not None:
-        yield Place("ready", "lines", groups.count, groups.chunks, groups.apart.values, groups.waiting, groups.floor)
-    yield Place("ready", "unkeyed", staging.count, staging.chunks, staging.runs, lowest=staging.floor)
+    foreseen = queue.targets.foreseen
+
+    def forgotten(runs: list[Run]) -> list[Run]:
+        if len(foreseen):
+            foreseen.forget(run.chunk for run in runs)
+        return runs
+
+    if groups is not None and groups.count:
+        yield Place(
+            "ready", "lines", groups.count, groups.chunks, groups.apart.values, groups.waiting, groups.floor,
+            lambda wanted: forgotten(groups.extract(wanted)),
+        )  # fmt: skip
+    if tenants is not None and tenants.count:
+        yield Place(
+            "ready", "tenants", tenants.count, tenants.chunks, tenants.runs, None, tenants.floor, tenants.extract
+        )
+    if staging.count:
+        yield Place(
+            "ready", "unkeyed", staging.count, staging.chunks, staging.runs, None, staging.floor,
+            lambda wanted: forgotten(staging.extract(wanted)), staging.page,
+        )  # fmt: skip
 
 
-def leased(queue: Parts) -> Iterator[tuple[Run, Consumer]]:
+def _held(queue: Contents) -> Iterator[Place]:
+    barriers, older = queue.barriers, queue.older
+    if barriers.held:
+        yield Place(
+            "held", "barriers", barriers.held, barriers.chunks, barriers.runs, lowest=barriers.floor,
+            extract=lambda wanted: unbarred(queue, wanted), page=barriers.page, solid=barriers.solid,
+        )  # fmt: skip
+    if older is not None and older.count:
+        yield Place("held", "found", older.count, lambda: older.chunks, extract=older.extract, page=older.page)
+
+
+def _page_leases(queue: Contents, move: Move) -> None:
+    for consumer in queue.holders():
+        consumer.leases.page(move)
+
+
+def _noted(queue: Contents, runs: list[Run]) -> list[Run]:
+    """Filters may have these in mind."""
+    if queue.targets.lists:
+        for run in runs:
+            queue.targets.left(run.chunk)
+    return runs
+
+
+def _undelayed(queue: Contents, runs: list[Run]) -> list[Run]:
+    """Barriers count what is delayed before them."""
+    queue.barriers.forget_delayed(runs)
+    return runs
+
+
+def leased(queue: Contents) -> Iterator[tuple[Run, Consumer]]:
     """What is leased, with who holds it; each one's oldest grants first."""
     for consumer in queue.all_consumers:
         if consumer.leases.count:
             yield from ((run, consumer) for run in consumer.leases.held() if run.place != SLOT)
 
 
-def standing(queue: Parts, *states: State) -> Iterator[tuple[State, Run, Consumer | None]]:
+def standing(queue: Contents, *states: State) -> Iterator[tuple[State, Run, Consumer | None]]:
     """Everything in these states, or in all: of each run its state and who holds it, in no order."""
     for place in places(queue, *states):
         state: State = place.state
@@ -140,7 +218,7 @@ def standing(queue: Parts, *states: State) -> Iterator[tuple[State, Run, Consume
                 yield state, run, None
 
 
-def first(queue: Parts, most: int, *states: State) -> list[tuple[State, Run, Consumer | None]]:
+def first(queue: Contents, most: int, *states: State) -> list[tuple[State, Run, Consumer | None]]:
     """The same of the `most` oldest messages by LSN, and of some more."""
     out: list[tuple[State, Run, Consumer | None]] = []
     count, bound = 0, NEVER
@@ -159,12 +237,12 @@ def _first_lsn(one: tuple[State, Run, Consumer | None]) -> int:
     return one[1].chunk[0]
 
 
-def chunks(queue: Parts, *states: State) -> Iterator[Chunk]:
+def chunks(queue: Contents, *states: State) -> Iterator[Chunk]:
     """Everything in these states, or in all, in no order."""
     return (chunk for place in places(queue, *states) for chunk in place.chunks())
 
 
-def oldest(queue: Parts, most: int = NEVER) -> int:
+def oldest(queue: Contents, most: int = NEVER) -> int:
     """No message in the queue is older; looked for, where it is not known, among so many chunks of each place."""
     return min((place.oldest(most) for place in places(queue)), default=NEVER)
 

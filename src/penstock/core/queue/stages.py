@@ -6,6 +6,7 @@ and no other stage; in which order stages stand, and why, is told in `core.queue
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress
@@ -20,6 +21,7 @@ from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
+    from penstock.core.queue.order.main_order import Main
     from penstock.core.queue.shares.staging import Told
     from penstock.core.queue.view import Queue
 
@@ -112,6 +114,32 @@ class Newcomers:
 
 def _some(column: Sequence[T] | None, start: int, stop: int) -> Sequence[T] | None:
     return None if column is None else column[start:stop]
+
+
+def append_rest(queue: Queue, new: Newcomers) -> None:
+    """Append those that stand nowhere else to the main order."""
+    if new.placed:
+        return
+    chunk, rows = new.left()
+    if len(chunk):
+        if queue.targets.lists:
+            queue.targets.arrive(chunk, new.batch, rows, queue.main)
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(chunk)
+    if gone := new.gone:
+        append_around(queue.filled(), chunk, sorted_chunk(gone))
+    else:
+        queue.filled().append(chunk)
+
+
+def append_around(main: Main, left: Chunk, gone: Chunk) -> None:
+    """Append what is left of a chunk without those that are gone, ascending and at least one."""
+    if len(left):
+        before = bisect_left(gone, left[0])
+        if before:
+            main.seal(gone[before - 1])
+        main.append(left, solid=isinstance(left, range) or gone[-1] < left[0] or gone[0] > left[-1])
+    main.seal(gone[-1])
 
 
 class Stage:

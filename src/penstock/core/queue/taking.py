@@ -13,7 +13,8 @@ is let go on from the last to the first (`Queue.offer_all`).
 | shares | keys say who may be offered what; what stands in line is ready, and in no order |
 | barrier, priority, depth | the orders of a queue: one of them takes all that is left; none: the main order does |
 
-A plain queue has no stage: an arrival is one append.
+A plain queue has no stage: an arrival is one append.  The stages of scheduled messages and of deadlines are here, the
+others where the parts of the queue are that they know.
 """
 
 from __future__ import annotations
@@ -21,21 +22,94 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.core.effects import Sink
-from penstock.core.queue.arrival import EXPIRING, SCHEDULED, append_rest
-from penstock.core.queue.barriers.arrival import BEHIND_BARRIERS
+from penstock.core.queue.agenda import DISPATCH
+from penstock.core.queue.barrier_release import BEHIND_BARRIERS
 from penstock.core.queue.depth import BEHIND_DEPTH
 from penstock.core.queue.last_values import REPLACING
-from penstock.core.queue.limits.entry import BOUNDED
-from penstock.core.queue.priority.arrival import BY_PRIORITY, RANKED
-from penstock.core.queue.shares.arrival import SHARED
-from penstock.core.queue.stages import Newcomers, Plan, Stage, plan_of
-from penstock.records.chunks import Chunk, Now
+from penstock.core.queue.limits.trimming import BOUNDED
+from penstock.core.queue.order.runs import Run, packed, view
+from penstock.core.queue.parts import NO_EXPIRY
+from penstock.core.queue.priority.ranking import BY_PRIORITY, RANKED
+from penstock.core.queue.shares.shares import SHARED
+from penstock.core.queue.stages import Newcomers, Plan, Stage, append_rest, plan_of
+from penstock.core.queue.ticking import expire_due
+from penstock.core.queue.timed.expiry import deadlines, queue_deadline
+from penstock.records.causes import TIME_LIMIT
+from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
     from penstock.core.queue.shares.staging import Told
     from penstock.core.queue.view import Queue
+
+
+class _Scheduled(Stage):
+    """What is not due yet waits among what is delayed."""
+
+    def wanted(self, new: Newcomers) -> bool:
+        return new.not_before is not None
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if new.not_before is None:
+            return
+        later = [(lsn, when) for lsn, when in zip(new.chunk, new.not_before, strict=True) if when > now.wall]
+        if later:
+            lsns = [lsn for lsn, _ in later]
+            queue.late().schedule(lsns, [when for _, when in later])
+            new.delayed = as_chunk(lsns)
+
+
+class _Expiring(Stage):
+    """Deadlines are worked out.  What is over does not go in, what is over at this moment is offered once."""
+
+    def present(self, queue: Queue) -> bool:
+        settings = queue.settings
+        return settings.expiration is not None or settings.message_ttl is not None or queue.expiry is not NO_EXPIRY
+
+    def wanted(self, new: Newcomers) -> bool:
+        return new.expires_at is not None
+
+    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+        if queue.shares is None:
+            return len(new)
+        at_once = 0 in (queue.settings.expiration, queue.settings.message_ttl)  # it then keeps none of its key waiting
+        return 1 if at_once or (new.expires_at is not None and now.wall in new.expires_at) else len(new)
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        common = queue_deadline(queue.settings, now.wall)
+        if new.expires_at is None or not any(new.expires_at):
+            if common:
+                queue.timed().add(new.chunk, common)
+            elif not queue.expiry.empty:
+                queue.expiry.part()
+            return
+        times = deadlines(queue.settings, now.wall, np.array(new.expires_at, dtype=np.int64))
+        lsns = view(new.chunk)
+        past = (times > 0) & (times < now.wall)
+        if new.delayed is not None:
+            past &= ~np.isin(lsns, view(new.delayed), assume_unique=True)
+        queue.timed().add_each(lsns[~past], times[~past], common)
+        new.dead = packed(lsns[past]) if past.any() else None
+
+    def entered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if new.dead is not None:
+            queue.expire([Run(new.dead, False)], TIME_LIMIT, sink)
+
+    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.expiry.due > now.wall:
+            return
+        while queue.agenda & DISPATCH:
+            queue.give_out(now, sink)
+        expire_due(queue, now, sink)
+        if queue.barriers.held or queue.tail.count:  # one may have waited for those alone
+            queue.give_out(now, sink)
+
+
+SCHEDULED, EXPIRING = _Scheduled(), _Expiring()
+
 
 STAGES: tuple[Stage, ...] = (
     BOUNDED, RANKED, SCHEDULED, EXPIRING, REPLACING, SHARED, BEHIND_BARRIERS, BY_PRIORITY, BEHIND_DEPTH,

@@ -9,6 +9,8 @@
 | delays and deadlines | in the order of the stages |
 
 After these comes what every command ends with: what is over a limit goes, and what is ready is given out.
+
+What is due in the queue of an exchange at which messages wait goes on to the exchange and to nobody else.
 """
 
 from __future__ import annotations
@@ -18,12 +20,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.effects import Sink
 from penstock.core.queue import agenda, weighing
+from penstock.core.queue.administering import pause
+from penstock.core.queue.agenda import ATTEMPTS, DISPATCH
 from penstock.core.queue.dispatching import attendance, joining
-from penstock.core.queue.limits.entry import keep_time
-from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.timed.due import end_delays, end_leases, expire_due, expire_spent
-from penstock.core.queue.timed.moving import pause
+from penstock.core.queue.dispatching.dispatch import dispatch
+from penstock.core.queue.figures import Figures
+from penstock.core.queue.limits.trimming import enter_scheduled, trim
+from penstock.core.queue.order.runs import NEVER, Run, pairs_body
+from penstock.core.queue.places import AVAILABLE
+from penstock.core.queue.settling.attempts import spent
+from penstock.core.queue.settling.leases import STEP_MOST
+from penstock.core.queue.settling.letters import Letter
+from penstock.core.queue.settling.settle import give_back
+from penstock.core.queue.timed.delays import apart, fallen_due, without_due
+from penstock.records.causes import DUE, TIME_LIMIT
 from penstock.records.chunks import Now
+from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
@@ -36,6 +48,122 @@ class Entry(NamedTuple):
     due: Callable[[Queue], int]  # when; 0: at once
     go_on: Callable[[Queue, Now, Sink], None]
     by_wall: bool = False  # `due` is told by the wall clock
+
+
+def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
+    """Take what ended back, `STEP_MOST` at most; `lease_due` has passed while there is more."""
+    queue.lease_due = NEVER
+    in_order = queue.leases_in_order
+    most = STEP_MOST
+    for consumer in [one for one in queue.holders() if not one.leaving]:
+        runs = consumer.leases.ended(now.mono, in_order, most) if most > 0 else []
+        if runs:
+            most -= sum(len(run.chunk) for run in runs)
+            queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
+            queue.freed(consumer, runs)
+            give_back(queue, now, runs, sink, cause="lease", failed=True)
+        deadline = consumer.leases.next_deadline(in_order)
+        if deadline:
+            queue.leased_until(deadline)
+    if not queue.outstanding:
+        queue.leases_in_order = True
+
+
+def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
+    end_retries(queue, now, sink)
+    end_scheduled(queue, now, sink)
+
+
+def end_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
+    """Scheduled messages whose time has come stand behind all that came before; of very many the first."""
+    chunks, over = fallen_due(queue, now, sink)
+    for chunk in chunks:
+        queue.barriers.wake(chunk)
+    for chunk in chunks:
+        for part, expired in apart(chunk, over):
+            run = Run(part, False)
+            if expired and queue.last_values is not None:
+                queue.last_values.came_back(run)
+                queue.expire([run], TIME_LIMIT, sink)
+                continue
+            run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
+            queue.put_back(run)
+
+
+def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
+    """Back-offs that are over: what failed goes back to its place."""
+    runs = queue.delays.pop_retries(now.wall)
+    if runs:
+        sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
+        for run in runs:
+            queue.barriers.delay(run.chunk, -1)
+        queue.come_back(runs, sink)
+
+
+def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
+    chunks = [without_due(queue, chunk) for chunk in queue.expiry.come_due(now.wall)]
+    runs = [run for chunk in chunks if len(chunk) for run in queue.extract(chunk)]
+    if runs:
+        queue.expire(runs, TIME_LIMIT, sink)
+    if not queue.expiry.busy and queue.expiry.bulky():
+        queue.expiry.trim(queue.floor())
+
+
+def expire_spent(queue: Queue, sink: Sink) -> None:
+    queue.agenda &= ~ATTEMPTS
+    waiting = [place.back() for place in queue.places(*AVAILABLE)]
+    for run in [run for runs in waiting for run in runs]:
+        reasons = spent(run.tally, queue.settings)
+        if reasons:
+            queue.expire(queue.extract(run.chunk), ",".join(reasons), sink)
+
+
+STEP = 4096
+"""Messages that set out in one step."""
+
+
+def depart(queue: Queue, sink: Sink) -> None:
+    """What is ready leaves: its body is asked for, and it counts as dying until it is published."""
+    runs = queue.take_ready(STEP)
+    if queue.figures is None:
+        queue.figures = Figures()
+    queue.figures.expired(DUE, sum(len(run.chunk) for run in runs))
+    queue.mourned().add(Letter(runs, DUE), sink)
+    if queue.ready:
+        queue.agenda |= DISPATCH
+
+
+def keep_time(queue: Queue, now: Now, sink: Sink) -> None:
+    """Delays end and messages expire.
+
+    What failed returns to its place, and the oldest give way to it as to any return.  A scheduled message enters like a
+    newcomer: it is offered first.  Into a ring it enters at the head, and a full one refuses it.
+    """
+    limits = queue.limits
+    assert limits is not None
+    if queue.delays.due <= now.wall:
+        end_retries(queue, now, sink)
+    if queue.expiry.due <= now.wall:
+        expire_due(queue, now, sink)
+    trim(queue, sink)
+    if queue.delays.due <= now.wall:
+        before = queue.ready
+        if limits.ring < NEVER:
+            enter_scheduled(queue, now, sink)
+        else:
+            end_scheduled(queue, now, sink)
+        if queue.ready > before and limits.drops:
+            offer_first(queue, now, sink)
+            trim(queue, sink, NEVER)
+
+
+def offer_first(queue: Queue, now: Now, sink: Sink) -> None:
+    """Something entered like a newcomer: whoever has room is given some before anything gives way to it."""
+    limits = queue.limits
+    assert limits is not None
+    dispatch(queue, now, sink)
+    while queue.agenda & DISPATCH and limits.exceeded(queue):
+        dispatch(queue, now, sink)
 
 
 def _at_once(queue: Queue) -> int:

@@ -20,7 +20,7 @@ from penstock.core.queue.priority.targets import among_by_priority, lowest, next
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
-    from penstock.core.queue.barriers.barriers import Barriers
+    from penstock.core.queue.barrier import Barriers
     from penstock.core.queue.dispatching.target_list import TargetList
     from penstock.core.queue.view import Queue
 

@@ -26,29 +26,26 @@ from penstock.core.queue.administering import (
     leave_behind,
     purge,
     reschedule,
+    stay_paused,
     withdraw,
 )
 from penstock.core.queue.agenda import DISPATCH, LETTERS
-from penstock.core.queue.aside import set_aside
-from penstock.core.queue.barriers.release import looked
+from penstock.core.queue.barrier_release import looked
 from penstock.core.queue.dispatching.attendance import looked as looked_first
+from penstock.core.queue.dispatching.attendance import set_aside
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.dispatching.joining import pull, subscribe, unsubscribe
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.entry import offer_first
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.priority.ranking import rated
 from penstock.core.queue.settling.letters import Letter
-from penstock.core.queue.settling.settle import settle
-from penstock.core.queue.settling.several import Acked, acknowledge, acknowledge_each, apart, together
+from penstock.core.queue.settling.settle import Acked, acknowledge, acknowledge_each, apart, settle, together
 from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.surface import Surface
 from penstock.core.queue.taking import arrive, plan
-from penstock.core.queue.ticking import is_due, next_deadline, tick
-from penstock.core.queue.timed.due import depart
-from penstock.core.queue.timed.moving import stay_paused
+from penstock.core.queue.ticking import depart, is_due, next_deadline, offer_first, tick
 from penstock.records.causes import FORCED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 
@@ -145,7 +142,7 @@ class Queue(Surface):
         return affected
 
     def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk, sink: Sink) -> int:
-        """The consumer cannot be given these, which it holds: see `core.queue.aside`.  How many there were."""
+        """The consumer cannot be given these, which it holds (`core.queue.dispatching.attendance`); how many."""
         if self.is_due(now):
             self.tick(now, sink)
         count = set_aside(self, consumer, chunk)

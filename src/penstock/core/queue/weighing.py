@@ -17,7 +17,7 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.places import State, chunks, places
 
 if TYPE_CHECKING:
-    from penstock.core.queue.parts import Parts
+    from penstock.core.queue.contents import Contents
 
 STEP = 1 << 20
 """Messages that are weighed together: some five milliseconds, where they lie scattered."""
@@ -35,16 +35,18 @@ class Weight(NamedTuple):
     total: int  # in whatever state: also delayed, beyond the target depth, and dying
 
 
-def ready_bytes(queue: Parts) -> int:
+def ready_bytes(queue: Contents) -> int:
     """Of the messages that `ready` counts."""
     return sum(map(queue.sizes.total, chunks(queue, "ready")))
 
 
-def weighed(queue: Parts) -> Weight:
+def weighed(queue: Contents) -> Weight:
     """Of all of it."""
     by_state = dict[State, int]()
     for place in places(queue):
-        by_state[place.state] = by_state.get(place.state, 0) + sum(map(queue.sizes.total, place.chunks()))
+        by_state[place.state] = by_state.get(place.state, 0) + sum(
+            [queue.sizes.total(chunk) for chunk in place.chunks()]
+        )
     told = by_state.get
     return Weight(told("ready", 0), told("leased", 0), told("held", 0), sum(by_state.values()))
 
@@ -57,7 +59,7 @@ class Weighing:
 
     __slots__ = ("_chunks", "_sizes", "total")
 
-    def __init__(self, queue: Parts) -> None:
+    def __init__(self, queue: Contents) -> None:
         self._chunks = list(chunks(queue, "ready"))
         self._chunks.reverse()
         self._sizes = queue.sizes.copy()
@@ -76,7 +78,7 @@ class Weighing:
         return not chunks
 
 
-def begin(queue: Parts) -> None:
+def begin(queue: Contents) -> None:
     """The limits are others: count the bytes of what is ready from now on, if they ask for them."""
     limits = queue.limits
     if limits is None or limits.size == NEVER:
@@ -91,7 +93,7 @@ def begin(queue: Parts) -> None:
             queue.limits = limits_of(replace(queue.settings, max_length_bytes=None))
 
 
-def go_on(queue: Parts) -> None:
+def go_on(queue: Contents) -> None:
     """The next step of a weighing; after the last the limit holds."""
     weighing = queue.weighing
     if weighing is not None and weighing.go_on(STEP):

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.queue.contained import Contained
-from penstock.core.queue.declared import Declared
 from penstock.core.queue.dedup import Window
+from penstock.core.queue.parts import Declared
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state.durable import DurableState, QueueState

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.core.actions.rules import Rules
 from penstock.core.publishing.waiting import PREFIX, is_onward
-from penstock.core.queue.declared import Declared
+from penstock.core.queue.parts import Declared
 from penstock.core.queue.view import Queue
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.state.durable import QueueState

@@ -17,7 +17,7 @@ from penstock.server.amqp.tags import Owner, Settled, singly
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.settling.several import Acked
+    from penstock.core.queue.settling.settle import Acked
     from penstock.core.queue.view import Queue
     from penstock.records.chunks import Chunk, Now
     from penstock.server.engine import Engine

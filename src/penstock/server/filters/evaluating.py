@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from penstock.core.queue.keys import key_of
+from penstock.core.queue.last_values import key_of
 from penstock.core.queue.priority.ranks import rank_of
 from penstock.core.queue.shares.keys import key_text
 from penstock.errors import PenstockError

@@ -3,6 +3,11 @@ when nobody consumes, gets or declares.
 
 It knows consumers and the monotonic clock; it takes no message away.  Deleting a queue is not a queue's own to do: the
 commands ask `unused` (`core.commands.deliveries`).
+
+What nobody can be given, because its body cannot be read, is leased to nobody, without an end.  It is neither dropped
+nor settled: it stays in the queue, counts as leased, and holds what retention would delete.  But it is in nobody's
+backlog, nor in that of the queue, so that one damaged batch takes nobody's credit for long.  Whoever may settle what
+others hold can settle it; a restart makes it ready, since a lease dies with the process.
 """
 
 from __future__ import annotations
@@ -10,9 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Overdue, Sink
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import give_back
-from penstock.records.chunks import Now
+from penstock.records.chunks import Chunk, Now
 from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
@@ -170,3 +177,38 @@ def look(queue: Queue, now: Now, sink: Sink) -> None:
         queue.freed(consumer, runs)
         give_back(queue, now, runs, sink, cause="timeout", failed=True)
     watch_again(queue)
+
+
+NOBODY = 0
+"""Serial number of the holder that is nobody; consumers have higher ones."""
+
+
+def set_aside(queue: Queue, consumer: Consumer, chunk: Chunk) -> int:
+    """Take these from a consumer that holds them; how many.  What it does not hold is left alone."""
+    runs = consumer.leases.take(chunk)[0]
+    if not runs:
+        return 0
+    count, slots = queue.freed(consumer, runs)
+    kept = [run for run in runs if run.place != SLOT]
+    if kept:
+        holder = nobody(queue)
+        if holder is None:
+            holder = Consumer(queue, NOBODY, tag="", holder=None, passive=True)
+            holder.closed = True  # it is forgotten once it holds nothing
+            queue.enlist(holder)
+        for run in kept:
+            run.deadline = 0
+            holder.leases.add(run)
+        queue.leased += count - slots
+    return count
+
+
+def nobody(queue: Queue) -> Consumer | None:
+    """Who holds what is set aside; None when nothing is."""
+    return next((holder for holder in queue.holders() if holder.serial == NOBODY), None)
+
+
+def count_aside(queue: Queue) -> int:
+    """How many messages are set aside."""
+    holder = nobody(queue)
+    return holder.leases.count if holder is not None else 0

@@ -40,14 +40,13 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most, to tenants `TENANTS_MOST`."""
     if queue.agenda:
         queue.agenda &= ~DISPATCH
-    roster = queue.roster
     offered = queue.offered
-    if not offered or not roster.all or queue.paused_until or queue.busy:
+    if not offered or not queue.roster.all or queue.paused_until or queue.busy:
+        return
+    if queue.settings.non_destructive:
+        browse_all(queue, sink, queue.dispatch_most)
         return
     budget = queue.dispatch_most
-    if queue.settings.non_destructive:
-        browse_all(queue, sink, budget)
-        return
     if queue.shares is not None:
         queue.shares.mono = now.mono
         if queue.shares.tenants is not None:
@@ -56,13 +55,17 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         budget = min(budget, queue.pace.allowed(now.mono))
         if not budget:
             return
-    if queue.sharing or (queue.settings.max_backlog and any(consumer.no_ack for consumer in roster.all)):
-        if queue.targets.lists or _tangled(queue):
-            _one_by_one(queue, now, sink, budget)
-            return
+    if (queue.sharing or queue.settings.max_backlog) and _entangled(queue):
+        _one_by_one(queue, now, sink, budget)
     elif queue.targets.lists:
         dispatch_matched(queue, now, sink, budget, grant_all)
-        return
+    else:
+        _by_level(queue, now, sink, offered, budget)
+
+
+def _by_level(queue: Queue, now: Now, sink: Sink, offered: int, budget: int) -> None:
+    """To those of the highest priority first, whole slices to each."""
+    roster = queue.roster
     by_turn = roster.in_order and queue.shares is None and queue.settings.fairness_model == "round-robin"
     for level in roster.levels:
         if by_turn and len(level) >= MANY and 0 < (count := min(offered, queue.room)) <= len(level) // 2:
@@ -79,10 +82,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         if not free:
             continue
         limit = min(offered, queue.room)
-        if len(free) == 1:
-            want = min(limit, free[0].room)
-        else:
-            want = min(limit, sum([consumer.room for consumer in free]))
+        want = min(limit, free[0].room if len(free) == 1 else sum([consumer.room for consumer in free]))
         count = min(want, budget)
         if count < want:
             queue.agenda |= DISPATCH
@@ -97,7 +97,7 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
                 return
         if len(free) == 1:
             grant(queue, now, sink, free[0], runs)
-            queue.roster.turn = free[0].serial
+            roster.turn = free[0].serial
         else:
             _deal(queue, now, sink, free, runs, count)
         offered -= count
@@ -150,12 +150,14 @@ def room_now(queue: Queue, now: Now) -> int:
     return room if queue.pace is None else min(room, queue.pace.allowed(now.mono))
 
 
-def _tangled(queue: Queue) -> bool:
-    """Whether what one consumer takes changes another's room otherwise than by the message."""
+def _entangled(queue: Queue) -> bool:
+    """Whether what one consumer takes may change another's room otherwise than by the message."""
     if queue.settings.max_backlog and any(consumer.no_ack for consumer in queue.roster.all):
         return True
     if not queue.sharing:
         return False
+    if queue.targets.lists:
+        return True
     seen = [id(consumer.shared) for consumer in queue.roster.all if consumer.shared is not None]
     return len(set(seen)) < len(seen)
 
@@ -192,47 +194,48 @@ def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: li
 
 
 def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
-    model = queue.settings.fairness_model
     order = [consumer for level in queue.roster.levels for consumer in level if not consumer.paused]
     shares: dict[int, list[Run]] = {}
-    main = queue.main
     given = held = 0
-    while queue.ready and queue.room - held > 0:
-        free = [consumer for consumer in order if consumer.room > 0]
-        if not free:
-            break
-        heads: dict[TargetList | None, Key | None] = {}
-        for consumer in free:
-            if consumer.targets not in heads:
-                targets = consumer.targets
-                heads[targets] = queue.head() if targets is None else targets.head(main)
-        keys = [key for key in heads.values() if key is not None]
-        if not keys:
-            break
+    while queue.ready and queue.room - held > 0 and (found := _wanting(queue, order)) is not None:
         if given == budget:
             queue.agenda |= DISPATCH
             break
-        oldest = min(keys)
-        wanting = [consumer for consumer in free if heads[consumer.targets] == oldest]
-        best = wanting[0].priority
-        consumer = pick(model, [c for c in wanting if c.priority == best], queue.roster.turn)
-        run = queue.take_one(oldest)
-        shares.setdefault(consumer.serial, []).append(run)
+        oldest, wanting = found
+        consumer = pick(queue.settings.fairness_model, wanting, queue.roster.turn)
+        shares.setdefault(consumer.serial, []).append(queue.take_one(oldest))
         given += 1
-        # count it at once, for the next pick; `grant` counts for good
-        if not consumer.no_ack:
-            held += 1
-            consumer.leases.count += 1
-            if consumer.shared is not None:
-                consumer.shared.used += 1
+        held += _count_at_once(consumer, 1)
         queue.roster.turn = consumer.serial
     granted = [(consumer, shares[consumer.serial]) for consumer in order if consumer.serial in shares]
     for consumer, share in granted:
-        if not consumer.no_ack:
-            consumer.leases.count -= len(share)
-            if consumer.shared is not None:
-                consumer.shared.used -= len(share)
+        _count_at_once(consumer, -len(share))
     grant_all(queue, now, sink, granted)
     for consumer, _ in granted:
         if consumer.targets is not None:
             consumer.targets.takers.served(consumer)
+
+
+def _wanting(queue: Queue, order: Sequence[Consumer]) -> tuple[Key, list[Consumer]] | None:
+    """The oldest message that somebody with room wants, and those of the highest priority who want it."""
+    free = [consumer for consumer in order if consumer.room > 0]
+    heads: dict[TargetList | None, Key | None] = {}
+    for consumer in free:
+        targets = consumer.targets
+        if targets not in heads:
+            heads[targets] = queue.head() if targets is None else targets.head(queue.main)
+    oldest = min([key for key in heads.values() if key is not None], default=None)
+    if oldest is None:
+        return None
+    wanting = [consumer for consumer in free if heads[consumer.targets] == oldest]
+    return oldest, [consumer for consumer in wanting if consumer.priority == wanting[0].priority]
+
+
+def _count_at_once(consumer: Consumer, count: int) -> int:
+    """Count what it is given for the next pick; `grant` counts for good.  How many of them use up backlog."""
+    if consumer.no_ack:
+        return 0
+    consumer.leases.count += count
+    if consumer.shared is not None:
+        consumer.shared.used += count
+    return count

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.asks import Purpose, Scan, Token
 from penstock.core.effects import Sink
-from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.dispatching.recalled import Piece, Recalled
-from penstock.core.queue.dispatching.target_list import TargetList
+from penstock.core.queue.dispatching.target_list import Foreseen, TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER, Key, Run

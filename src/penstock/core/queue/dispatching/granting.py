@@ -17,10 +17,10 @@ import orjson
 from penstock.core.effects import Deliver, DeliverEach, Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.attendance import watch
-from penstock.core.queue.heeding import exact_body, gone
 from penstock.core.queue.order.runs import Run, pairs_body
 from penstock.core.queue.settling.attempts import FRESH, ONCE, Tally, delivered
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.settling.letters import exact_body, gone
 from penstock.core.state.plain import dump
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.kinds import Kind

@@ -1,6 +1,10 @@
 """Consumers come, take something, and go.
 
 Who leaves gives back what it holds: of very much the newest in later ticks.
+
+Who stays may be given other terms: another filter, another backlog, or it is open again after it was closed.  What it
+holds it keeps, also where its new filter does not match it, and that counts in its new backlog: it may hold more than
+it is allowed to, and then it gets nothing until it holds less.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from penstock.core.queue.depth import activate
 from penstock.core.queue.dispatching.attendance import muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
 from penstock.core.queue.dispatching.consumers import Consumer, Terms
+from penstock.core.queue.dispatching.filtering import Matcher
 from penstock.core.queue.dispatching.granting import grant
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
@@ -21,6 +26,7 @@ from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
 
 
@@ -176,3 +182,49 @@ def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> 
     elif queue.targets.lists:
         queue.targets.ask(queue.main, sink)
     return granted
+
+
+def replace(
+    queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, filter: Matcher | None, max_backlog: int | None
+) -> None:
+    """New terms for an open consumer, at once: what is granted from now on is granted by them."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    if _text(filter) != _text(consumer.filter):
+        queue.targets.leave(consumer)
+        consumer.targets = None
+        consumer.filter = filter
+        consumer.mixed = consumer.leases.count > 0
+        if filter is not None:
+            consumer.targets = queue.sieved().join(consumer, filter, queue.main, queue.returned)
+        queue.roster.sift()
+    if max_backlog != consumer.max_backlog:
+        consumer.max_backlog = max_backlog
+        consumer.set_limit()
+    _serve(queue, now, consumer, sink)
+
+
+def reopen(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, filter: Matcher | None) -> None:
+    """A closed consumer that still holds something gets messages again."""
+    if queue.is_due(now):
+        queue.tick(now, sink)
+    consumer.closed = False
+    consumer.mixed = _text(filter) != _text(consumer.filter)
+    consumer.filter = filter
+    consumer.targets = None
+    if filter is not None:
+        consumer.targets = queue.sieved().join(consumer, filter, queue.main, queue.returned)
+    queue.enlist(consumer)
+    if queue.settings.attended:
+        muster(queue, now)
+    _serve(queue, now, consumer, sink)
+
+
+def _serve(queue: Queue, now: Now, consumer: Consumer, sink: Sink) -> None:
+    if consumer.targets is not None:
+        consumer.targets.wake(consumer)
+    queue.serve(now, sink)
+
+
+def _text(filter: Matcher | None) -> str | None:
+    return None if filter is None else filter.text

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
+from penstock.core.queue.dispatching.fairness import Takers, ratio
 from penstock.core.queue.dispatching.granting import grant_each, one_each
-from penstock.core.queue.dispatching.takers import Takers, ratio
 from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.records.chunks import Now

@@ -1,7 +1,10 @@
 """What the settings of a queue allow to be ready, and what they say about the rest.
 
 A limit counts ready messages alone: what is leased, delayed or dying is outside, whatever its number.  It is exceeded
-by strictly more.  It knows no message; what is removed for it, and when, stands in `trimming` and `ring`.
+by strictly more.  It knows no message; what is removed for it, and when, stands in `trimming`.
+
+Rates are so many messages in so much time, as a bucket of tokens that fills evenly and holds what one period gives.
+Levels are whole numbers, tokens times microseconds, so nothing is ever rounded away.
 """
 
 from __future__ import annotations
@@ -57,3 +60,75 @@ def limits_of(settings: QueueSettings) -> Limits | None:
     if settings.max_length is None and settings.max_length_bytes is None and settings.ring_size < 0:
         return None
     return Limits(settings)
+
+
+SOONEST_US = 1_000
+"""After an empty bucket nobody looks again before this: of a high rate several go together."""
+
+
+class Pace:
+    """A bucket: full at first."""
+
+    __slots__ = ("_at", "_level", "count", "due", "period")
+
+    def __init__(self, count: int, period: int, mono: int = 0) -> None:
+        """count: messages in each `period` of microseconds."""
+        self.count = count
+        self.period = period
+        self._level = count * period
+        self._at = mono
+        self.due = NEVER  # when there is a token again for who found none, on the monotonic clock
+
+    def allowed(self, mono: int) -> int:
+        """How many may go now; with none `due` says when to ask again."""
+        if mono > self._at:
+            self._level = min(self._level + (mono - self._at) * self.count, self.count * self.period)
+            self._at = mono
+        if self._level >= self.period:
+            self.due = NEVER
+            return self._level // self.period
+        self.due = mono + max(-(-(self.period - self._level) // self.count), SOONEST_US)
+        return 0
+
+    def tick(self, mono: int) -> None:
+        """There is a token again for who found none; whoever still wants one asks."""
+        if self.due <= mono:
+            self.due = NEVER
+
+    def wait(self, mono: int) -> int:
+        """Microseconds until one more may go; 0: at once.  Asking changes nothing."""
+        level = self._level + max(mono - self._at, 0) * self.count
+        return max(-(-(self.period - level) // self.count), 0)
+
+    def spend(self, count: int) -> None:
+        """So many went."""
+        self._level = max(self._level - count * self.period, 0)
+
+    def full(self, mono: int) -> bool:
+        """Whether it is as good as a new one."""
+        return self._level + max(mono - self._at, 0) * self.count >= self.count * self.period
+
+
+SLEEPING_MOST = 1024
+"""Buckets of tenants without messages before those that are full are forgotten."""
+
+
+class Sleeping:
+    """The buckets of tenants that have no message now, by their keys."""
+
+    __slots__ = ("_buckets", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, Pace] = {}
+        self._sweep_at = SLEEPING_MOST
+
+    def add(self, text: str, pace: Pace, mono: int) -> None:
+        """A tenant has lost its last message; its bucket is not full."""
+        self._buckets[text] = pace
+        if len(self._buckets) > self._sweep_at:
+            self._buckets = {name: one for name, one in self._buckets.items() if not one.full(mono)}
+            self._sweep_at = max(SLEEPING_MOST, 2 * len(self._buckets))
+
+    def wake(self, text: str) -> Pace | None:
+        """The bucket of a tenant that has messages again; None: it is full."""
+        return self._buckets.pop(text, None)

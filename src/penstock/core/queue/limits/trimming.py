@@ -1,4 +1,6 @@
-"""Drop-head: what is ready beyond a limit leaves from the head, and becomes a dead letter if there is a place for it.
+"""What gives way where more is ready than a limit allows, and the stage that says so.
+
+Drop-head: what is ready beyond a limit leaves from the head, and becomes a dead letter if there is a place for it.
 
 One message at a time is the definition: a newcomer is offered to whoever has room, else it stays, and the head goes
 while there is too much.  For a batch this is done once, at its end.  Within a batch room is only used, never freed, so
@@ -11,6 +13,13 @@ Who gives way first is the oldest, and in a queue with priorities the oldest of 
 let the head of the *highest* level go, which nobody is promised and nobody wants: the most urgent would be lost first.
 Here what would be served last gives way, and of a level what is oldest; so what is left of a batch is the same whether
 it is looked at as a whole or message by message.
+
+Ring queues: an arrival beyond the size replaces the message at the head; what comes back to a full ring is replaced.
+It differs from drop-head in three ways.  An arrival removes one message at most, so a ring that was made smaller keeps
+its length until consumers bring it down.  What returns gives way itself, the newest of them last, for a ring prefers
+what is new.  And what is replaced is nobody's dead letter, unless an action asks for it by the reason `replaced`.
+
+    leased and delayed messages are outside the size; a scheduled one that is due enters at the head
 """
 
 from __future__ import annotations
@@ -21,15 +30,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import TRIM
+from penstock.core.queue.agenda import DISPATCH, TRIM
+from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.figures import Figures
+from penstock.core.queue.limits.limits import limits_of
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, view
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import Ints
 from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.settling.leases import STEP_MOST
-from penstock.records.causes import MAXLEN, REPLACED
-from penstock.records.kinds import Kind
+from penstock.core.queue.stages import Newcomers, Stage
+from penstock.core.queue.timed.delays import fallen_due
+from penstock.records.causes import MAXLEN, REPLACED, TIME_LIMIT
+from penstock.records.chunks import Now, as_chunk
+from penstock.records.kinds import HEAD, Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
@@ -165,3 +179,150 @@ def drop(queue: Contents, runs: Sequence[Run], reason: str, sink: Sink) -> None:
     else:
         queue.left(runs)
         sink.record(Kind.DROP, queue.name, {"reason": reason}, pairs_body(queue.id, runs))
+
+
+def replace(queue: Contents, count: int, sink: Sink) -> None:
+    """So many arrivals stay where the ring has no room for them: as many others go from the head."""
+    if count > 0:
+        drop(queue, take_yielding(queue, count), REPLACED, sink)
+
+
+def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
+    """Of what comes back those that the ring has room for, the newest; the others are replaced.
+
+    Their return is logged and they are in no state when this is called.
+    """
+    limits = queue.limits
+    assert limits is not None
+    room = max(limits.ring - queue.ready, 0)
+    count = sum([len(run.chunk) for run in runs])
+    if count > room and queue.last_values is not None:
+        old, runs = queue.last_values.outdated(queue, runs)
+        drop(queue, old, REPLACED, sink)  # and nobody gives way to them
+        count = sum([len(run.chunk) for run in runs])
+    excess = count - room
+    if excess <= 0:
+        return runs
+    if excess >= count:
+        drop(queue, runs, REPLACED, sink)
+        return []
+    lsns = np.concatenate([view(run.chunk) for run in runs])
+    places = np.concatenate([view(run.chunk) if not run.place else np.full(len(run.chunk), run.where) for run in runs])
+    order = np.lexsort((lsns, places))
+    first = int(places[order[excess]]), int(lsns[order[excess]])  # the oldest that stays
+    gone, kept = list[Run](), list[Run]()
+    for run in runs:
+        at = run.below(first)
+        if at:
+            gone.append(run.part(run.chunk[:at], True))
+        if at < len(run.chunk):
+            kept.append(run.part(run.chunk[at:], True))
+    drop(queue, gone, REPLACED, sink)
+    return kept
+
+
+def enter_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
+    """Scheduled messages whose time has come enter at the head, the earliest in front; of very many the first.
+
+    They enter latest first, so where the ring is full it is the earliest that find no room.  In a queue with priorities
+    each has its own place in its level.  One that is a last value replaces the waiting one of its key and takes its
+    room; of several of a key the one that is due last is the newest, as it is when they are due one by one.
+    """
+    limits = queue.limits
+    assert limits is not None
+    chunks, over = fallen_due(queue, now, sink)
+    entering, late = list[Run](), list[Run]()
+    stay = None if queue.last_values is None else queue.last_values.come_due(queue, chunks, over, limits.ring, sink)
+    if over:
+        queue.expire([Run(as_chunk(sorted(over)), False)], TIME_LIMIT, sink)
+    room = max(limits.ring - queue.ready, 0)
+    for chunk in reversed(chunks):
+        if stay is None:
+            at = max(len(chunk) - room, 0)
+            outside, inside = chunk[:at], chunk[at:]
+            room -= len(inside)
+        else:
+            outside = as_chunk([lsn for lsn in chunk if lsn not in stay and lsn not in over])
+            inside = as_chunk([lsn for lsn in chunk if lsn in stay])
+        if len(outside):
+            late.append(Run(outside, False))
+        if len(inside):
+            entering.append(Run(inside, False))
+    late.reverse()
+    _log_due(queue, late, sink)
+    drop(queue, late, REPLACED, sink)
+    for run in entering:
+        lsn = _log_due(queue, [run], sink)
+        run.place = HEAD + lsn if queue.ranks is None else 0
+        queue.put_back(run)
+
+
+def _log_due(queue: Queue, runs: Sequence[Run], sink: Sink) -> int:
+    """They are ready, at the head of the queue, or at their own places where priorities say who is first."""
+    if not runs:
+        return 0
+    return sink.record(Kind.DUE, queue.name, {"place": 2 if queue.ranks is None else 0}, pairs_body(queue.id, runs))
+
+
+class _Bounded(Stage):
+    """Something may have to give way to newcomers."""
+
+    def present(self, queue: Queue) -> bool:
+        return limits_of(queue.settings) is not None
+
+    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+        """As few as show who came between whom.
+
+        That are priorities with dead letters or with sizes; keys, where who gives way lets another come; and a ring
+        with a limit beside it, where each arrival asks both.
+        """
+        limits, chunk = queue.limits, new.chunk
+        if limits is None:
+            return len(chunk)
+        if not limits.drops and (queue.shares is None or limits.ring == NEVER):
+            return len(chunk)
+        if (
+            queue.shares is None
+            and limits.ring == NEVER
+            and (queue.ranks is None or (limits.size == NEVER and not queue.wants_letter(MAXLEN)))
+        ):
+            return len(chunk)
+        fits = min(limits.length, limits.ring) - queue.ready
+        if limits.size < NEVER and queue.weight + queue.sizes.total(chunk) > limits.size:
+            fits = 1
+        return min(len(chunk), max(fits, 1))
+
+    def returned(self, queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
+        limits = queue.limits
+        return runs if limits is None or limits.ring == NEVER else returning(queue, runs, sink)
+
+    def trim(self, queue: Queue, sink: Sink) -> None:
+        trim(queue, sink)
+
+    def begin(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """Finish what has begun, as far as it matters.
+
+        An older trim takes none of the newcomers, and a dispatch that stopped at its bound comes before theirs.
+        """
+        limits = queue.limits
+        if limits is None:
+            return
+        while queue.agenda & TRIM and queue.roster.all and not queue.expiry.busy and queue.ranking is None:
+            trim(queue, sink)
+        while queue.agenda & DISPATCH and queue.ready + len(new) > limits.ring:
+            queue.serve(now, sink)
+        new.ready_before = queue.ready
+
+    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        """Who has room was given some: go on with that while too much is ready, then let it go."""
+        limits = queue.limits
+        if limits is None:
+            return
+        while queue.agenda & DISPATCH and (queue.ready > limits.ring or limits.exceeded(queue)):
+            dispatch(queue, now, sink)
+        if queue.ready > limits.ring and queue.ranking is None:
+            replace(queue, min(queue.ready - new.ready_before, queue.ready - limits.ring), sink)
+        trim(queue, sink, NEVER)
+
+
+BOUNDED = _Bounded()

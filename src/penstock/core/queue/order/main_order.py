@@ -278,6 +278,10 @@ class Main:
             self.segments.append(segment)
         self.count += other.count
 
+    def solid(self) -> Iterator[Chunk]:
+        """Chunks within which no other message of the queue lies."""
+        return (segment.chunk for segment in self.segments if segment.solid)
+
     def page(self, move: Move) -> None:
         """Move what may go to an arena: all but the last segment while that still grows."""
         last = len(self.segments) - 1

@@ -4,7 +4,14 @@ A rank ascends in the order of dispatch, so the highest priority has the lowest 
 message enters the queue, and kept by LSN as long as the message lives, leased and delayed ones included.  A message
 costs 16 bytes, 9 where priorities are few, 1 where its neighbours in the log are of the same queue as well.
 
-It knows no order, no consumer and no expression.
+It knows no order and no consumer.  Levels are the property `priority` as an order, as RabbitMQ's `x-max-priority` has
+it:
+
+    level = min(priority, most), 0 without one
+
+With ageing A each A of age counts as much as one level.  A message published at t has at T the worth
+level + (T - t) / A; of two messages the difference is that of `level * A - t`, whatever T is, so their order is known
+when they come and never changes.
 """
 
 from __future__ import annotations
@@ -12,6 +19,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +29,12 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.pool import Pool
 from penstock.core.queue.order.runs import PIECE, view
 from penstock.core.state.lsns import to_array
+from penstock.errors import ProtocolError
+from penstock.expr import Value, compile_value
 from penstock.expr.values import number
+from penstock.records import properties as header_codec
 from penstock.records.chunks import Chunk, Longs, as_chunk
+from penstock.records.queue_settings import LEVELS
 
 Ints = npt.NDArray[np.int64]
 
@@ -305,3 +318,64 @@ def _leveled(lsns: Chunk, rank: int, grows: bool) -> _Block:
     block = _Block(as_chunk(lsns), array("q", (rank,)))
     block.codes = bytes(len(lsns))
     return block
+
+
+ZERO_US = 1 << 60
+"""With ageing the age of a message counts from here on back: far beyond any time, so that no worth is negative."""
+
+MEMO_MOST = 4096
+"""Different headers that are remembered within one batch."""
+
+
+class Levels:
+    """The order by levels, in the shape of a compiled expression."""
+
+    needs_body = False
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        most, ageing = text.removeprefix(LEVELS).split(",")
+        self.most = int(most)
+        self.ageing = int(ageing)
+        if self.ageing:
+            self.needs = frozenset(("time",))
+
+    def ranks(self, properties: bytes | Sequence[bytes], count: int, times: int | Sequence[int]) -> list[int]:
+        """The rank of each of `count` messages.  times: microseconds since the epoch, of all or of each."""
+        if isinstance(properties, bytes):
+            levels = [self.level(properties)] * count
+        else:
+            memo: dict[bytes, int] = {}
+            levels = list[int]()
+            for data in properties:
+                if (level := memo.get(data)) is None:
+                    level = self.level(data)
+                    if len(memo) < MEMO_MOST:
+                        memo[data] = level
+                levels.append(level)
+        if not self.ageing:
+            return [LOWEST - 1 - level for level in levels]
+        ageing = self.ageing
+        if isinstance(times, int):
+            return [rank_of(level * ageing + ZERO_US - times) for level in levels]
+        return [rank_of(level * ageing + ZERO_US - time) for level, time in zip(levels, times, strict=True)]
+
+    def level(self, properties: bytes) -> int:
+        """The level of a message with this header; of a header that cannot be read 0."""
+        if header_codec.plain_mode(properties) >= 0:
+            return 0
+        try:
+            priority = header_codec.peek(properties)[1]
+        except ProtocolError:
+            return 0
+        return min(priority or 0, self.most)
+
+
+Ranking: TypeAlias = "Levels | Value"
+
+
+@lru_cache(maxsize=1024)
+def compile_ranking(text: str) -> Ranking:
+    """What a queue's `rank_text` stands for.  ExpressionError for an expression that cannot be read."""
+    return Levels(text) if text.startswith(LEVELS) else compile_value(text)

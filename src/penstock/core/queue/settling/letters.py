@@ -5,6 +5,9 @@ Bodies are asked for in bounded pieces, a few at a time, so that a million expir
 
 When a target refuses a letter, it and all that died after it wait, and it is tried again after a while: first a second,
 in the end half a minute.  They are only in memory as dying; a start finds them where they were before.
+
+What actions want to know of a queue's messages is told here, too; a queue that no action watches pays one test of an
+empty tuple.
 """
 
 from __future__ import annotations
@@ -13,14 +16,22 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING
 
+from penstock.core.actions.acted import exact
 from penstock.core.asks import Fetch, Purpose, Token
-from penstock.core.effects import Dying, Sink
+from penstock.core.effects import Dying, Gone, Sink
 from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
+from penstock.core.queue.settling.leases import SLOT
+from penstock.records.event_actions import OnDelete, OnExpire
 from penstock.records.causes import WHY_MOST
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
+
+if TYPE_CHECKING:
+    from penstock.core.queue.view import Queue
+
 
 LETTER = 1000
 """Messages in one fetch at most."""
@@ -189,3 +200,29 @@ class Letters:
         """Everything dying."""
         for letter in (*self.open.values(), *self._waiting):
             yield from letter.runs
+
+
+def wants(watched: Sequence[OnExpire | OnDelete], reasons: Sequence[str]) -> bool:
+    """Whether an action is for messages that expire for these reasons."""
+    return any(
+        isinstance(on, OnExpire) and (not on.reasons or any(reason in on.reasons for reason in reasons))
+        for on in watched
+    )
+
+
+def names(watched: Sequence[OnExpire | OnDelete], reason: str) -> bool:
+    """Whether an action asks by name for messages that leave for this reason."""
+    return any(isinstance(on, OnExpire) and reason in on.reasons for on in watched)
+
+
+def exact_body(queue: Queue, runs: Sequence[Run]) -> bytes:
+    """The body of a record about these messages and nothing else: a start reads there what an action has to do."""
+    return pack_pairs(queue.id, exact([run.chunk for run in runs]))
+
+
+def gone(queue: Queue, runs: Sequence[Run], after: int, sink: Sink) -> None:
+    """These are acknowledged, or were removed as they were sent: tell whoever wants to know."""
+    if any(isinstance(on, OnDelete) for on in queue.actions):
+        chunks = [run.chunk for run in runs if run.place != SLOT]
+        if chunks:
+            sink.effect(Gone(queue, chunks, after))

@@ -3,6 +3,9 @@
 A queue with such settings has its ready messages in three places: offered (the main order and what came back, as in any
 queue), in line behind others of their key (`groups`), and before both, where their keys are not known (`staging`).  All
 of them count as ready.
+
+Newcomers stand in line, with their tenant, or where their keys are worked out.  After a start, or with another
+expression, all that is ready waits for its keys (`stage`).
 """
 
 from __future__ import annotations
@@ -14,21 +17,25 @@ from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH, SHARES
+from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.groups import Groups, overtakes
 from penstock.core.queue.shares.keys import ascending_chunk
-from penstock.core.queue.shares.staging import Staging, Told
-from penstock.core.queue.shares.telling import ask, keyed
+from penstock.core.queue.shares.staging import Staging, Told, ask, keyed
 from penstock.core.queue.shares.tenants import Tenants
+from penstock.core.queue.stages import Newcomers, Stage
 from penstock.errors import PreconditionFailed
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Terms
+    from penstock.core.queue.order.runs import Run
+    from penstock.core.queue.view import Queue
 
 
 def expressions(settings: QueueSettings) -> tuple[str, ...]:
@@ -251,15 +258,6 @@ class Shares:
         if fresh:
             queue.offer(Run(ascending_chunk(fresh), False))
 
-    def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are ready and stand in neither main order nor what came back."""
-        out = [] if self.groups is None else self.groups.extract(wanted)
-        if self.tenants is not None and self.tenants.count:
-            out += self.tenants.extract(wanted)
-        if self.staging.count:
-            out += self.staging.extract(wanted)
-        return out
-
     def oldest(self, queue: Contents) -> Key:
         """Where the first of all ready messages stands, wherever it waits; only when there is one."""
         first = self.staging.oldest()
@@ -326,10 +324,8 @@ class Shares:
             self.tenants.tick(mono)
 
     def page(self, move: Move) -> None:
-        """Move what may go to an arena."""
+        """Move what may go to an arena: what is known of messages, wherever they stand."""
         self.keys.page(move)
-        self.staging.main.page(move)
-        self.staging.returned.page(move)
 
     # -- asked
 
@@ -350,3 +346,79 @@ class Shares:
         if self.groups is not None:
             known = [lsn for lsn in living if lsn not in dying and self.keys.knows(lsn)]
             self.groups.check(known, [lsn for chunk in ready for lsn in chunk])
+
+
+class _Shared(Stage):
+    """Some are offered, some wait for others of their keys."""
+
+    def present(self, queue: Queue) -> bool:
+        return queue.shares is not None
+
+    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        shares = queue.shares
+        if shares is None:
+            return
+        shares.mono = now.mono
+        room = 0 if shares.tenants is None else room_now(queue, now)
+        new.taken = shares.arrive(queue, new.chunk, new.keys, new.delayed, new.dead, room)
+        if new.taken is None:
+            return
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(new.taken)
+        if queue.targets.lists:
+            queue.targets.foreseen.look(queue.targets, new.taken, new.chunk, new.batch, new.rows)
+
+    def readmit(self, queue: Contents, run: Run) -> list[Run]:
+        offered = run if queue.shares is None else queue.shares.come_back(queue, run)
+        return [] if offered is None else [offered]
+
+    def left(self, queue: Contents, runs: Sequence[Run]) -> bool:
+        return queue.shares is not None and queue.shares.left(queue, runs)
+
+    def prepare(self, queue: Queue, sink: Sink) -> None:
+        if queue.shares is not None:
+            queue.shares.ask(queue, sink)
+
+    def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.shares is not None:
+            if queue.shares.tenants is not None and not queue.agenda & DISPATCH:
+                queue.shares.tenants.come_again()
+            queue.shares.ask(queue, sink)
+
+
+SHARED = _Shared()
+
+
+def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
+    """The queue, new or loaded, or with other settings: what is ready waits for its keys from now on.
+
+    more    messages that are ready too, and counted as such
+    """
+    settings = queue.settings
+    fresh: list[Chunk] = [*more]
+    back: list[Run] = []
+    for place in queue.places("ready"):
+        fresh += place.fresh()
+        back += [Run(run.chunk, False, run.tally, run.place) for run in place.back()]
+    queue.main = queue.main.emptied()
+    queue.clear_returned()
+    everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
+    queue.shares = shares = Shares(settings, queue.ranks) if expressions(settings) else None
+    queue.plan = None
+    queue.agenda |= SHARES
+    main = queue.main if shares is None else shares.staging.main
+    if len(everything):
+        for start in range(0, len(everything), 8192):
+            main.append(everything[start : start + 8192], solid=False)
+        queue.main.seal(everything[-1])
+    if shares is None:
+        for run in back:
+            queue.coming_back().push(run)
+    else:
+        for run in back:
+            shares.staging.returned.push(run)
+        for run in queue.leased_runs():
+            shares.staging.out.update(dict.fromkeys(run.chunk, True))
+        for run in queue.delays.retries.runs():
+            shares.staging.out.update(dict.fromkeys(run.chunk, False))
+    queue.renew_targets()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
+from penstock.core.queue.limits.limits import Pace
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import END, NEVER, Key, Run
@@ -17,7 +18,6 @@ from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.shares.pace import Pace
 from penstock.records.chunks import Chunk
 
 

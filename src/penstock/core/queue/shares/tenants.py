@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
+from penstock.core.queue.limits.limits import Pace, Sleeping
 from penstock.core.queue.order.runs import NEVER, Key, Run, sift
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.shares.keys import Keys
-from penstock.core.queue.shares.pace import Pace, Sleeping
 from penstock.core.queue.shares.tenant import Heads, Tenant
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.queue_settings import QueueSettings

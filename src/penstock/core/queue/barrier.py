@@ -22,6 +22,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.core.arena import Move
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER, Run, sift, sorted_chunk
@@ -29,6 +31,7 @@ from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
+
 
 GONE_MOST = 64
 """Places of barriers that went are cut off when they are more than this, and more than those that wait."""
@@ -270,6 +273,20 @@ class Barriers:
             if barrier.back is not None:
                 yield from barrier.back.runs()
 
+    def solid(self) -> Iterator[Chunk]:
+        """Arrays of parts within which no other message of the queue lies."""
+        for barrier in self.waiting():
+            if barrier.main is not None:
+                yield from barrier.main.solid()
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena."""
+        for barrier in self.waiting():
+            if barrier.main is not None:
+                barrier.main.page(move)
+            if barrier.back is not None:
+                barrier.back.page(move)
+
     def marked(self) -> Chunk:
         """All barriers: those that wait and those that are delayed."""
         return as_chunk(array("q", sorted([*self.dormant, *(barrier.lsn for barrier in self.waiting())])))
@@ -306,6 +323,15 @@ def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
         if barrier.back is not None:
             for run in barrier.back.runs():
                 queue.offer(run)
+
+
+def unbarred(queue: Contents, wanted: Chunk) -> list[Run]:
+    """Take those of the wanted that are held; what only a barrier among them held back is ready."""
+    held, freed = queue.barriers.extract(wanted)
+    if freed:
+        join_front(queue, freed)
+        queue.agenda |= DISPATCH
+    return held
 
 
 def hold_back(queue: Contents, run: Run) -> Iterator[Run]:

@@ -1,1 +1,0 @@
-"""Barriers: what waits for what, and when they are let go."""
