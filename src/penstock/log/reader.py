@@ -55,8 +55,8 @@ class Damage:
     A flipped bit must cost its own batch and nothing else.  Who reads `around` damage gets all other rows:
 
     * a delivery goes on without them, and they are set aside: they stay in their queues, leased to nobody, in nobody's
-      backlog, until somebody settles them or a restart finds them readable (`core.queue.dispatching.attendance`); what is delivered at
-      most once, or to who never acknowledges, was settled before it was read, and is lost;
+      backlog, until somebody settles them or a restart finds them readable (`core.queue.dispatching.attendance`); what
+      is delivered at most once, or to who never acknowledges, was settled before it was read, and is lost;
     * a filter that looks through a queue does not match them;
     * compaction leaves the file alone, replay and `verify` say what is wrong and end.
 

@@ -29,10 +29,9 @@ from penstock.core.queue.shares.shares import Shares, expressions
 from penstock.core.queue.timed.delays import Delays
 from penstock.core.queue.timed.expiry import Expiry
 from penstock.core.sizes.sizes import Sizes
-from penstock.records.event_actions import OnDelete, OnExpire
 from penstock.records.dataclass import dataclass
-from penstock.records.queue_settings import Ruling
-from penstock.records.queue_settings import QueueSettings
+from penstock.records.event_actions import OnDelete, OnExpire
+from penstock.records.queue_settings import QueueSettings, Ruling
 
 if TYPE_CHECKING:
     from penstock.core.queue.dedup import Dedup

@@ -23,11 +23,11 @@ from penstock.core.asks import Fetch, Purpose, Token
 from penstock.core.effects import Dying, Gone, Sink
 from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
 from penstock.core.queue.settling.leases import SLOT
-from penstock.records.event_actions import OnDelete, OnExpire
 from penstock.records.causes import WHY_MOST
 from penstock.records.chunks import Chunk, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
+from penstock.records.event_actions import OnDelete, OnExpire
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
