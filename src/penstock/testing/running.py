@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import quote
 
 from penstock.errors import InvalidArgument, Unavailable
@@ -22,11 +22,25 @@ from penstock.wire.flight.bookmarks import parse_point
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.testing.doors import Doors
-    from penstock.testing.subscription import Subscription
 
 T = TypeVar("T")
 
 VHOST = "/"
+
+
+class Open(Protocol):
+    """A subscription of some kind."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may get more."""
+        ...
+
+    name: str  # of its client
+
+    def end(self, *, lost: bool) -> None:
+        """Close, or break off with the connection."""
+        ...
 
 
 class Running:
@@ -49,7 +63,7 @@ class Running:
         self._seed = seed
         self._doors: Doors | None = None
         self._ports = dict[str, int]()  # doors to open again after a restart
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[Open] = []
         self.seen: dict[tuple[str, str], str] = {}
         self._names = (f"client-{n}" for n in count(1))
         self._start()

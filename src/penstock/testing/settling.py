@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.core.queue.settling.settle import extend
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
-from penstock.records.chunks import Chunk
 from penstock.testing.arguments import check_text
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running
 from penstock.wire.flight.marks import read_marks
-
-if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
-    from penstock.testing.message import Message
-    from penstock.testing.subscription import Subscription
 
 _VERBS = {None: Verb.ACK, "ack": Verb.ACK, "cancel": Verb.CANCEL, "expire": Verb.EXPIRE}
 
@@ -70,62 +62,8 @@ class Settling(Running):
 
         return self.command(work)
 
-    def settle_one(
-        self,
-        subscription: Subscription,
-        message: Message,
-        verb: Verb,
-        delay: int | None = None,
-        reason: str | None = None,
-    ) -> bool:
-        """End one delivery: for `Message.ack` and its like."""
-
-        def work(instance: Instance) -> bool:
-            core, now = instance.core, instance.engine.now()
-            chunk: Chunk = range(message.lsn, message.lsn + 1)
-            affected = 0
-            consumers = subscription.consumers(message)
-            for consumer in consumers:
-                affected = affected or core.settle(
-                    now, consumer.queue, [chunk], verb, by=consumer, delay=delay, reason=reason
-                )
-            if not consumers:
-                if verb in (Verb.CANCEL, Verb.RELEASE):
-                    return False  # a former holder has nothing to give back
-                queue = _find(instance, message.queue)
-                if queue is None or queue.id != message.queue_id:
-                    return False
-                client = "" if queue.settings.leasing == "strict" else subscription.name
-                affected = core.settle(now, queue, [chunk], verb, client=client, reason=reason)
-            instance.make_durable()
-            return affected > 0
-
-        return self.command(work)
-
-    def extend_one(self, subscription: Subscription, message: Message, micros: int) -> bool:
-        """Lengthen one lease: for `Message.extend`."""
-
-        def work(instance: Instance) -> bool:
-            now = instance.engine.now()
-            chunk: Chunk = range(message.lsn, message.lsn + 1)
-            for consumer in subscription.consumers(message):
-                if extend(consumer.queue, consumer, chunk, now.mono + micros):
-                    if message.lease_until is not None:
-                        message.lease_until = max(message.lease_until, (now.wall + micros) / 1e6)
-                    return True
-            return False
-
-        return self.command(work)
-
 
 def _verb(option: str | None) -> Verb:
     if option not in _VERBS:
         raise InvalidArgument(f"option is {option!r}: there is 'cancel' and 'expire'")
     return _VERBS[option]
-
-
-def _find(instance: Instance, name: str) -> Queue | None:
-    try:
-        return instance.core.queue(VHOST, name)
-    except PenstockError:
-        return None  # deleted, or another connection's own by now

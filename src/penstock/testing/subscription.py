@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.effects import Verb
-from penstock.errors import InvalidArgument
+from penstock.core.queue.settling.settle import extend
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter
 from penstock.records.chunks import as_chunk
 from penstock.server.gates import Receiver
@@ -24,16 +25,18 @@ from penstock.wire.flight.bookmarks import format_bookmark
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
     from penstock.memory import Piece
+    from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic
     from penstock.testing.instance import Instance
-    from penstock.testing.settling import Settling
+    from penstock.testing.running import Running
 
 
 class Subscription(Receiver):
     """Made by `Broker.subscribe`."""
 
-    def __init__(self, broker: Settling, instance: Instance, queue: str, name: str) -> None:
+    def __init__(self, broker: Running, instance: Instance, queue: str, name: str) -> None:
         """For the broker alone, which sets `wish`."""
         self.queue = queue  # or the pattern of queues
         self.name = name  # of the client; several subscriptions may share it
@@ -194,13 +197,53 @@ class Subscription(Receiver):
 
     def settle(self, message: Message, verb: Verb, delay: int | None = None, reason: str | None = None) -> bool:
         """End a delivery; whether that had effect."""
-        return self._broker.settle_one(self, message, verb, delay, reason)
+
+        def work(instance: Instance) -> bool:
+            core, now = instance.core, instance.engine.now()
+            chunk: Chunk = range(message.lsn, message.lsn + 1)
+            affected = 0
+            consumers = self.consumers(message)
+            for consumer in consumers:
+                affected = affected or core.settle(
+                    now, consumer.queue, [chunk], verb, by=consumer, delay=delay, reason=reason
+                )
+            if not consumers:
+                if verb in (Verb.CANCEL, Verb.RELEASE):
+                    return False  # a former holder has nothing to give back
+                queue = _find(instance, message.queue)
+                if queue is None or queue.id != message.queue_id:
+                    return False
+                client = "" if queue.settings.leasing == "strict" else self.name
+                affected = core.settle(now, queue, [chunk], verb, client=client, reason=reason)
+            instance.make_durable()
+            return affected > 0
+
+        return self._broker.command(work)
 
     def extend(self, message: Message, seconds: float) -> bool:
         """Have the lease of a delivery end so long from now; whether it was still held."""
-        return self._broker.extend_one(self, message, micros_of("seconds", seconds))
+        micros = micros_of("seconds", seconds)
+
+        def work(instance: Instance) -> bool:
+            now = instance.engine.now()
+            chunk: Chunk = range(message.lsn, message.lsn + 1)
+            for consumer in self.consumers(message):
+                if extend(consumer.queue, consumer, chunk, now.mono + micros):
+                    if message.lease_until is not None:
+                        message.lease_until = max(message.lease_until, (now.wall + micros) / 1e6)
+                    return True
+            return False
+
+        return self._broker.command(work)
 
 
 def written(topic: Topic) -> str:
     """A topic as people write it."""
     return f"{topic.exchange}/{topic.name}" if topic.exchange else topic.name
+
+
+def _find(instance: Instance, name: str) -> Queue | None:
+    try:
+        return instance.core.queue("/", name)
+    except PenstockError:
+        return None  # deleted, or another connection's own by now
