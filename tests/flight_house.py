@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from pydantic import SecretStr
 
-from penstock.config.entitlements import EntitlementSection
+from penstock.config.entitlement_section import EntitlementSection
 from penstock.config.settings import GUEST, Retention, User
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState

@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.config.load import load_mapping
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where
 from spark_lab import Lab
 

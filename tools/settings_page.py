@@ -3,7 +3,7 @@
     .venv/bin/python tools/settings_page.py          # writes the page
     .venv/bin/python tools/settings_page.py --check  # status 1 where it is not what the code says
 
-The sentences are in the code: `config/settings.py` and its neighbours, `config/queues.py`, `config/addresses.py`.
+The sentences are in the code: `config/settings.py`, `config/queue_settings.py`, `config/address_settings.py` ...
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from penstock.config.addresses import ADDRESS_KEYS
+from penstock.config.address_settings import ADDRESS_KEYS
+from penstock.config.doors import Address
 from penstock.config.in_force import told
-from penstock.config.listening import Address
-from penstock.config.policies import DECLARED
-from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey
-from penstock.config.queue_words import in_line, written
-from penstock.config.queues import KEY_ALIASES, QUEUE_KEYS
+from penstock.config.policy_settings import DECLARED
+from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
+from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey, in_line, written
 from penstock.config.settings import Queue, Settings
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import format_duration

@@ -33,7 +33,7 @@ from shared import ALLOWED, OVER, RATE, World, counters, read_books
 from watching import Eyes, Screen
 
 import penstock
-from penstock.spark.java import find_java
+from penstock.spark.sessions import find_java
 
 HERE = Path(__file__).resolve().parent
 

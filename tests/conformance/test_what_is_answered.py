@@ -13,7 +13,7 @@ import pytest
 from pika import frame, spec
 
 from live_server import LiveServer
-from penstock.config.queues import QUEUE_KEYS
+from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.records.field_tables import Timestamp
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD

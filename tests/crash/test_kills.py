@@ -342,7 +342,7 @@ def die_while_starting(server: LiveServer, rnd: random.Random) -> None:
 
 def audit(data: Path) -> None:
     """The log tells the same story."""
-    from penstock.cli.auditing import audit as audit_log
+    from penstock.cli.logfiles import audit as audit_log
 
     report = audit_log(data)
     assert not report.findings, "\n".join(

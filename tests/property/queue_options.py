@@ -10,8 +10,8 @@ from itertools import combinations
 from random import Random
 from typing import TypeAlias
 
+from penstock.config.queue_settings import QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue
-from penstock.config.queues import QUEUE_KEYS, read_queue_settings
 
 Options: TypeAlias = Mapping[str, object]
 """Settings as the settings file has them."""

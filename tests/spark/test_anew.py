@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from penstock.cli.tree import whole
 from penstock.errors import PreconditionFailed, SettingsError, Unavailable
-from penstock.spark.pipelines import anew
+from penstock.spark.pipelines import reset
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Remote, Where
 from pipeline_lab import define
 from spark_lab import Lab
@@ -46,9 +46,9 @@ def test_a_queue_gives_back_what_was_in_work_and_nothing_else(lab: Lab, tmp_path
     with pytest.raises(SettingsError, match="begin anew: penstock pipeline reset p"):
         finish(lab, summed)
 
-    [told] = anew.foreseen(summed, keep_place=False)
+    [told] = reset.foreseen(summed, keep_place=False)
     assert told.text == "queue flights: 3 messages in work come again; what is settled does not"
-    anew.ask(tmp_path, "p", keep_place=False)
+    reset.ask(tmp_path, "p", keep_place=False)
     finish(lab, summed)
     assert lab.ids("out") == [0, 1, 2, 3, 4, 7]
     assert lab.counts("flights") == (0, 0, 8)
@@ -67,9 +67,9 @@ def test_a_topic_is_read_again_or_goes_on_where_it_was(
     finish(lab, first)
     lab.publish("past", range(2))
     other = made(lab, tmp_path, **given, sql="SELECT 100 + count(*) AS id FROM input")
-    [told] = anew.foreseen(other, keep_place=True)
+    [told] = reset.foreseen(other, keep_place=True)
     assert told.text == f"topic past: goes on at LSN {told.position}"
-    anew.ask(tmp_path, "sums", keep_place=True)
+    reset.ask(tmp_path, "sums", keep_place=True)
 
     # It is interrupted after the checkpoint is out of the way; the next start does the rest.
     act = Remote.act
@@ -88,14 +88,14 @@ def test_a_topic_is_read_again_or_goes_on_where_it_was(
     assert lab.ids("sums") == [4, 102]
     finish(lab, other)
 
-    anew.ask(tmp_path, "sums", keep_place=False)
-    [told] = anew.foreseen(other, keep_place=False)
+    reset.ask(tmp_path, "sums", keep_place=False)
+    [told] = reset.foreseen(other, keep_place=False)
     assert told.text.startswith("topic past: LSN ")
     finish(lab, other)
     assert lab.ids("sums") == [4, 102, 106]
     changed = made(lab, tmp_path, **{**given, "from": {"topic": "sums", "columns": "id BIGINT"}}, sql="SELECT 1")
     with pytest.raises(PreconditionFailed, match="reads something else now than its checkpoint"):
-        anew.foreseen(changed, keep_place=True)
+        reset.foreseen(changed, keep_place=True)
 
 
 def test_the_commands(lab: Lab, tmp_path: Path) -> None:

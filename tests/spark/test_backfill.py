@@ -11,9 +11,9 @@ import pytest
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.spark.pipelines.backfilling import BackfillPipeline
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.lineage import read
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where, remote
 from spark_lab import Lab
 

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from page_lab import blocks, run, sections, served
-from penstock.spark.reading.options import READ
+from penstock.spark.options import READ
 
 SECTION = sections("spark.md")["Batch reads"]
 

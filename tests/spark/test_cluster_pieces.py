@@ -14,8 +14,8 @@ import pytest
 
 from penstock.config.load import load_text
 from penstock.errors import SettingsError
-from penstock.spark.pipelines.sharing import refuse_unshared
-from penstock.spark.shipping import pack
+from penstock.spark.pipelines.folders import refuse_unshared
+from penstock.spark.sessions import pack
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cluster.md").read_text()
 
@@ -26,7 +26,7 @@ def test_the_package_in_two_files_is_whole(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path[:0] = [{str(tmp_path)!r}, {str(others)!r}]
-import penstock, penstock.spark.source, penstock.spark.reading.batch, penstock.spark.writing.sink
+import penstock, penstock.spark.source, penstock.spark.reading.batch, penstock.spark.sink
 from penstock.expr import compile_filter
 compile_filter("/id > 10")
 assert penstock.connect and penstock.__version__

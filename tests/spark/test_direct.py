@@ -236,9 +236,9 @@ def test_many_records_are_read_by_their_places(place: Place, monkeypatch: pytest
     monkeypatch.setattr("penstock.spark.reading.batch.VIEW_BYTES", 1000)
     from pyspark.sql.types import _parse_datatype_string
 
+    from penstock.spark.options import read_options
     from penstock.spark.reading.batch import SnapshotReader
     from penstock.spark.reading.columns import layout
-    from penstock.spark.reading.options import read_options
 
     rows = {row.sow_key: bytes(row.body) for row in place.client.sow("people")}
     for direct in ("true", "false"):

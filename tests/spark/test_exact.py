@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import SettingsError
-from penstock.spark.pipelines import exact
+from penstock.spark.pipelines import expectations
 from penstock.spark.pipelines.definition import Definition
 from pipeline_lab import define, run
 from spark_lab import Lab
@@ -66,7 +66,7 @@ def test_why_it_is_refused(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sql: str, conf: dict[str, str]
 ) -> None:
     """A Spark in which these are exact says so here."""
-    monkeypatch.setattr(exact, "refuse_inexact", lambda *given: None)
+    monkeypatch.setattr(expectations, "refuse_inexact", lambda *given: None)
     run(lab, joined(lab, tmp_path, name, sql, range(4), conf=conf), tmp_path / "spark")
     assert lab.ids(f"{name}-odd") != list(range(1, 20, 2))
 

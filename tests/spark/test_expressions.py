@@ -29,7 +29,7 @@ from expr_cases import (
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.batches import batch_of
 from penstock.records.properties import EMPTY
-from penstock.spark.expressions.column import evaluate, kind_of
+from penstock.spark.expression_column import evaluate, kind_of
 from penstock.testing import evaluate as evaluate_one
 from property.test_expr import RECORDS, TREES, spell
 from property.test_expr_arrow import CALLS, columns

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from json_cases import BAD, SIMPLE, TYPES, Cases, read
-from penstock.spark.reading.parsing import BodyParser
+from penstock.spark.reading.bodies import BodyParser
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 BODIES = 150

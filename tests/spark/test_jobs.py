@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.auditing import audit
-from penstock.cli.logfiles import archive_of
+from penstock.cli.logfiles import archive_of, audit
 from penstock.core.audit.verdict import Report
 from penstock.log import Log, LogSettings, OsDisk
 from penstock.log.archive import archive_disk

@@ -20,9 +20,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.openlineage import Target, Teller, transport_to
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
 from penstock.spark.pipelines.running import Running
 from penstock.spark.remote import Where
 from spark_lab import Lab

@@ -15,11 +15,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DiskFull, InvalidArgument, QueueFull
+from penstock.spark.options import write_options
 from penstock.spark.remote import Where
-from penstock.spark.writing.jsonrows import rows_as_json
-from penstock.spark.writing.options import write_options
-from penstock.spark.writing.outgoing import outgoing, pieces
-from penstock.spark.writing.patience import patiently
+from penstock.spark.sink import patiently
+from penstock.spark.sink_rows import outgoing, pieces, rows_as_json
 
 UTC = pa.timestamp("us", tz="UTC")
 

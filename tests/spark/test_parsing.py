@@ -19,9 +19,7 @@ import pyarrow as pa
 import pytest
 
 from json_cases import BAD, DEEP, NO_JSON, ODD, TYPES, Cases, expected
-from penstock.spark.reading import parsing
-from penstock.spark.reading.inferring import infer
-from penstock.spark.reading.parsing import BodyParser
+from penstock.spark.reading.bodies import BodyParser, infer
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 BODIES = 200
@@ -186,7 +184,7 @@ def test_a_fault_of_ours_makes_one_body_bad_and_is_logged(
             raise KeyError("\ud800" + "x" * 1000)
         return 5 if value == "odd" else value
 
-    monkeypatch.setattr(parsing, "judge_of", lambda _, wary: judge)
+    monkeypatch.setattr("penstock.spark.reading.bodies.judge_of", lambda _, wary: judge)
     values, errors = parsed(pa.binary(), [b'{"a": "x"}', b'{"a": "odd"}', b'{"a": "y"}'])
     assert values == [b"x", None, b"y"]
     assert errors[0] is errors[2] is None

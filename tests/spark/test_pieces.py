@@ -26,17 +26,16 @@ from pyspark.sql.types import (
 from penstock.config.load import load_mapping
 from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
 from penstock.spark.checkpoint import Checkpoint, local_folder
-from penstock.spark.java import find_java
+from penstock.spark.options import read_options, write_options
 from penstock.spark.pipelines.definition import Definition, with_vhost
 from penstock.spark.pipelines.driver import short
 from penstock.spark.pipelines.outputs import forget, point, refuse_folder
 from penstock.spark.reading.batch import _cut, _runs, by_rows, cut_evenly
 from penstock.spark.reading.columns import declared, layout, names_in
-from penstock.spark.reading.options import read_options
 from penstock.spark.reading.parts import parts_for
 from penstock.spark.remote import Where
-from penstock.spark.writing.options import write_options
-from penstock.spark.writing.outgoing import outgoing
+from penstock.spark.sessions import find_java
+from penstock.spark.sink_rows import outgoing
 
 UTC = pa.timestamp("us", tz="UTC")
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.lineage import Batch, read
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where, remote
 from pipeline_lab import define
 from spark_lab import Lab

@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.errors import NotFound, SettingsError
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
 from penstock.spark.pipelines.running import Running
 from penstock.spark.remote import Where
 from pipeline_lab import define, run

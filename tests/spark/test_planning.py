@@ -11,10 +11,10 @@ import pytest
 
 from penstock.config.load import load_mapping
 from penstock.errors import SettingsError
-from penstock.spark.pipelines.checking import check
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
+from penstock.spark.pipelines.plan_check import check
 from penstock.spark.remote import Where
 from spark_lab import Lab
 

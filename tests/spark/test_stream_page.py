@@ -13,7 +13,7 @@ import penstock
 import penstock.spark
 from live_server import LiveServer
 from page_lab import blocks, run, sections
-from penstock.spark.reading.options import READ
+from penstock.spark.options import READ
 
 SECTIONS = sections("spark.md")
 LOG, HELD = SECTIONS["Streams, log mode"], SECTIONS["Streams and what they hold"]

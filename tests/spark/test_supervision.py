@@ -19,17 +19,15 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.cli.checkup import examine
-from penstock.cli.child import Child
-from penstock.cli.jobs import sweep
+from penstock.cli.child_process import Child
+from penstock.cli.driver_jobs import sweep
 from penstock.cli.supervisor import Supervisor, login
 from penstock.config.load import load_mapping, load_text
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
-from penstock.spark.pipelines import reporting
 from penstock.spark.pipelines.definition import Definition, Input
-from penstock.spark.pipelines.driver import Driver
-from penstock.spark.pipelines.reporting import Reporter
+from penstock.spark.pipelines.driver import Driver, Reporter
 from penstock.spark.pipelines.running import FAILURES_MAX, Running
-from penstock.spark.reading.inferring import NO_MESSAGE
+from penstock.spark.reading.bodies import NO_MESSAGE
 from penstock.spark.remote import Remote, Where
 from tls_lab import Files
 
@@ -271,7 +269,7 @@ def test_how_pipelines_are_is_read_by_the_thread_that_runs_them(tmp_path: Path) 
 def test_how_pipelines_are_is_told_with_the_login_that_the_settings_have_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reporting, "TELL_S", 0.02)
+    monkeypatch.setattr("penstock.spark.pipelines.driver.TELL_S", 0.02)
     with FlightHouse(tmp_path / "data") as house, penstock.connect(house.url) as client:
         job = {"url": house.url.replace("guest:guest", "guest"), "user": "guest", "password": "of yesterday"}
         one = SimpleNamespace(name="p", pipeline=SimpleNamespace(definition=Definition("p", (), ())))

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.config.tls import TlsSection
+from penstock.config.doors import TlsSection
 from penstock.errors import InvalidArgument
 from penstock.server.tls.files import load
 from penstock.spark.options import COMMON, Taker
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where
 from pipeline_lab import define
 from spark_lab import Lab

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipelines.place import Place
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.remote import Where
-from penstock.spark.views.running import ViewPipeline
+from penstock.spark.view_pipeline import ViewPipeline
 from spark_lab import Lab, forget_last_commit
 from waiting import eventually
 
@@ -109,7 +109,7 @@ def test_a_changed_definition_and_a_lost_checkpoint_count_anew(lab: Lab, tmp_pat
 @pytest.mark.parametrize(("given", "told"), [({"select": ["SUM(SUM(/a)) AS /x"]}, "SUM"), ({"filter": "/a >"}, ".")])
 def test_what_cannot_be_read_is_refused(lab: Lab, tmp_path: Path, given: Any, told: str) -> None:
     from penstock.errors import ExpressionError
-    from penstock.spark.views.groups import planned
+    from penstock.spark.view_pipeline import planned
 
     with pytest.raises(ExpressionError, match=told):
         planned(view(lab, tmp_path, "wrong", **given).view)

@@ -11,16 +11,16 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from penstock.spark import worker
+from penstock.spark import executor
+from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import Layout
-from penstock.spark.reading.options import read_options
 from penstock.spark.reading.parts import RowsPart
 
 
 @pytest.fixture(autouse=True)
 def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker, "_known", 0)
+    monkeypatch.setattr(executor, "_known", 0)
     yield
     gc.unfreeze()
 
@@ -54,10 +54,10 @@ def test_after_a_task_the_modules_are_out_of_sight(monkeypatch: pytest.MonkeyPat
     assert read() == [1, 2]
     assert gc.get_freeze_count() > 50_000
     kept = ["a task's"]
-    worker.spare_modules()
+    executor.spare_modules()
     assert in_sight(kept), "nothing was imported since: what tasks make stays in sight"
     monkeypatch.setitem(sys.modules, "made_up", ModuleType("made_up"))
-    worker.spare_modules()
+    executor.spare_modules()
     assert not in_sight(kept), "an import brings more that stays"
 
 

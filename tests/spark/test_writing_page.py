@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from page_lab import blocks, run, sections, served
-from penstock.spark.writing.options import WRITE
-from penstock.spark.writing.outgoing import BESIDE
+from penstock.spark.options import WRITE
+from penstock.spark.sink_rows import BESIDE
 
 SECTION = sections("spark.md")["Writing"]
 

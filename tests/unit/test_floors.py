@@ -182,7 +182,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_reading_queue_arguments_loads_no_pydantic() -> None:
-    loaded = set(fresh_python("import penstock.config.arguments; print(*sorted(sys.modules))").split())
+    loaded = set(fresh_python("import penstock.config.queue_arguments; print(*sorted(sys.modules))").split())
     assert not loaded.intersection(HEAVY)
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json
-from penstock.cli.progress import bar
+from penstock.cli.output import DEFAULT_URL, Json, Url, bar, counted, note, write, write_json
 from penstock.errors import DataFolderInUse
 from penstock.units import format_size
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.benching import Backlog, Setting, Size, own_queue, send, take
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, write_json, write_table
-from penstock.cli.progress import bar
+from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, write_json, write_table
 
 if TYPE_CHECKING:
     from penstock.client import Client

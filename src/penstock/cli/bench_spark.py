@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.benching import Size, own_queue, send
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, write_json, write_table
-from penstock.cli.progress import bar
+from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, write_json, write_table
 from penstock.errors import NotFound, Refused, SettingsError
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write_json, write_table
-from penstock.cli.progress import bar
+from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, counted, write_json, write_table
 from penstock.cli.queues import Yes, confirmed, read_setting
 from penstock.errors import Refused, Unavailable
 

@@ -28,7 +28,7 @@ from penstock.server.guard.listening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.config.listening import Address
+    from penstock.config.doors import Address
     from penstock.config.settings import Settings
 
 SYNCS = 21
@@ -214,8 +214,7 @@ def available_memory() -> int | None:
 
 def streams(settings: Settings, door: Door) -> Finding:
     """What the server that runs keeps for pipelines that are no more."""
-    from penstock.cli.jobs import login
-    from penstock.cli.orphans import orphans
+    from penstock.cli.driver_jobs import login, orphans
     from penstock.cli.reaching import address_here
     from penstock.errors import PenstockError
     from penstock.spark.remote import Remote, Where

@@ -44,7 +44,7 @@ def convert(
     Example: penstock convert amps.xml --to toml > penstock.toml
     """
     from penstock.config.foreign import is_foreign, read_bytes, read_foreign
-    from penstock.config.foreign.toml_writer import to_toml
+    from penstock.config.foreign.converted import to_toml
     from penstock.config.load import judged
     from penstock.errors import SettingsError
 

@@ -1,14 +1,16 @@
 """The server that commands talk to, and what they print: tables for a person, JSON for a program, errors with their
 exit status.
 
-Results go to standard output, everything else to standard error.  Rich is loaded when a table is printed.
+Results go to standard output, everything else to standard error.  Rich is loaded when a table is printed, or a
+bar is drawn for a person who waits.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import orjson
@@ -155,3 +157,29 @@ def tell_error(error: PenstockError, *, as_json: bool) -> int:
         text = error.pointed() if isinstance(error, ExpressionError) else str(error)
         sys.stderr.write(f"penstock: {text}\n  {error.code}. {error.to_do}\n")
     return error.exit_status
+
+
+Progress = Callable[[int, int], None]
+"""(done, in all)."""
+
+
+@contextmanager
+def bar(what: str, progress: Progress | None = None) -> Generator[Progress]:
+    """A function that moves a bar; `progress` instead, if given."""
+    if progress is not None or not sys.stderr.isatty():
+        yield progress or nobody
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=None)
+
+        def show(done: int, total: int) -> None:
+            shown.update(task, completed=done, total=total)
+
+        yield show
+
+
+def nobody(done: int, total: int) -> None:
+    """No one looks on."""

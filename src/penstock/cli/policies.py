@@ -38,7 +38,7 @@ def family(operator: bool) -> typer.Typer:
         url: Url = DEFAULT_URL,
         json: Json = False,
     ) -> None:
-        from penstock.config.policies import parse_definition
+        from penstock.config.policy_settings import parse_definition
 
         values = parse_definition(definition)
         with connect(url) as client:

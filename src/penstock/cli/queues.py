@@ -180,8 +180,8 @@ def read_setting(text: str) -> tuple[str, object]:
     except (tomllib.TOMLDecodeError, KeyError):
         read = value
     name = key.strip().replace("-", "_")
+    from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
     from penstock.config.queue_values import Kind
-    from penstock.config.queues import KEY_ALIASES, QUEUE_KEYS
 
     known = QUEUE_KEYS.get(KEY_ALIASES.get(name, name))
     if known is not None and known.kind is Kind.DURATION and isinstance(read, int | float):

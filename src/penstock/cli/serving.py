@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -153,61 +154,8 @@ def check(
 
     Example: penstock check penstock.toml
     """
-    from penstock.config.pipeline_inputs import ONLY
-    from penstock.errors import ExpressionError, SettingsError
-
     settings = read_settings(config, {}, tell=not json)
-    problems: list[str] = []
-    compared = True
-    filters = [
-        (settings.origin(f"queue.{index}.{key}"), f'[[queue]] "{queue.name}".{key}', getattr(queue.settings, key), key)
-        for index, queue in enumerate(settings.queue)
-        for key in EXPRESSIONS
-    ]
-    filters += [
-        (
-            settings.origin(f"{section}.{index}.definition"),
-            f'[[{section}]] "{policy.name}".definition.{key.replace("_", "-")}',
-            cast("str | None", policy.policy().settings.get(key)),
-            key,
-        )
-        for section, policies in (("policy", settings.policy), ("operator_policy", settings.operator_policy))
-        for index, policy in enumerate(policies)
-        for key in EXPRESSIONS
-    ]
-    filters += [
-        ("default", f'[[pipeline]] "{pipeline.name}" from{"" if name == ONLY else f".{name}"}.filter', one.filter, "")
-        for pipeline in settings.pipeline
-        for name, one in pipeline.source.items()
-    ]
-    for origin, place, text, key in filters:
-        if text is None:
-            continue
-        from penstock.expr import compile_filter, compile_value
-
-        try:
-            compiled = compile_value(text) if key in VALUES else compile_filter(text)
-            if key:
-                compiled.require_deterministic(f"a queue's {key}")
-        except ExpressionError as error:
-            problems.append(f"{config if origin == 'default' else origin}: {place}: {error.pointed()}")
-    problems += _bad_expressions(settings, config)
-    if settings.view:
-        from penstock.server.views.declaring import unreadable
-
-        for place, fault in unreadable(settings):
-            where = settings.origin(f"{place}.select")
-            problems.append(f"{config if where == 'default' else where}: [[view]] {place}: {fault.pointed()}")
-    if settings.tls.certificate is not None:
-        from penstock.server.tls.files import load
-
-        load(settings.tls)
-    if not problems:
-        from penstock.server.opening.house import try_settings
-
-        compared = try_settings(settings)
-    if problems:
-        raise SettingsError("\n".join(problems))
+    compared = _tried(settings, config)
     counts = {name: len(getattr(settings, name)) for name in DECLARED}
     if json:
         write_json({"ok": True, "declares": counts, "settings": settings.model_dump(mode="json", by_alias=True)})
@@ -224,6 +172,71 @@ def check(
         note(f'warning: sync = "{settings.server.sync}": a confirmed message may be lost in a power cut')
 
 
+def _tried(settings: Settings, config: str) -> bool:
+    """Whether there is a log that bookmarks were compared with.  SettingsError with all that is wrong."""
+    from penstock.errors import SettingsError
+
+    problems = [*_bad_filters(settings, config), *_bad_expressions(settings, config), *_bad_views(settings, config)]
+    if settings.tls.certificate is not None:
+        from penstock.server.tls.files import load
+
+        load(settings.tls)
+    if problems:
+        raise SettingsError("\n".join(problems))
+    from penstock.server.opening.house import try_settings
+
+    return try_settings(settings)
+
+
+def _origin(settings: Settings, place: str, config: str) -> str:
+    """The file that a value comes from, with the line where that is known."""
+    origin = settings.origin(place)
+    return config if origin == "default" else origin
+
+
+def _expressions(settings: Settings, config: str) -> Iterator[tuple[str, str | None, str]]:
+    """Of queues, policies and pipelines: where each stands, its text, and which setting of a queue it is."""
+    from penstock.config.pipeline_inputs import ONLY
+
+    for index, queue in enumerate(settings.queue):
+        for key in EXPRESSIONS:
+            where = _origin(settings, f"queue.{index}.{key}", config)
+            yield f'{where}: [[queue]] "{queue.name}".{key}', getattr(queue.settings, key), key
+    for section, policies in (("policy", settings.policy), ("operator_policy", settings.operator_policy)):
+        for index, policy in enumerate(policies):
+            for key in EXPRESSIONS:
+                where = _origin(settings, f"{section}.{index}.definition", config)
+                place = f'{where}: [[{section}]] "{policy.name}".definition.{key.replace("_", "-")}'
+                yield place, cast("str | None", policy.policy().settings.get(key)), key
+    for pipeline in settings.pipeline:
+        for name, one in pipeline.source.items():
+            source = "from" if name == ONLY else f"from.{name}"
+            yield f'{config}: [[pipeline]] "{pipeline.name}" {source}.filter', one.filter, ""
+
+
+def _bad_filters(settings: Settings, config: str) -> Iterator[str]:
+    from penstock.errors import ExpressionError
+    from penstock.expr import compile_filter, compile_value
+
+    for place, text, key in _expressions(settings, config):
+        if text is None:
+            continue
+        try:
+            compiled = compile_value(text) if key in VALUES else compile_filter(text)
+            if key:
+                compiled.require_deterministic(f"a queue's {key}")
+        except ExpressionError as error:
+            yield f"{place}: {error.pointed()}"
+
+
+def _bad_views(settings: Settings, config: str) -> Iterator[str]:
+    if settings.view:
+        from penstock.server.views.declaring import unreadable
+
+        for place, fault in unreadable(settings):
+            yield f"{_origin(settings, f'{place}.select', config)}: [[view]] {place}: {fault.pointed()}"
+
+
 def _bad_expressions(settings: Settings, config: str) -> list[str]:
     """Expressions of actions and entitlements that cannot be read."""
     from penstock.errors import ExpressionError, InvalidArgument, SettingsError
@@ -233,8 +246,7 @@ def _bad_expressions(settings: Settings, config: str) -> list[str]:
         from penstock.core.actions.rules import Rules
 
         for index, action in enumerate(settings.actions):
-            origin = settings.origin(f"action.{index}.on")
-            where = f"{config if origin == 'default' else origin}: [[action]] {action.name!r}"
+            where = f"{_origin(settings, f'action.{index}.on', config)}: [[action]] {action.name!r}"
             try:
                 Rules([action])
             except ExpressionError as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.orphans import holds, orphans
+from penstock.cli.driver_jobs import holds, orphans
 from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_facts, write_json, write_table
 from penstock.cli.queues import confirmed
 from penstock.errors import NotFound

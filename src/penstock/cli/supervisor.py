@@ -2,8 +2,9 @@
 
 The server comes first; when it is started again it keeps its addresses, and the pipelines wait for it.  A driver's
 own output, with whatever Spark prints, goes to `<data>/spark/driver.log`.  Pipelines with resources of their own have a
-driver of their own.  When the settings file changes, so do the pipelines.  A stop ends the pipelines first, then the
-server.
+driver of their own.  When the settings file changes, so do the pipelines: of `[spark]` everything is taken but the
+folder of checkpoints, which people move while nothing runs; the server reads its own settings when it starts.  A stop
+ends the pipelines first, then the server.
 """
 
 from __future__ import annotations
@@ -18,17 +19,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.cli.child import PAUSE_S, Child, Say
-from penstock.cli.following import taken
+from penstock.cli.child_process import PAUSE_S, Child, Say
+from penstock.cli.driver_jobs import SHARED, folder_of, groups, job, orphans, sweep, url_for
+from penstock.cli.driver_jobs import login as login
 from penstock.cli.hosting import parcel
-from penstock.cli.jobs import SHARED, folder_of, groups, job, sweep, url_for
-from penstock.cli.jobs import login as login
-from penstock.cli.orphans import orphans
 from penstock.cli.reaching import NO_DOOR, Door, address_here, door_of
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.spark.java import find_java
 from penstock.spark.pipelines.inbox import line_of, of_process
 from penstock.spark.remote import Remote, Where
+from penstock.spark.sessions import find_java
+
+TAKEN = ("pipeline", "spark", "view")
+
+
+def taken(present: Any, given: Any, fresh: Any) -> tuple[Any, list[str]]:
+    """The settings in force from now on, and sentences about what of the changes has to wait.
+
+    present: in force so far.  given, fresh: the file as it was read before, and now (`config.settings.Settings`).
+    """
+    sections = cast("dict[str, object]", cast("Any", type(fresh)).model_fields)
+    others = [name for name in sections if name not in TAKEN]
+    lines: list[str] = []
+    if own_views(fresh) != own_views(given) or any(getattr(fresh, name) != getattr(given, name) for name in others):
+        lines.append("settings of the server have changed too; they hold after a restart of penstock up")
+    kept = present.spark.checkpoints
+    if fresh.spark.checkpoints not in (kept, given.spark.checkpoints):
+        lines.append(
+            f"[spark] checkpoints is {fresh.spark.checkpoints or 'the default'} now, which holds after a restart of "
+            f"penstock up: move what is in {kept or 'the default'} there before it, or pipelines over topics begin anew"
+        )
+    spark = fresh.spark.model_copy(update={"checkpoints": kept})
+    views = (*own_views(present), *(one for one in fresh.view if one.engine == "spark"))
+    return present.model_copy(update={"pipeline": fresh.pipeline, "spark": spark, "view": views}), lines
+
+
+def own_views(settings: Any) -> tuple[Any, ...]:
+    """The views that the server computes by itself, which it reads when it starts."""
+    return tuple(one for one in settings.view if one.engine == "server")
+
 
 BEAT_S = 0.1
 READY_S = 600.0

@@ -41,7 +41,6 @@ class Root(TyperGroup):
 def whole() -> typer.Typer:
     """Every command."""
     from penstock.cli import (
-        backfilling,
         backups,
         bench_deep,
         bench_spark,
@@ -51,15 +50,16 @@ def whole() -> typer.Typer:
         converting,
         draining,
         exchanges,
-        lineage,
-        logs,
+        log_commands,
         messages,
-        pipelines,
+        pipeline_backfill,
+        pipeline_commands,
+        pipeline_lineage,
+        pipeline_reset,
         policies,
         querying,
         queues,
         replaying,
-        resetting,
         single,
         streams,
         tools,
@@ -91,9 +91,9 @@ def whole() -> typer.Typer:
     app.add_typer(queues.app, name="queue")
     app.add_typer(single.app, name="message")
     app.add_typer(streams.app, name="stream")
-    lineage.add_to(pipelines.app)
-    app.add_typer(pipelines.app, name="pipeline")
-    app.add_typer(logs.app, name="log")
+    pipeline_lineage.add_to(pipeline_commands.app)
+    app.add_typer(pipeline_commands.app, name="pipeline")
+    app.add_typer(log_commands.app, name="log")
     bench_deep.add_to(benching.app)
     bench_spark.add_to(benching.app)
     app.add_typer(benching.app, name="bench")
@@ -103,9 +103,9 @@ def whole() -> typer.Typer:
     app.add_typer(certificates.app, name="tls")
     app.add_typer(users.app, name="user")
     app.add_typer(vhosts.app, name="vhost")
-    backfilling.add_to(pipelines.app)
-    resetting.add_to(pipelines.app)
-    logs.add_audit_to(app)
+    pipeline_backfill.add_to(pipeline_commands.app)
+    pipeline_reset.add_to(pipeline_commands.app)
+    log_commands.add_audit_to(app)
     app.command()(version)
     app.callback()(_root)
     return app

@@ -95,7 +95,7 @@ def _tell_counts(counts: Mapping[str, Counts], json: bool) -> None:
 
 def _several(target: str, url: str | None, processes: int, burst: bool, verbose: bool, json: bool) -> int:
     """Processes side by side, each started again when it dies; the worst exit status."""
-    from penstock.cli.child import Child
+    from penstock.cli.child_process import Child
 
     stopping = threading.Event()
 

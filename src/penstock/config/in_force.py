@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from penstock.config.queue_words import in_line, written
-from penstock.config.queues import QUEUE_KEYS
+from penstock.config.queue_settings import QUEUE_KEYS
+from penstock.config.queue_values import in_line, written
 from penstock.records.queue_settings import QueueSettings
 from penstock.units import format_duration, format_size
 

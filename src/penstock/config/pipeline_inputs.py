@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.config.sections import Duration, Name, Section
+from penstock.config.sections import Duration, Name, Refusals, Section, one_of, refuse
 from penstock.records.ddl import parse_ddl
 
 _SPARKS_OWN = re.compile(r"\b(not\s+null|comment|interval|variant|time|char|varchar|void)\b", re.IGNORECASE)
@@ -163,42 +163,72 @@ class PipelineInput(Section):
 
     @model_validator(mode="after")
     def _sound(self) -> PipelineInput:
-        named = [kind for kind in ("queue", "topic", "view", "table") if getattr(self, kind) is not None]
-        named += ["log"] if self.log else []
-        if len(named) != 1:
-            raise ValueError(
-                "an input is either a queue or a topic, a view, a table or the log: "
-                + (f"{' and '.join(named)} are given, and one may be" if named else "none is given")
-            )
-        if self.mode == "queue" and self.queue is None:
-            raise ValueError("mode 'queue' needs a queue; a topic is read in mode 'log'")
-        if self.mode == "log" and self.queue is not None:
-            raise ValueError("mode 'log' reads a topic: name the topic that the queue views, or read in mode 'queue'")
-        if self.mode is not None and not self.is_stream:
-            raise ValueError(f"mode {self.mode!r} is of queues and topics")
-        if self.reads == "queue" and self.filter is not None:
-            raise ValueError("in mode 'queue' the queue's own filter decides: set `filter` on the queue")
-        if self.filter is not None and self.table is not None:
-            raise ValueError("files have no filter of the server: filter them in the SQL")
-        if self.topic is None and self.exchange:
-            raise ValueError("an exchange goes with a topic, not with a queue")
-        if self.start is not None and self.topic is None:
-            raise ValueError("`start` is of topics; a queue is read from what it holds")
-        if self.dedup and self.watermark is None:
-            raise ValueError(
-                "dedup needs a watermark, which says for how long rows are remembered; without end it is "
-                "SELECT DISTINCT in the SQL"
-            )
-        if not self.is_stream and (self.watermark is not None or self.expect):
-            raise ValueError("watermark, dedup and expect are of queues and topics, whose rows come one after another")
-        if self.is_stream and self.refresh is not None:
-            raise ValueError("refresh is of tables, views and the log; a queue or topic brings new rows by itself")
-        if self.table is None and (self.format is not None or self.options):
-            raise ValueError("format and options are of files: they go with table")
-        csv = self.table is not None and (self.format or self.table.lower().removesuffix(".gz")).endswith("csv")
-        if csv and self.columns == "json" and "inferschema" not in map(str.lower, self.options):
-            raise ValueError("columns of CSV: name them as DDL, or set options = { inferSchema = true, header = true }")
+        one_of(
+            self,
+            ("queue", "topic", "view", "table", "log"),
+            "an input is either a queue or a topic, a view, a table or the log",
+        )
+        refuse(self, _REFUSED)
         return self
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether it reads files of CSV, by their format or their name."""
+        return self.table is not None and (self.format or self.table.lower().removesuffix(".gz")).endswith("csv")
+
+    @property
+    def infers(self) -> bool:
+        """Whether Spark is asked to find out the columns of CSV."""
+        return "inferschema" in map(str.lower, self.options)
+
+
+_REFUSED: Refusals[PipelineInput] = (
+    (
+        lambda one: one.mode == "queue" and one.queue is None,
+        "mode 'queue' needs a queue; a topic is read in mode 'log'",
+    ),
+    (
+        lambda one: one.mode == "log" and one.queue is not None,
+        "mode 'log' reads a topic: name the topic that the queue views, or read in mode 'queue'",
+    ),
+    (lambda one: one.mode is not None and not one.is_stream, "mode {one.mode!r} is of queues and topics"),
+    (
+        lambda one: one.reads == "queue" and one.filter is not None,
+        "in mode 'queue' the queue's own filter decides: set `filter` on the queue",
+    ),
+    (
+        lambda one: one.filter is not None and one.table is not None,
+        "files have no filter of the server: filter them in the SQL",
+    ),
+    (lambda one: one.topic is None and one.exchange, "an exchange goes with a topic, not with a queue"),
+    (
+        lambda one: one.start is not None and one.topic is None,
+        "`start` is of topics; a queue is read from what it holds",
+    ),
+    (
+        lambda one: one.dedup and one.watermark is None,
+        (
+            "dedup needs a watermark, which says for how long rows are remembered; without end it is SELECT "
+            "DISTINCT in the SQL"
+        ),
+    ),
+    (
+        lambda one: not one.is_stream and (one.watermark is not None or one.expect),
+        "watermark, dedup and expect are of queues and topics, whose rows come one after another",
+    ),
+    (
+        lambda one: one.is_stream and one.refresh is not None,
+        "refresh is of tables, views and the log; a queue or topic brings new rows by itself",
+    ),
+    (
+        lambda one: one.table is None and (one.format is not None or one.options),
+        "format and options are of files: they go with table",
+    ),
+    (
+        lambda one: one.is_csv and one.columns == "json" and not one.infers,
+        "columns of CSV: name them as DDL, or set options = {{ inferSchema = true, header = true }}",
+    ),
+)
 
 
 def named_inputs(value: object) -> object:

@@ -1,22 +1,24 @@
-"""One setting of a queue: its name, how its value is written, and reading that, whoever wrote it.
+"""One setting of a queue: its name, how its value is written, and reading that, whoever wrote it; and the way back.
 
 A value over AMQP, in the settings file or in Python becomes what is kept inside.  Which settings there are is in
-`queues`; what a queue does with them is the core's.
+`queue_settings`; what a queue does with them is the core's.  What `written` gives, `read_value` reads again as the same
+value in the same style; a path of `file_backed_metadata` alone may not be said over AMQP or in Python, where `true`
+stands for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from enum import Enum
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
-from penstock.config.hints import known_name
+from penstock.config.known_names import known_name
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
 from penstock.records.queue_settings import QueueSettings, Retry
-from penstock.units import DURATION_UNITS, parse_duration, parse_size, to_micros
+from penstock.units import DURATION_UNITS, format_duration, parse_duration, parse_size, to_micros
 
 Style: TypeAlias = Literal["amqp", "file", "python"]
 """Who wrote a value: durations are milliseconds, text with a unit, or seconds."""
@@ -82,37 +84,29 @@ def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> obje
         if style == "python":
             return getattr(QueueSettings(), key.name)
         raise BadValue(spelled, "it is null; leave it out where nothing is to be set")
-    match key.kind:
-        case Kind.TEXT:
-            return _text(value, spelled)
-        case Kind.CHOICE:
-            text = _text(value, spelled)
-            if text not in key.choices:
-                raise BadValue(
-                    spelled, f"{text!r} is not one of {', '.join(key.choices)}{known_name(text, list(key.choices))}"
-                )
-            return text
-        case Kind.COUNT:
-            return _count(value, key.low, key.high, spelled)
-        case Kind.DURATION:
-            return _micros(value, key.low, style, spelled, text_too=not key.rabbitmq)
-        case Kind.SIZE:
-            return _bytes(value, key.low, style, spelled)
-        case Kind.RETRY:
-            return _retry(value, style, spelled)
-        case Kind.FILE:
-            return _file(value, style, spelled)
-        case Kind.WEIGHTS:
-            return _weights(value, spelled)
-        case Kind.LEASED:
-            return tuple([0 if one is None else _count(one, 0, COUNT_MAX, at) for one, at in _two(value, spelled)])
-        case Kind.RATE:
-            queue, of_key = _two(value, spelled)
-            return (*_rate(*queue), *_rate(*of_key))
-        case Kind.FLAG:
-            if not isinstance(value, bool):
-                raise BadValue(spelled, f"{_shown(value)} is not true or false")
-            return value
+    return _FORMS[key.kind].read(key, value, style, spelled)
+
+
+def _choice(key: QueueKey, value: object, spelled: str) -> str:
+    text = _text(value, spelled)
+    if text not in key.choices:
+        raise BadValue(spelled, f"{text!r} is not one of {', '.join(key.choices)}{known_name(text, list(key.choices))}")
+    return text
+
+
+def _flag(value: object, spelled: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadValue(spelled, f"{_shown(value)} is not true or false")
+    return value
+
+
+def _limits_of_leases(value: object, spelled: str) -> tuple[int, ...]:
+    return tuple([0 if one is None else _count(one, 0, COUNT_MAX, at) for one, at in _two(value, spelled)])
+
+
+def _rates(value: object, spelled: str) -> tuple[int, ...]:
+    queue, of_key = _two(value, spelled)
+    return (*_rate(*queue), *_rate(*of_key))
 
 
 def _text(value: object, spelled: str) -> str:
@@ -285,3 +279,101 @@ def _shown(value: object) -> str:
     """A value for a message: its text, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def written(key: QueueKey, value: object, style: Style) -> object:
+    """A value that is kept inside, as `style` writes it; None, which is no limit or nothing at all, stays None.
+
+    value: of the key's own kind, as `QueueSettings` has it.
+    """
+    if value is None:
+        return None
+    return _FORMS[key.kind].write(key, value, style)
+
+
+def _retry_text(value: object, style: Style) -> dict[str, object]:
+    return {
+        name: _duration(one, style, text_too=True) if name in ("initial", "max") else one
+        for name, one in asdict(cast("Retry", value)).items()
+    }
+
+
+def _limits_text(value: object) -> object:
+    queue, of_key = cast("tuple[int, int]", value)
+    return {"queue": queue, "key": of_key} if of_key else queue
+
+
+def _rates_text(value: object) -> object:
+    count, period, of_key, its_period = cast("tuple[int, int, int, int]", value)
+    whole = _rate_text(count, period)
+    return {"queue": whole, "key": _rate_text(of_key, its_period)} if of_key else whole
+
+
+def _duration(micros: int, style: Style, *, text_too: bool) -> object:
+    """Text with a unit; over AMQP milliseconds, upwards where no text is taken that would say it exactly."""
+    if style != "amqp" or (text_too and micros % 1000):
+        return format_duration(micros)
+    return -(-micros // 1000)
+
+
+def _rate_text(count: int, period: int) -> str | int:
+    """`100/s`, `10/250ms`; 0: no limit."""
+    if not count:
+        return 0
+    unit = next((name for name in ("d", "h", "m", "s") if DURATION_UNITS[name] == period), None)
+    return f"{count}/{unit or format_duration(period)}"
+
+
+def in_line(value: object) -> str:
+    """What `written` gives, in one line for a person: a table as TOML has it, text without quotes."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case Mapping():
+            table = cast("Mapping[str, object]", value)
+            return f"{{ {', '.join(f'{name} = {in_line(one)}' for name, one in table.items())} }}"
+        case list() | tuple() if type(value) in (list, tuple):  # an address is a tuple with words of its own
+            return ", ".join([in_line(one) for one in cast("Sequence[object]", value)]) or "none"
+        case _:
+            return str(value)
+
+
+class _Form(NamedTuple):
+    """How a kind of value is read, and how it is written by a style."""
+
+    read: Callable[[QueueKey, object, Style, str], object]
+    write: Callable[[QueueKey, object, Style], object] = lambda key, value, style: value
+
+
+_FORMS: Mapping[Kind, _Form] = {
+    Kind.TEXT: _Form(lambda key, value, style, at: _text(value, at)),
+    Kind.CHOICE: _Form(lambda key, value, style, at: _choice(key, value, at)),
+    Kind.COUNT: _Form(lambda key, value, style, at: _count(value, key.low, key.high, at)),
+    Kind.FLAG: _Form(lambda key, value, style, at: _flag(value, at)),
+    Kind.DURATION: _Form(
+        lambda key, value, style, at: _micros(value, key.low, style, at, text_too=not key.rabbitmq),
+        lambda key, value, style: _duration(cast("int", value), style, text_too=not key.rabbitmq),
+    ),
+    Kind.SIZE: _Form(
+        lambda key, value, style, at: _bytes(value, key.low, style, at),
+        lambda key, value, style: f"{value}B" if style == "file" else value,
+    ),
+    Kind.RETRY: _Form(
+        lambda key, value, style, at: _retry(value, style, at), lambda key, value, style: _retry_text(value, style)
+    ),
+    Kind.FILE: _Form(
+        lambda key, value, style, at: _file(value, style, at),
+        lambda key, value, style: value if style == "file" else bool(value),
+    ),
+    Kind.WEIGHTS: _Form(
+        lambda key, value, style, at: _weights(value, at),
+        lambda key, value, style: dict(cast("tuple[tuple[str, float], ...]", value)),
+    ),
+    Kind.LEASED: _Form(
+        lambda key, value, style, at: _limits_of_leases(value, at), lambda key, value, style: _limits_text(value)
+    ),
+    Kind.RATE: _Form(lambda key, value, style, at: _rates(value, at), lambda key, value, style: _rates_text(value)),
+}
+"""A kind of value is a row here."""

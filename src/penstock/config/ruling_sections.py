@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, InstanceOf, JsonValue, StrictBool, StrictInt, model_validator
 
-from penstock.config.policies import read_policy
+from penstock.config.policy_settings import read_policy
 from penstock.config.sections import Name, Section
 from penstock.errors import InvalidArgument
 from penstock.records.address_settings import wrong_pattern
@@ -55,7 +55,7 @@ class OperatorPolicySection(PolicySection):
 
 
 class AddressSection(Section):
-    """`[[address]]`: Artemis's address settings; pattern, vhost, literal, and the keys of `config.addresses`."""
+    """`[[address]]`: Artemis's address settings; pattern, vhost, literal, and the keys of `config.address_settings`."""
 
     pattern: Name = Field(description="An address: words between dots, `*` for any one, `#` last for any more.")
     vhost: Name = Field(default="/", description="Its vhost.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
@@ -37,3 +38,25 @@ class Section(BaseModel):
     """A table of the file: frozen, and without room for keys that nobody knows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+
+
+S = TypeVar("S", bound=Section)
+
+Refusals: TypeAlias = Sequence[tuple[Callable[[S], object], str | Callable[[S], str]]]
+"""What cannot be: in which sections, and why, with the section as `{one}`."""
+
+
+def refuse(one: S, refusals: Refusals[S]) -> None:
+    """ValueError with the first that holds."""
+    for holds, why in refusals:
+        if holds(one):
+            raise ValueError(why.format(one=one) if isinstance(why, str) else why(one))
+
+
+def one_of(section: Section, keys: Sequence[str], rule: str) -> None:
+    """ValueError with the rule unless exactly one of these keys is given."""
+    named = [key for key in keys if getattr(section, key) not in (None, False)]
+    if len(named) != 1:
+        raise ValueError(
+            f"{rule}: " + (f"{' and '.join(named)} are given, and one may be" if named else "none is given")
+        )

@@ -1,8 +1,8 @@
 """The settings file as one frozen typed value: every key with its default, its unit and a sentence.
 
 Owns names, types and which settings exclude each other.  Reading files, the environment and the wording of mistakes are
-`config.load`'s; the settings of a queue are `config.queues`'.  Durations are microseconds and sizes bytes inside, text
-with a unit in the file.
+`config.load`'s; the settings of a queue are `config.queue_settings`'.  Durations are microseconds and sizes bytes
+inside, text with a unit in the file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.config.actions import ActionSection
-from penstock.config.before_login import BeforeLogin
-from penstock.config.entitlements import EntitlementSection, PermissionSection, TopicPermissionSection
-from penstock.config.listening import Listeners
-from penstock.config.message_types import NATIVE_TYPE, wrong_type
-from penstock.config.pipelines import Pipeline, Spark
+from penstock.config.action_section import ActionSection
+from penstock.config.doors import BeforeLogin, Listeners, TlsSection
+from penstock.config.entitlement_section import EntitlementSection, PermissionSection, TopicPermissionSection
+from penstock.config.known_names import NATIVE_TYPE, wrong_type
+from penstock.config.pipeline_section import Pipeline, Spark
 from penstock.config.ruling_sections import AddressSection, OperatorPolicySection, PolicySection
 from penstock.config.sections import MIB, Duration, Name, Section, Size
-from penstock.config.tls import TlsSection
-from penstock.config.views import ConflatedSection, ViewSection
+from penstock.config.view_section import ConflatedSection, ViewSection
 from penstock.errors import InvalidArgument
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
@@ -330,7 +328,7 @@ class Binding(Section):
 
 
 class Queue(Section):
-    """`[[queue]]`: name, vhost, durable, and the keys of `config.queues`, read into `settings`."""
+    """`[[queue]]`: name, vhost, durable, and the keys of `config.queue_settings`, read into `settings`."""
 
     name: Name = Field(description="Name of the queue.")
     vhost: Name = Field(default="/", description="Its vhost.")

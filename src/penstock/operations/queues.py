@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import (
+from penstock.config.queue_arguments import (
     GENERATED,
     given_arguments,
     given_names,
     queue_settings,
     queue_settings_from_mapping,
 )
-from penstock.config.queue_words import in_line, written
-from penstock.config.queues import QUEUE_KEYS
+from penstock.config.queue_settings import QUEUE_KEYS
+from penstock.config.queue_values import in_line, written
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.operations.operation import RABBITMQ, Answer, Operation
 from penstock.records.queue_settings import ruling_of

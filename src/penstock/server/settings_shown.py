@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.config.queue_words import written
-from penstock.config.queues import QUEUE_KEYS
+from penstock.config.queue_settings import QUEUE_KEYS
+from penstock.config.queue_values import written
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

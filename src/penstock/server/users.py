@@ -24,7 +24,7 @@ from penstock.server.passwords import Kept
 from penstock.server.permissions import Permitted, by_user
 
 if TYPE_CHECKING:
-    from penstock.config.entitlements import EntitlementSection, PermissionSection, TopicPermissionSection
+    from penstock.config.entitlement_section import EntitlementSection, PermissionSection, TopicPermissionSection
     from penstock.config.settings import User
 
 

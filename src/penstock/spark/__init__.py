@@ -14,17 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.spark.expressions.column import column
-    from penstock.spark.local import register, session
-    from penstock.spark.settling import settle_on_progress
-    from penstock.spark.shipping import install
+    from penstock.spark.expression_column import column
+    from penstock.spark.reading.queue_stream import settle_on_progress
+    from penstock.spark.sessions import install, register, session
 
 _LAZY = {
-    "column": "penstock.spark.expressions.column",
-    "install": "penstock.spark.shipping",
-    "register": "penstock.spark.local",
-    "session": "penstock.spark.local",
-    "settle_on_progress": "penstock.spark.settling",
+    "column": "penstock.spark.expression_column",
+    "install": "penstock.spark.sessions",
+    "register": "penstock.spark.sessions",
+    "session": "penstock.spark.sessions",
+    "settle_on_progress": "penstock.spark.reading.queue_stream",
 }
 
 __all__ = ["column", "install", "register", "session", "settle_on_progress"]

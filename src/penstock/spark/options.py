@@ -1,18 +1,29 @@
 """The options of `format("penstock")`: names, types, and which exclude each other.
 
 Spark hands options over as text under lower-case names.  Every error names the option as the documentation writes it.
+A read's options are the rows of `_READ`, and what of them cannot be together those of `_APART`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from difflib import get_close_matches
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import orjson
 
 from penstock.client.urls import with_trust
-from penstock.errors import InvalidArgument
-from penstock.spark.remote import Where
+from penstock.errors import ExpressionError, InvalidArgument
+from penstock.records.dataclass import dataclass
+from penstock.records.ddl import parse_ddl
+from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration, parse_size
+from penstock.wire.flight.bookmarks import Point, parse_span
+from penstock.wire.flight.tickets import STATES
 
 COMMON = (
     "url", "user", "password", "ca", "cert", "key", "verify", "vhost", "topic", "exchange", "queue", "path", "patience",
@@ -71,12 +82,19 @@ class Taker:
         except ValueError as error:
             raise InvalidArgument(f"option {name}: {error}") from None
 
+    def word(self, name: str, *words: str) -> str | None:
+        """One of these words."""
+        value = self.text(name)
+        if value is not None and value not in words:
+            raise InvalidArgument(f"option {name} is {value!r}, not {', '.join(words[:-1])} or {words[-1]}")
+        return value
+
     def either(self, *names: str) -> str | None:
-        """The one of several names that is given."""
+        """The name of the one of several that is given."""
         given = [name for name in names if self.text(name) is not None]
         if len(given) > 1:
             raise InvalidArgument(f"options {given[0]} and {given[1]} say the same thing: give one of them")
-        return self.text(given[0]) if given else None
+        return given[0] if given else None
 
     def where(self, patience_s: float) -> Where:
         """The server; `patience_s` where the option does not say."""
@@ -93,3 +111,352 @@ class Taker:
         verify = None if self.text("verify") is None else "on" if self.flag("verify") else "off"
         url = with_trust(url, **files, verify=verify)
         return Where(url, self.text("user"), self.text("password"), seconds)
+
+
+# -- reads
+
+PATTERN_LETTERS = frozenset("^$*+?()[]{}|\\")
+"""A topic with one of these is a pattern; a dot alone makes none."""
+
+MILLISECONDS = 12
+"""Digits from which on a number as a timestamp counts milliseconds since 1970, as Kafka's source has it."""
+
+DIRECT = ("auto", "true", "false")
+"""Whether tasks read the log's own files: where they can, always, never."""
+
+REGISTERED = "registered"
+"""What option schema is where the topic's declared schema is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and how."""
+
+    where: Where
+    topic: str | None = None
+    exchange: str = ""
+    queue: str | None = None
+    states: tuple[str, ...] = ("ready",)
+    log: bool = False
+    starting_lsn: int | None = None
+    ending_lsn: int | None = None
+    mode: str | None = None
+    stream: str | None = None
+    starting: str | None = None  # a bookmark, or None for the default of what is read
+    ending: str | None = None
+    backfill_until: int | None = None  # a stream takes `backfill_rows` at once before this LSN, and cuts a batch there
+    backfill_rows: int = 1_000_000
+    backfill_only: bool = False  # and ends there
+    filter: str | None = None
+    max_rows: int = 100_000
+    max_bytes: int | None = None
+    min_partitions: int | None = None
+    ddl: str | None = None  # of the body's columns
+    parse: bool = False
+    bad_records_topic: str | None = None
+    fail_on_data_loss: bool = True
+    abandon_after: str | None = None  # a duration, or None: as the server has it
+    order_by: str | None = None  # mode queue: rows of one value are in one partition, in order
+    poison_after: int = 0  # mode queue: failures of a batch after which the row to blame is looked for; 0: never
+    poison_blame: bool = True  # whether rows may be to blame for what ended the run before; pipelines know
+    continue_lost: bool = False  # mode queue: a query without a checkpoint goes on where the stream stands
+    given: tuple[str, ...] = ()  # names of those that were given
+    view: str | None = None  # a view, a conflated topic, or a topic with a key
+    beside: tuple[str, ...] = ()  # other streams of the same query, which do not wait while this one is idle
+    pipeline: str | None = None  # whose stream it is
+    direct: str = "auto"
+    registered: bool = False  # the topic's declared schema is asked for
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether `topic` stands for several topics."""
+        return self.topic is not None and not PATTERN_LETTERS.isdisjoint(self.topic)
+
+    def replay(self) -> dict[str, object]:
+        """Fields of a replay that choose the messages."""
+        name = "pattern" if self.is_pattern else "topic"
+        return {name: self.topic, "exchange": self.exchange, "filter": self.filter}
+
+    @property
+    def what(self) -> str:
+        """What is read, for a person."""
+        for kind, name in (("queue", self.queue), ("view", self.view), ("topic", self.topic)):
+            if name is not None:
+                return f"{kind} {name!r}"
+        return "the log"
+
+
+def _states(take: Taker, name: str) -> tuple[str, ...]:
+    states = tuple(one.strip() for one in str(take.text(name)).split(","))
+    for state in states:
+        if state not in STATES:
+            raise InvalidArgument(f"option {name} has {state!r}; there are {', '.join(STATES)}")
+    return states
+
+
+def _place(take: Taker, name: str) -> str:
+    """A bookmark; a number of milliseconds since 1970 is written as a time."""
+    text = str(take.text(name)).strip()
+    if text.isdigit() and len(text) >= MILLISECONDS:
+        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
+    try:
+        parse_span(text, lambda: Point("epoch"))  # what MOST_RECENT is, and whether it may be said, is the server's
+    except InvalidArgument as error:
+        raise InvalidArgument(f"option {name}: {error}") from None
+    return text
+
+
+def _filter(take: Taker, name: str) -> str:
+    """Compiled here too: a mistake is told when it is made, and not by every task."""
+    from penstock.expr import compile_filter
+
+    text = str(take.text(name))
+    try:
+        compile_filter(text)
+    except ExpressionError as error:
+        where = f" at character {error.place + 1}" if error.text else ""
+        raise ExpressionError(f"option filter, {text!r}{where}: {error}", text=error.text, place=error.place) from None
+    return text
+
+
+def _schema(take: Taker, name: str) -> str:
+    """Columns of bodies.  What is no schema is told before Spark sees it among the columns of messages."""
+    ddl = str(take.text(name))
+    if _is_registered(ddl) or re.search(r"\b(not\s+null|comment)\b", ddl, re.IGNORECASE):
+        return ddl  # Spark reads that too
+    try:
+        parse_ddl(ddl)
+    except ValueError as error:
+        raise InvalidArgument(f"option {name}: {error}") from None
+    return ddl
+
+
+def _is_registered(ddl: str | None) -> bool:
+    return ddl is not None and ddl.strip().lower() == REGISTERED
+
+
+def _json(take: Taker, name: str) -> bool:
+    if take.text(name) != "json":
+        raise InvalidArgument(f"option {name} is {take.text(name)!r}, and json is what can be parsed")
+    return True
+
+
+def _direct(take: Taker, name: str) -> str:
+    choice = str(take.text(name)).lower()
+    if choice not in DIRECT:
+        raise InvalidArgument(f"option {name} is {choice!r}; there are {', '.join(DIRECT)}")
+    return choice
+
+
+def _abandoning(take: Taker, name: str) -> str:
+    """As the server takes it: a duration, `0s` for never."""
+    text = str(take.text(name))
+    if text.strip().lower() in ("off", "never"):
+        return "0s"
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        raise InvalidArgument(f"option {name}: {error}; write a duration as in 7d, or off") from None
+    return text
+
+
+class _Option(NamedTuple):
+    """An option of a read: the field that takes it, and what reads it where it is given."""
+
+    name: str
+    field: str
+    read: Callable[[Taker, str], Any] = Taker.text
+
+
+_READ = (
+    _Option("topic", "topic"),
+    _Option("exchange", "exchange"),
+    _Option("queue", "queue"),
+    _Option("view", "view"),
+    _Option("log", "log", Taker.flag),
+    _Option("states", "states", _states),
+    _Option("startingLsn", "starting_lsn", Taker.count),
+    _Option("endingLsn", "ending_lsn", Taker.count),
+    _Option("mode", "mode", lambda take, name: take.word(name, "log", "queue", "changes")),
+    _Option("stream", "stream"),
+    _Option("startingBookmark", "starting", _place),
+    _Option("startingOffsets", "starting", _place),
+    _Option("startingTimestamp", "starting", _place),
+    _Option("endingBookmark", "ending", _place),
+    _Option("endingOffsets", "ending", _place),
+    _Option("backfillUntil", "backfill_until", Taker.count),
+    _Option("backfillMaxRows", "backfill_rows", lambda take, name: take.count(name, 1)),
+    _Option("backfillOnly", "backfill_only", Taker.flag),
+    _Option("filter", "filter", _filter),
+    _Option("maxRowsPerTrigger", "max_rows", lambda take, name: take.count(name, 1)),
+    _Option("maxBytesPerTrigger", "max_bytes", Taker.size),
+    _Option("minPartitions", "min_partitions", lambda take, name: take.count(name, 1)),
+    _Option("schema", "ddl", _schema),
+    _Option("parse", "parse", _json),
+    _Option("badRecordsTopic", "bad_records_topic"),
+    _Option("failOnDataLoss", "fail_on_data_loss", Taker.flag),
+    _Option("abandon_after", "abandon_after", _abandoning),
+    _Option("orderBy", "order_by"),
+    _Option("poisonAfter", "poison_after", Taker.count),
+    _Option("poisonBlame", "poison_blame", Taker.flag),
+    _Option("onLostCheckpoint", "continue_lost", lambda take, name: take.word(name, "fail", "continue") == "continue"),
+    _Option("beside", "beside", lambda take, name: tuple(one for one in str(take.text(name)).split(",") if one)),
+    _Option("pipeline", "pipeline"),
+    _Option("direct", "direct", _direct),
+)
+
+READ = tuple(dict.fromkeys((*COMMON, *(option.name for option in _READ))))
+
+_FIELDS = tuple(dict.fromkeys(option.field for option in _READ))
+
+
+class _Apart(NamedTuple):
+    """What cannot be: in which reads, and why, with the options as `{one}`."""
+
+    broken: Callable[[ReadOptions], object]
+    why: str
+
+
+_APART = (
+    _Apart(
+        lambda one: one.log and one.parse,
+        "options schema and parse are for bodies of messages; the log has columns of its own",
+    ),
+    _Apart(
+        lambda one: one.bad_records_topic is not None and not one.parse,
+        "option badRecordsTopic needs a schema that bodies can fail to have: give option schema",
+    ),
+    _Apart(
+        lambda one: one.view is not None and (one.starting is not None or one.ending is not None),
+        "view {one.view!r} has no past: startingBookmark and endingBookmark go with a topic",
+    ),
+    _Apart(
+        lambda one: not one.log and (one.starting_lsn is not None or one.ending_lsn is not None),
+        "options startingLsn and endingLsn go with log = true; use startingBookmark for a topic",
+    ),
+)
+
+
+def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> ReadOptions:
+    """Options of a read; `patience_s` where they do not say.  Raises InvalidArgument."""
+    take = Taker(given, READ)
+    values: dict[str, Any] = {}
+    for field in _FIELDS:
+        rows = {option.name: option for option in _READ if option.field == field}
+        name = take.either(*rows)
+        if name is not None:
+            values[field] = rows[name].read(take, name)
+    values |= _source(take, values)
+    if (ddl := values.get("ddl")) is not None:
+        registered = _is_registered(ddl)
+        values |= {"ddl": None if registered else ddl, "registered": registered, "parse": True}
+    options = ReadOptions(take.where(patience_s), given=tuple(one for one in READ if take.text(one)), **values)
+    for row in _APART:
+        if row.broken(options):
+            raise InvalidArgument(row.why.format(one=options))
+    return options
+
+
+def _source(take: Taker, values: Mapping[str, Any]) -> dict[str, str]:
+    """What `load(name)` stands for.  InvalidArgument unless exactly one thing is read."""
+    named = [name for name in ("topic", "queue", "view", "log") if values.get(name)]
+    path = take.text("path")
+    if path is not None:
+        if named:
+            raise InvalidArgument("load(name) is short for option topic or queue: give one of them")
+        return {"queue" if values.get("mode") in ("queue", "changes") else "topic": path}
+    if len(named) != 1:
+        raise InvalidArgument(
+            f"options {' and '.join(named)} exclude each other: read one of them"
+            if named
+            else "say what to read: option topic, queue, view, or log = true"
+        )
+    return {}
+
+
+# -- writes
+
+WRITE = (*COMMON, "ordered", "delta", "settleStream", "unroutable", "txnAppId", "txnVersion")
+
+NO_STREAM = "off"
+"""`settleStream` that keeps the input out of the commit."""
+
+APP_MOST = 255
+"""Bytes of `txnAppId`, and of the id that a server knows it by."""
+
+VERSION_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A batch write that may come again: one application's version of what it brings to a target."""
+
+    app: str
+    version: int
+
+    def query(self, vhost: str, exchange: str, topic: str | None) -> str:
+        """What the server knows these writes by, as it does a query of a stream: the application and the target."""
+        text = f"txn:{orjson.dumps([self.app, vhost, exchange, topic]).decode()}"
+        return text if len(text.encode()) <= APP_MOST else f"txn:{sha256(text.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where rows go."""
+
+    where: Where
+    topic: str | None  # for rows without one of their own
+    exchange: str = ""
+    settle_stream: str | None = None  # None: the stream that the checkpoint names; `NO_STREAM`: none
+    checkpoint: str | None = None
+    name: str = ""  # of the query, for people
+    queue: bool = False  # `topic` is a queue, and all rows go there
+    order: str | None = None  # the column whose order rows become visible in; None: partition by partition
+    delta: bool = False  # bodies are merged into the present records of their keys
+    mandatory: bool = True  # a topic that nobody keeps is an error
+    transaction: Transaction | None = None  # of a batch write: what makes it the same as an earlier one
+
+
+def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> WriteOptions:
+    """Options of a write; `patience_s` where they do not say.  Raises InvalidArgument."""
+    take = Taker(given, WRITE)
+    topic, queue, path = take.text("topic"), take.text("queue"), take.text("path")
+    if sum(value is not None for value in (topic, queue, path)) > 1:
+        raise InvalidArgument("options topic, queue and save(name) exclude each other: give one of them")
+    if queue is not None and take.text("exchange"):
+        raise InvalidArgument("option exchange goes with topic; a queue is written through the default exchange")
+    delta = take.flag("delta")
+    if delta and queue is not None:
+        raise InvalidArgument("option delta is for records of a topic with a key; a queue has none: give option topic")
+    return WriteOptions(
+        take.where(patience_s),
+        topic or queue or path,
+        take.text("exchange") or "",
+        take.text("settleStream"),
+        take.text("checkpointLocation"),
+        take.text("queryName") or "",
+        queue is not None,
+        _order(take.text("ordered")),
+        delta,
+        take.word("unroutable", "fail", "drop") != "drop",
+        _transaction(take),
+    )
+
+
+def _transaction(take: Taker) -> Transaction | None:
+    app, version = take.text("txnAppId"), take.count("txnVersion")
+    if app is None and version is None:
+        return None
+    if app is None or version is None:
+        given, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
+        raise InvalidArgument(f"option {given} goes with {missing}: together they say which write this is")
+    if len(app.encode()) > APP_MOST:
+        raise InvalidArgument(f"option txnAppId has {len(app.encode())} bytes; at most {APP_MOST} are allowed")
+    if version > VERSION_MOST:
+        raise InvalidArgument(f"option txnVersion is {version}, and at most {VERSION_MOST} is allowed")
+    return Transaction(app, version)
+
+
+def _order(given: str | None) -> str | None:
+    """The column to order by.  `true` and `false` name none: rows keep the order of partitions and in them anyway."""
+    return None if given is None or given.lower() in ("true", "false") else given

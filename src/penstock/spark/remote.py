@@ -22,7 +22,7 @@ from penstock.client.link import Link, translated
 from penstock.client.urls import parse_url
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.spark.arrow import cut
+from penstock.spark.record_batches import cut
 
 T = TypeVar("T")
 

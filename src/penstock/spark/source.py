@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.spark.reading.options import PATTERN_LETTERS, ReadOptions, read_options
+from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options, write_options
 from penstock.spark.remote import BATCH_PATIENCE_S
-from penstock.spark.writing.options import write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.spark.reading.batch import SnapshotReader
     from penstock.spark.reading.columns import Layout
     from penstock.spark.reading.stream import StreamReader
-    from penstock.spark.writing.sink import BatchWriter, StreamWriter
+    from penstock.spark.sink import BatchWriter, StreamWriter
 
 EXAMPLES = 1_000
 """Messages that columns are inferred from."""
@@ -73,9 +72,8 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
         """A stream, in mode `queue` when a queue is read and in mode `log` when a topic is."""
-        from penstock.spark.reading.changes_stream import ChangesStreamReader
         from penstock.spark.reading.log_stream import LogStreamReader
-        from penstock.spark.reading.queue_stream import QueueStreamReader
+        from penstock.spark.reading.queue_stream import ChangesStreamReader, QueueStreamReader
 
         options = read_options(self._given)
         if options.log:
@@ -97,7 +95,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         """A batch write: all its rows become visible at once."""
-        from penstock.spark.writing.sink import BatchWriter
+        from penstock.spark.sink import BatchWriter
 
         if overwrite:
             raise InvalidArgument('messages are added, never replaced: write with mode("append")')
@@ -105,7 +103,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A stream's write: each batch of a query becomes visible once."""
-        from penstock.spark.writing.sink import StreamWriter
+        from penstock.spark.sink import StreamWriter
 
         if overwrite:
             raise InvalidArgument(
@@ -172,8 +170,8 @@ def examined(options: ReadOptions) -> str:
 
     NotFound, with the reason `inferring.NO_MESSAGE`, when they say nothing.
     """
-    from penstock.spark.arrow import values
-    from penstock.spark.reading.inferring import NO_MESSAGE, infer
+    from penstock.spark.reading.bodies import NO_MESSAGE, infer
+    from penstock.spark.record_batches import values
     from penstock.spark.remote import remote
 
     server = remote(options.where)

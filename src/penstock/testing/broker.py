@@ -9,7 +9,7 @@ Seconds, on the outside, are floats since the Unix epoch or lengths; LSNs are bo
 
 from __future__ import annotations
 
-from penstock.config.arguments import given_names, queue_settings_from_mapping
+from penstock.config.queue_arguments import given_names, queue_settings_from_mapping
 from penstock.testing.instance import Instance
 from penstock.testing.publishing import NO_END, Publishing
 from penstock.testing.running import VHOST

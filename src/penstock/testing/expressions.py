@@ -72,7 +72,7 @@ def together(
     import pyarrow as pa
 
     from penstock.expr.batches import batch_of
-    from penstock.spark.expressions.column import evaluate as by_spark
+    from penstock.spark.expression_column import evaluate as by_spark
 
     batch = batch_of(bodies, properties, topics, lsns, times)
     unsaid: dict[str, Any] = {"topic": pa.string(), "lsn": pa.int64(), "time": pa.timestamp("us", "UTC")}

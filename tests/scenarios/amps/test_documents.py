@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config.foreign import read_foreign
-from penstock.config.foreign.toml_writer import to_toml
+from penstock.config.foreign.converted import to_toml
 from penstock.config.load import judged, load_file, load_text
 from penstock.errors import SettingsError
 from penstock.testing import Broker

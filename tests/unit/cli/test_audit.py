@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.auditing import audit
+from penstock.cli.logfiles import audit
 from penstock.core.asks import Fetch, Fetched, Scan, Scanned
 from penstock.core.audit import audit as audit_module
 from penstock.core.audit.batches import SinkAudit

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from flight_house import FlightHouse
-from penstock.cli.exporting import export
-from penstock.cli.progress import nobody
+from penstock.cli.log_export import export
+from penstock.cli.output import nobody
 from penstock.cli.tree import whole
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.bulk.process import Bulk

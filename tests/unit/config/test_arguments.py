@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.config.arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
+from penstock.config.queue_arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
+from penstock.config.queue_settings import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import argument_name
-from penstock.config.queues import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.field_tables import Timestamp
 from penstock.records.queue_settings import QueueSettings, Retry

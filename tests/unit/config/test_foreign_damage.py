@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config.foreign import read_foreign
-from penstock.config.foreign.toml_writer import to_toml
+from penstock.config.foreign.converted import to_toml
 from penstock.config.load import judged
 from penstock.errors import SettingsError
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from penstock.config.doors import Address
 from penstock.config.in_force import chosen, in_force
-from penstock.config.listening import Address
 from penstock.config.load import load_file, load_mapping, load_text
+from penstock.config.mistakes import LATER_SECTIONS
 from penstock.config.settings import Settings
-from penstock.config.wording import LATER_SECTIONS
 from penstock.errors import SettingsError
 from penstock.records.event_actions import Action, OnExpire, PublishStep
 from penstock.records.queue_settings import Retry

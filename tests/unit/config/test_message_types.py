@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.arguments import queue_settings, queue_settings_from_mapping
 from penstock.config.load import load_text
+from penstock.config.queue_arguments import queue_settings, queue_settings_from_mapping
 from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.jobs import groups, job
+from penstock.cli.driver_jobs import groups, job
 from penstock.config.load import load_mapping
 from penstock.errors import SettingsError
 

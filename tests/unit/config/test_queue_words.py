@@ -7,11 +7,10 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.config.arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
 from penstock.config.in_force import in_force
-from penstock.config.queue_values import Kind, QueueKey, Style, read_value
-from penstock.config.queue_words import in_line, written
-from penstock.config.queues import QUEUE_KEYS
+from penstock.config.queue_arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
+from penstock.config.queue_settings import QUEUE_KEYS
+from penstock.config.queue_values import Kind, QueueKey, Style, in_line, read_value, written
 from penstock.config.settings import Settings
 from penstock.records.queue_settings import QueueSettings, Retry
 

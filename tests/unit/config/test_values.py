@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config.ampsconfig import values
-from penstock.config.foreign.toml_writer import to_toml
+from penstock.config.foreign.converted import to_toml
 
 
 @pytest.mark.parametrize(

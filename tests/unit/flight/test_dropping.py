@@ -22,7 +22,7 @@ from penstock.server.flight.sinks import dropping
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.remote import Where, remote
-from penstock.spark.views.running import SOW_KEY, ViewOutputs
+from penstock.spark.view_pipeline import SOW_KEY, ViewOutputs
 
 MANY = 6000
 """With `name` more than a command may have of JSON, and some leaves."""

@@ -23,7 +23,7 @@ from penstock.server.flight.door import FlightLimits
 from penstock.server.flight.sinks import decided
 from penstock.server.flight.sinks.copier import UNDER_WAY
 from penstock.server.flight.sinks.decided import GroupLimits
-from penstock.spark.arrow import cut
+from penstock.spark.record_batches import cut
 from penstock.spark.remote import MESSAGE_BYTES, Remote, Where
 from penstock.wire.flight.received import Bounds
 

@@ -19,17 +19,17 @@ from penstock.client import Client
 from penstock.errors import NotFound
 from penstock.server.flight.door import FlightLimits
 from penstock.server.flight.sinks.decided import GroupLimits
-from penstock.spark.arrow import values
 from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.pipelines.checks import MET, Separator
+from penstock.spark.options import read_options
 from penstock.spark.pipelines.definition import Check
+from penstock.spark.pipelines.expectations import MET, Separator
 from penstock.spark.pipelines.letters import Letters
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.reading import parts
 from penstock.spark.reading.columns import layout
 from penstock.spark.reading.log_stream import LogStreamReader
-from penstock.spark.reading.options import read_options
 from penstock.spark.reading.queue_stream import QueueStreamReader
+from penstock.spark.record_batches import values
 from penstock.spark.remote import Where, remote
 
 SCHEMA = StructType().add("lsn", LongType()).add("body", BinaryType())

@@ -16,11 +16,10 @@ import penstock
 from flight_house import FlightHouse
 from penstock.client import Client
 from penstock.errors import PreconditionFailed
+from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import layout
-from penstock.spark.reading.options import read_options
-from penstock.spark.reading.queue_stream import QueueStreamReader
-from penstock.spark.settling import settle_source
+from penstock.spark.reading.queue_stream import QueueStreamReader, settle_source
 
 SCHEMA = StructType().add("lsn", LongType()).add("body", BinaryType())
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from penstock.config.entitlements import EntitlementSection
+from penstock.config.entitlement_section import EntitlementSection
 from penstock.config.load import load_mapping
 from penstock.errors import AccessRefused, ExpressionError, SettingsError
 from penstock.expr import Filter

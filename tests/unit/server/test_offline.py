@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.auditing import audit
+from penstock.cli.logfiles import audit
 from penstock.core.state.durable import canonical
 from penstock.errors import DataFolderInUse
 from penstock.log import MEMORY, Log, SimDisk

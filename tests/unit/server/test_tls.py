@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.config.tls import TlsSection
+from penstock.config.doors import TlsSection
 from penstock.errors import SettingsError
 from penstock.server.amqp.links import FIRST
 from penstock.server.guard.listening import Entry, Listener, bind

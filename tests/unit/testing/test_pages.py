@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.config.actions import ActionDo
+from penstock.config.action_section import ActionDo
 from penstock.errors import AccessRefused
 from penstock.records.event_actions import ALWAYS, VARIABLES
 from penstock.testing import Broker

@@ -9,7 +9,7 @@ import pika
 import pytest
 
 import penstock
-from penstock.config.policies import parse_definition, read_policy
+from penstock.config.policy_settings import parse_definition, read_policy
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, SettingsError
 from penstock.testing import Broker
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.config.foreign.converted import Book
 from penstock.config.foreign.document import BYTES_MAX, Element, parse_xml, read_bytes
-from penstock.config.hints import known_name
+from penstock.config.known_names import known_name
 
 LEVELS_MAX = 8
 FILES_MAX = 64

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.config.hints import known_name
+from penstock.config.known_names import known_name
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US
 from penstock.units import format_duration, parse_duration, parse_size
 

@@ -7,12 +7,13 @@ A filter there is a JMS selector, another language than ours, so it is never tak
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from penstock.config.addresses import ADDRESS_KEYS, ELSEWHERE
+from penstock.config.address_settings import ADDRESS_KEYS, ELSEWHERE
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
-from penstock.config.places import Path_, Place
 from penstock.config.queue_values import COUNT_MAX
+from penstock.config.setting_places import Path_, Place
 from penstock.records.address_settings import LAST_VALUE, last_value
 from penstock.units import format_duration
 
@@ -94,26 +95,35 @@ def read_broker(root: Element, shown: str) -> Converted:
     if not cores:
         book.wrong(root.place(), "has no <core>")
     for core in cores:
-        markers = ""
-        for element in core.children:
-            _part(book, element)
-            if element.name == "literal-match-markers":
-                markers = element.text
-                if len(markers) != 2:
-                    book.wrong(element.place(), f"{markers!r} is not two characters")
-        for address in (one for part in core.all("addresses") for one in part.all("address")):
-            _address(book, address)
-        for queue in (one for part in core.all("queues") for one in part.all("queue")):
-            addresses = queue.all("address")
-            if addresses:
-                _queue(book, queue, addresses[0].text)
-            else:
-                book.wrong(queue.place(), "has no address")
-        for setting in (one for part in core.all("address-settings") for one in part.all("address-setting")):
-            _setting(book, setting, markers)
-        if not any(one.get("pattern") == "#" and "max_delivery_attempts" in one for one in book.tables("address")):
-            book.remark(Verdict.DIFFERS, core.place(), _TEN)
+        _core(book, core)
     return book.close("Artemis broker.xml", shown)
+
+
+def _core(book: Book, core: Element) -> None:
+    markers = ""
+    for element in core.children:
+        _part(book, element)
+        if element.name == "literal-match-markers":
+            markers = element.text
+            if len(markers) != 2:
+                book.wrong(element.place(), f"{markers!r} is not two characters")
+    for address in _within(core, "addresses", "address"):
+        _address(book, address)
+    for queue in _within(core, "queues", "queue"):
+        addresses = queue.all("address")
+        if addresses:
+            _queue(book, queue, addresses[0].text)
+        else:
+            book.wrong(queue.place(), "has no address")
+    for setting in _within(core, "address-settings", "address-setting"):
+        _setting(book, setting, markers)
+    if not any(one.get("pattern") == "#" and "max_delivery_attempts" in one for one in book.tables("address")):
+        book.remark(Verdict.DIFFERS, core.place(), _TEN)
+
+
+def _within(element: Element, part: str, name: str) -> Iterator[Element]:
+    for one in element.all(part):
+        yield from one.all(name)
 
 
 def _part(book: Book, element: Element) -> None:
@@ -181,18 +191,21 @@ def _queue(book: Book, element: Element, address: str) -> None:
         else:
             book.remark(Verdict.NO_MEANING, at, "is not read")
     for child in element.children:
-        at = child.place(place.what)
-        if child.name == "filter":
-            selector = child.attributes.get("string", "")
-            book.remark(Verdict.REFUSED, at, f"{selector!r} is a JMS selector: write it as `filter` of the queue")
-        elif child.name == "durable":
-            if child.text not in {"true", "false"}:
-                book.wrong(at, f"{child.text!r} is not one of true, false")
-            elif child.text == "false":
-                table["durable"] = False
-        elif child.name != "address":
-            book.remark(Verdict.NO_MEANING, at, "is not read")
+        _part_of_queue(book, table, child, child.place(place.what))
     book.add("queue", table, place, places)
+
+
+def _part_of_queue(book: Book, table: dict[str, object], child: Element, at: Place) -> None:
+    if child.name == "filter":
+        selector = child.attributes.get("string", "")
+        book.remark(Verdict.REFUSED, at, f"{selector!r} is a JMS selector: write it as `filter` of the queue")
+    elif child.name == "durable":
+        if child.text not in {"true", "false"}:
+            book.wrong(at, f"{child.text!r} is not one of true, false")
+        elif child.text == "false":
+            table["durable"] = False
+    elif child.name != "address":
+        book.remark(Verdict.NO_MEANING, at, "is not read")
 
 
 def _setting(book: Book, element: Element, markers: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from xml.parsers import expat
 
-from penstock.config.places import Place
+from penstock.config.setting_places import Place
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
-from penstock.config.arguments import HARMLESS_ARGUMENTS
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.queue_types import StandIn, stand_in
 from penstock.config.foreign.rabbitmq_people import (
@@ -23,10 +22,11 @@ from penstock.config.foreign.rabbitmq_people import (
     permit,
     user_table,
 )
-from penstock.config.places import Path_, Place
-from penstock.config.policies import MIRRORS, NO_MIRRORS
+from penstock.config.policy_settings import MIRRORS, NO_MIRRORS
+from penstock.config.queue_arguments import HARMLESS_ARGUMENTS
+from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
-from penstock.config.queues import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
+from penstock.config.setting_places import Path_, Place
 from penstock.errors import SettingsError
 from penstock.units import format_duration
 
@@ -83,34 +83,11 @@ class Item(NamedTuple):
 
 def read_definitions(data: bytes, shown: str) -> Converted:
     """Our settings out of an export.  Raises SettingsError with what cannot be read."""
-    try:
-        document: object = json.loads(data.decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise SettingsError(f"{shown}:{error.lineno}: is not JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, lists in lists in lists
-        raise SettingsError(f"{shown}: is not JSON that can be read: {error}") from None
-    if not isinstance(document, dict):
-        raise SettingsError(f"{shown}: is not the JSON object of a definitions file")
-    top = cast("dict[str, object]", document)
-    if not any(name in top for name in (*_SECTIONS, *_ABOUT)):
-        raise SettingsError(
-            f"{shown}: has none of {', '.join(_SECTIONS)}: JSON that is known here is RabbitMQ's definitions.json"
-        )
+    top = _document(data, shown)
     book = Book()
     default_vhost = _default_vhost(top)
-    vhosts = list[str]()
-    limited = _limits_of_vhosts(book, top, shown, default_vhost)
+    vhosts = _vhosts(book, top, shown, default_vhost)
     streams = set[tuple[str, str]]()
-    for vhost in _items(book, top, "vhosts", shown):
-        name = _text(book, vhost, "name")
-        if name:
-            vhosts.append(name)
-        limits = limits_of(book, limited.get(name or "") or vhost.values.get("limits"), VHOST_LIMITS, vhost.place)
-        if name and (name != "/" or limits):
-            book.add("vhost", {"name": name, **limits}, vhost.place, {})
-        kind = vhost.values.get("default_queue_type", "classic")
-        if kind not in ("classic", "undefined"):
-            book.remark(Verdict.DIFFERS, vhost.place, f"default_queue_type {kind!r}: queues here are of one type")
     users = _users(book, top, shown)
     for policy in _items(book, top, "policies", shown):
         _policy(book, policy, default_vhost)
@@ -129,6 +106,39 @@ def read_definitions(data: bytes, shown: str) -> Converted:
         if name not in {*_SECTIONS, *_ABOUT, *_ABOUT_US}:
             book.remark(Verdict.NO_MEANING, Place(shown, 0, name), "is not read")
     return book.close("RabbitMQ definitions", shown)
+
+
+def _document(data: bytes, shown: str) -> Mapping[str, object]:
+    try:
+        document: object = json.loads(data.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{shown}:{error.lineno}: is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, lists in lists in lists
+        raise SettingsError(f"{shown}: is not JSON that can be read: {error}") from None
+    if not isinstance(document, dict):
+        raise SettingsError(f"{shown}: is not the JSON object of a definitions file")
+    top = cast("dict[str, object]", document)
+    if not any(name in top for name in (*_SECTIONS, *_ABOUT)):
+        raise SettingsError(
+            f"{shown}: has none of {', '.join(_SECTIONS)}: JSON that is known here is RabbitMQ's definitions.json"
+        )
+    return top
+
+
+def _vhosts(book: Book, top: Mapping[str, object], shown: str, default_vhost: str) -> list[str]:
+    """Their names."""
+    names, limited = list[str](), _limits_of_vhosts(book, top, shown, default_vhost)
+    for vhost in _items(book, top, "vhosts", shown):
+        name = _text(book, vhost, "name")
+        if name:
+            names.append(name)
+        limits = limits_of(book, limited.get(name or "") or vhost.values.get("limits"), VHOST_LIMITS, vhost.place)
+        if name and (name != "/" or limits):
+            book.add("vhost", {"name": name, **limits}, vhost.place, {})
+        kind = vhost.values.get("default_queue_type", "classic")
+        if kind not in ("classic", "undefined"):
+            book.remark(Verdict.DIFFERS, vhost.place, f"default_queue_type {kind!r}: queues here are of one type")
+    return names
 
 
 def _default_vhost(top: Mapping[str, object]) -> str:
@@ -347,16 +357,11 @@ def _argument(
         book.remark(verdict, place, f"{value!r} is {'not known' if harmless is None else 'another kind of queue'}")
         return
     row = QUEUE_KEYS.get(key)
-    if (
-        row is not None
-        and row.kind is Kind.DURATION
-        and isinstance(value, int)
-        and not isinstance(value, bool)
-        and value >= 0
-    ):
-        value = format_duration(value * 1000)
-    if row is not None and row.kind is Kind.SIZE and isinstance(value, int) and not isinstance(value, bool):
-        value = f"{value}B"
+    if row is not None and isinstance(value, int) and not isinstance(value, bool):
+        if row.kind is Kind.DURATION and value >= 0:
+            value = format_duration(value * 1000)
+        elif row.kind is Kind.SIZE:
+            value = f"{value}B"
     table[key] = value
     places[key,] = place
 

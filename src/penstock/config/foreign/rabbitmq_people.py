@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from penstock.config.foreign.converted import Book, Verdict
-from penstock.config.places import Place
+from penstock.config.setting_places import Place
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
@@ -73,7 +73,17 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
         return None
     if how != "sha256":
         table["hashing"] = how
-    tags = values.get("tags", [])
+    known, other = _tags(book, values.get("tags", []), place)
+    if known:
+        table["tags"] = known
+    if other:
+        book.remark(Verdict.NO_MEANING, place, f"the tags {', '.join(other)}")
+    table |= limits_of(book, values.get("limits"), USER_LIMITS, place)
+    return table
+
+
+def _tags(book: Book, tags: object, place: Place) -> tuple[list[str], list[str]]:
+    """Those that mean something here, and the others."""
     words: Sequence[object] = ()
     if isinstance(tags, str):
         words = tags.split(",")
@@ -82,14 +92,7 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
     else:
         book.wrong(place, f"tags {tags!r} is neither a list nor text")
     told = [str(word).strip() for word in words]
-    known = [word for word in told if word in TAGS]
-    other = [word for word in told if word and word not in TAGS]
-    if known:
-        table["tags"] = known
-    if other:
-        book.remark(Verdict.NO_MEANING, place, f"the tags {', '.join(other)}")
-    table |= limits_of(book, values.get("limits"), USER_LIMITS, place)
-    return table
+    return [word for word in told if word in TAGS], [word for word in told if word and word not in TAGS]
 
 
 def limits_of(book: Book, given: object, known: Mapping[str, str], place: Place) -> dict[str, object]:
@@ -121,22 +124,16 @@ def permit(
     """Put the permissions into the book, unless every user may do everything everywhere."""
     known = set(users)
     opened = {(one.user, one.vhost) for one in permissions if one.user in known}
-    narrower = list[TopicPermission]()
     for one in topics:
-        if (one.user, one.vhost) in opened:
-            narrower.append(one)
-        else:
+        if (one.user, one.vhost) not in opened:
             book.remark(Verdict.DIFFERS, one.place, f"{one.user!r} has no permission in {one.vhost!r} to be narrowed")
     for right in permissions:
         if right.user not in known:
             book.remark(Verdict.DIFFERS, right.place, f"{right.user!r} is no user of the file who can log in")
     permissions = [one for one in permissions if one.user in known]
+    narrower = [one for one in topics if (one.user, one.vhost) in opened]
     everywhere = {(user, vhost) for user in known for vhost in vhosts}
-    if (
-        not narrower
-        and all(one.full for one in permissions)
-        and everywhere <= {(one.user, one.vhost) for one in permissions}
-    ):
+    if not narrower and all(one.full for one in permissions) and everywhere <= opened:
         return
     for right in permissions:
         said = {"configure": right.configure, "write": right.write, "read": right.read}

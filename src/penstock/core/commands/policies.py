@@ -3,7 +3,7 @@
 Each change writes one group: its own record, and a QUEUE_ALTER of every queue for which it changes what is in force.
 Of more queues than one step looks at, the others follow a portion at a time, each in a group; a queue that somebody
 publishes to or consumes from comes first, and a start goes on where a crash stopped.  What a definition may hold was
-checked where it was read (`config.policies`); who may ask is the doors' to know.
+checked where it was read (`config.policy_settings`); who may ask is the doors' to know.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import given_arguments, name_prefix, queue_settings
+from penstock.config.queue_arguments import given_arguments, name_prefix, queue_settings
 from penstock.core.topology.routing import REPLY_TO
 from penstock.core.topology.topology import canonical_table
 from penstock.errors import NotFound

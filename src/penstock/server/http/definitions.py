@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.config.arguments import arguments_of, queue_settings
 from penstock.config.foreign.queue_types import OTHER_TYPES, StandIn, stand_in
-from penstock.config.policies import MIRRORS, NO_MIRRORS
+from penstock.config.policy_settings import MIRRORS, NO_MIRRORS
+from penstock.config.queue_arguments import arguments_of, queue_settings
 from penstock.core.topology.refusals import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError

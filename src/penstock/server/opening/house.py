@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import GENERATED
-from penstock.config.policies import why_impossible
+from penstock.config.policy_settings import why_impossible
+from penstock.config.queue_arguments import GENERATED
 from penstock.core.broker import Core
 from penstock.core.commands.recovering import NOWHERE
 from penstock.core.commands.statistics import depth_of

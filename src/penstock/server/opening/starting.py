@@ -20,13 +20,13 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.config.tls import DOORS
+from penstock.config.doors import DOORS
 from penstock.errors import SettingsError
 from penstock.server.guard.listening import bind
 from penstock.version import __version__
 
 if TYPE_CHECKING:
-    from penstock.config.listening import Address
+    from penstock.config.doors import Address
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.flight.door import FlightDoor
     from penstock.server.flight.entrance import Entrance

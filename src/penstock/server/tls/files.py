@@ -16,7 +16,7 @@ from penstock.records.dataclass import dataclass
 from penstock.server.tls.certificates import Certificate, read
 
 if TYPE_CHECKING:
-    from penstock.config.tls import TlsSection
+    from penstock.config.doors import TlsSection
 
 LARGEST = 1 << 20
 """Bytes of a file that may hold certificates."""

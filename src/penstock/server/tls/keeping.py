@@ -19,7 +19,7 @@ from penstock.server.tls.files import Identity, Stamp, load, stamp_of
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.config.tls import TlsSection
+    from penstock.config.doors import TlsSection
 
 logger = logging.getLogger("penstock.server.tls")
 

@@ -1,35 +1,154 @@
 """The audit of a large log by Spark: the verdict of `penstock audit`, made in parallel.
 
     read   segments and archived files, a slice a task, on whatever machine sees the folder
-    part   each row to the shares that need it (`shares`)
+    part   each row to the shares that need it
     sort   by share and LSN, in Spark's own shuffle, which spills to disk
     judge  a share a task, by the same rules as the local audit; the rest of the records is one more share
     tell   the verdict of all parts together, on the driver
 
-A message belongs to one share, by its LSN, and all that happens to it goes there.
+A message belongs to one share, by its LSN, and all that happens to it goes there: a publish to the share of its LSN
+and, without its body, to the rest; a record about messages to the shares of the LSNs it names and to the rest; all
+other records to everybody.  Bodies of records alone travel.
 """
 
-# what comes out of a pickle has no type
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# what comes out of a pickle has no type, and pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.audit.verdict import Report, shares, verdict
+from penstock.core.audit.audit import Audit
+from penstock.core.audit.verdict import Part, Report, Share, shares, verdict
+from penstock.core.state.durable import DurableState
+from penstock.core.state.fold import Fold
+from penstock.core.state.lsns import flat
 from penstock.history.alone import base_of, stand_alone
 from penstock.history.view import Folder, Listing, View
 from penstock.log import OsDisk
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import NAME
+from penstock.log.archive.manifest import Part as Archived
 from penstock.log.archive.row_groups import Archive
-from penstock.spark.jobs.shares import Ints, judged, parted
+from penstock.log.catalog import Segment
+from penstock.log.record_batches import cells, column
+from penstock.records.kinds import MOVES, PUBLISHES
+from penstock.records.schema import COLUMNS
+
+Ints = npt.NDArray[np.int64]
+
+ROWS = pa.schema([pa.field("share", pa.int32()), pa.field("batch", pa.int64()), *COLUMNS])
+"""What travels: the number of a share, the record batch that the row was written in, and the row."""
+
+AT_ONCE = 100_000
+"""Rows that an audit is given in one go."""
+
+
+def parted(batch: pa.RecordBatch, groups: Ints, borders: Sequence[int]) -> pa.RecordBatch:
+    """Rows of the log as the shares need them; `borders` as of `core.audit.parts.shares`."""
+    kinds, lsns = column(batch, "kind", "<i1"), column(batch, "lsn", "<i8")
+    rest = len(borders) + 1
+    publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
+    events = np.isin(kinds, [int(kind) for kind in MOVES])
+    edges = np.asarray(borders, dtype=np.int64)
+    low = np.where(publishes, np.searchsorted(edges, lsns, side="right"), 0)
+    high = np.where(publishes, low, rest - 1)
+    bodies = cells(batch, "body") if (~publishes).any() else []
+    for event in np.flatnonzero(events).tolist():
+        body: bytes | None = bodies[event]
+        if body is None or len(body) < 24 or len(body) % 16 != 8:
+            continue  # it cannot be read, which any of them may tell
+        pairs = np.frombuffer(body, np.int64, -1, 8)
+        first, last = np.searchsorted(edges, (int(pairs.min()), int(pairs.max()) - 1), side="right")
+        low[event], high[event] = first, max(int(first), int(last))
+    count = high - low + 1
+    row = np.repeat(np.arange(len(kinds)), count)
+    share = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(low, count)
+    row, share = np.concatenate((row, np.arange(len(kinds)))), np.concatenate((share, np.full(len(kinds), rest)))
+    slim = _without_bodies(batch, publishes)
+    taken = cast("Any", slim).take(pa.array(row))
+    arrays: list[Any] = [pa.array(share.astype(np.int32)), pa.array(groups[row]), *taken.columns]
+    return cast("pa.RecordBatch", cast("Any", pa.RecordBatch).from_arrays(arrays, schema=ROWS))
+
+
+def _without_bodies(batch: pa.RecordBatch, publishes: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """Messages without what nobody asks: an audit does not look into them."""
+    mask: Any = pa.array(publishes)
+    columns: list[Any] = []
+    for name in COLUMNS.names:
+        one: Any = batch.column(name)
+        if name in ("properties", "body"):
+            one = cast("Any", pa).compute.if_else(mask, pa.scalar(b"", pa.binary()), one)
+        columns.append(one)
+    return cast("pa.RecordBatch", cast("Any", pa.RecordBatch).from_arrays(columns, schema=COLUMNS))
+
+
+def judged(
+    rows: Iterable[pa.RecordBatch], shares: Sequence[Share], state: bytes | None
+) -> Iterator[tuple[int, Part, dict[int, Ints] | None]]:
+    """What each share finds, of rows sorted by share and LSN; and of the rest what waits as the fold has it.
+
+    state: of the base that the log begins at.
+    """
+    start = DurableState.decode(state) if state is not None else None
+    number, audit, fold = -1, Audit(), Fold()
+    for share, batch, groups in _whole_groups(rows):
+        if share != number:
+            if number >= 0:
+                yield number, audit.part(), _waiting(fold) if shares[number].rest else None
+            number, audit, fold = share, Audit(start, shares[share]), Fold(start)
+        audit.feed(batch, groups)
+        if shares[share].rest:
+            fold.feed(pa.Table.from_batches([batch]))
+    if number >= 0:
+        yield number, audit.part(), _waiting(fold) if shares[number].rest else None
+
+
+def _waiting(fold: Fold) -> dict[int, Ints]:
+    return {number: flat(queue.waiting) for number, queue in fold.finish().queues.items()}
+
+
+def _whole_groups(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch, Ints]]:
+    """The rows of one share at a time, so that no group goes on with the next."""
+    held, count = list[pa.RecordBatch](), 0
+    for batch in rows:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        count += batch.num_rows
+        if count >= AT_ONCE:
+            *whole, rest = _cut(held)
+            yield from map(_columns, whole)
+            held, count = [rest], rest.num_rows
+    if held:
+        yield from map(_columns, _cut(held))
+
+
+def _cut(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows a share at a time; the last group of all apart, for it may go on."""
+    whole: Any = cast("Any", pa).concat_batches(held)
+    share, group = whole.column("share").to_numpy(), whole.column("batch").to_numpy()
+    starts = [0, *(np.flatnonzero(np.diff(share)) + 1).tolist()]
+    last = np.flatnonzero((group != group[-1]) | (share != share[-1]))
+    cut = int(last[-1]) + 1 if len(last) else 0
+    edges = sorted({*starts, cut, whole.num_rows})
+    return [whole.slice(a, b - a) for a, b in pairwise(edges)]
+
+
+def _columns(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch, Ints]:
+    share = int(cast("Any", batch.column("share"))[0].as_py())
+    rows = cast("pa.RecordBatch", cast("Any", batch.select(COLUMNS.names)).cast(COLUMNS))
+    return share, rows, np.asarray(batch.column("batch").to_numpy(), dtype=np.int64)
+
 
 SLICE = 64 << 20
 """Bytes of the log that a task reads, about."""
@@ -114,32 +233,16 @@ def planned(folder: str, archive: str | Path | None, parts: int) -> Plan:
             shown = Shown(place, view.archive.manifest.number, view.listed.archive.seam)
         listed = view.listed._replace(archive=shown)
         seam = shown.seam if shown is not None else 0
-        slices, marks = list[Slice](), list[int]()
         files = view.archive.manifest.files if view.archive is not None else ()
         archived = [part for part in files if part.first < seam]
-        at, size = 0, 0
-        for part in archived:
-            if size and size + part.bytes > SLICE // 4 and part.first > at:  # Parquet is a quarter as large
-                slices.append(_slice(listed, at, part.first))
-                at, size = part.first, 0
-            size += part.bytes
-            marks += _spread(part.first, min(part.last, seam), part.rows)
-        if archived:
-            slices.append(_slice(listed, at, seam))
-            at, size = seam, 0
-        for segment in view.catalog.segments:
-            if segment.last < seam:
-                continue
-            marks += _spread(segment.first, segment.last, segment.rows)
-            for number in range(len(segment.lsns)):
-                if size >= SLICE:  # between two batches: groups stay whole
-                    slices.append(_slice(listed, at, segment.lsns[number]))
-                    at, size = segment.lsns[number], 0
-                size += segment.lengths[number]
-        slices.append(_slice(listed, at, view.durable + 1))
+        segments = [segment for segment in view.catalog.segments if segment.last >= seam]
+        cuts = [*_cuts_of_archive(archived), *([seam] if archived else []), *_cuts_of_segments(segments)]
+        slices = [_slice(listed, start, end) for start, end in pairwise([0, *cuts, view.durable + 1])]
+        marks = [mark for part in archived for mark in _spread(part.first, min(part.last, seam), part.rows)]
+        marks += [mark for one in segments for mark in _spread(one.first, one.last, one.rows)]
+        marks.sort()
         rows = sum(part.rows for part in archived) + sum(segment.rows for segment in view.catalog.segments)
         count = parts or max(1, rows // SHARE_ROWS)
-        marks.sort()
         borders = sorted({marks[len(marks) * n // count] for n in range(1, count)}) if marks else []
         return Plan(
             slices, borders, None if base is None else base.state, 0 if base is None else base.floor,
@@ -147,6 +250,27 @@ def planned(folder: str, archive: str | Path | None, parts: int) -> Plan:
         )  # fmt: skip
     finally:
         view.close()
+
+
+def _cuts_of_archive(files: Iterable[Archived]) -> Iterator[int]:
+    """LSNs between slices, none within a file."""
+    at, size = 0, 0
+    for file in files:
+        if size and size + file.bytes > SLICE // 4 and file.first > at:  # Parquet is a quarter as large
+            yield file.first
+            at, size = file.first, 0
+        size += file.bytes
+
+
+def _cuts_of_segments(segments: Iterable[Segment]) -> Iterator[int]:
+    """LSNs between slices and between two batches: groups stay whole."""
+    size = 0
+    for segment in segments:
+        for lsn, length in zip(segment.lsns, segment.lengths, strict=False):
+            if size >= SLICE:
+                yield lsn
+                size = 0
+            size += length
 
 
 def _view(folder: str, archive: str | Path | None) -> tuple[View, str]:

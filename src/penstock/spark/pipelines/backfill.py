@@ -34,9 +34,9 @@ MAX_ROWS = 1_000_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
-def handover(where: Where, checkpoint: Checkpoint, papers: Path) -> int:
+def handover(where: Where, checkpoint: Checkpoint, manifest: Path) -> int:
     """The LSN at which the past ends; fixed before the first start, for as long as the checkpoint lives."""
-    file = papers.with_suffix(".handover")
+    file = manifest.with_suffix(".handover")
     if checkpoint.exists and file.exists():
         return int(json.loads(file.read_text())["lsn"])
     lsn = int(remote(where).act("position")["durable"]) + 1

@@ -9,9 +9,9 @@ from typing import Any
 from penstock.errors import SettingsError
 from penstock.spark.pipelines.backfill import BackfillCheckpoint, backfilled
 from penstock.spark.pipelines.definition import Definition, with_vhost
+from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.pipelines.pipeline import Pipeline, Planned, lineage_of
-from penstock.spark.pipelines.place import Place
 from penstock.spark.remote import Where
 
 

@@ -25,7 +25,7 @@ class Output:
     """Where a batch goes: messages of a topic or queue, or Parquet files in a folder."""
 
     topic: str | None
-    table: str | None
+    table: str | None = None
     exchange: str = ""
     vhost: str = "/"
     partition_by: tuple[str, ...] = ()
@@ -40,6 +40,18 @@ class Output:
             return f"table {self.table}"
         name = f"{self.exchange}/{self.topic}" if self.exchange else self.topic
         return f"{'view' if self.view else 'queue' if self.queue else 'topic'} {name}"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Output:
+        """From its JSON form."""
+        return cls(
+            given.get("topic") or given.get("queue") or given.get("view"),
+            view=given.get("view") is not None,
+            queue=given.get("queue") is not None,
+            partition_by=tuple(given.get("partition_by") or ()),
+            key=tuple("/" + key.removeprefix("/") for key in given.get("key") or ()),
+            **_given(given, ("table", "exchange", "vhost")),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,34 +111,32 @@ class Input:
     @classmethod
     def of(cls, name: str, source: Mapping[str, Any], expect: object = None) -> Input:
         """From its JSON form; `expect`: that of the pipeline."""
-        queue, topic = source.get("queue"), source.get("topic")
-        mode = "table" if queue is None and topic is None else "log" if queue is None else "queue"
+        mode = "queue" if source.get("queue") else "log" if source.get("topic") else "table"
         watermark = source.get("watermark")
+        checks = cast("list[dict[str, Any]]", source.get("expect") or expect or ())
         return cls(
             name,
-            queue,
-            topic,
-            source.get("view"),
-            source.get("table"),
-            bool(source.get("log")),
-            source.get("exchange") or "",
-            source.get("vhost") or "/",
-            mode if mode == "table" else source.get("mode") or mode,
-            source.get("filter"),
-            source.get("columns") or "json",
-            int(source.get("max_rows") or 100_000),
-            source.get("start"),
-            None,
-            None if watermark is None else (str(watermark["column"]), int(watermark["delay"])),
-            tuple(source.get("dedup") or ()),
-            source.get("format"),
-            dict(source.get("options") or {}),
-            source.get("refresh"),
-            in_order(
-                Check(one["that"], one["otherwise"], one.get("topic"), one.get("name") or one["that"])
-                for one in cast("list[dict[str, Any]]", source.get("expect") or expect or ())
+            mode=mode if mode == "table" else source.get("mode") or mode,
+            watermark=None if watermark is None else (str(watermark["column"]), int(watermark["delay"])),
+            dedup=tuple(source.get("dedup") or ()),
+            refresh_us=source.get("refresh"),
+            expect=in_order(
+                Check(one["that"], one["otherwise"], one.get("topic"), one.get("name") or one["that"]) for one in checks
             ),
+            **_given(source, _INPUT),
         )
+
+
+_INPUT = (
+    "queue", "topic", "view", "table", "log", "exchange", "vhost", "filter", "columns", "max_rows", "start", "format",
+    "options",
+)  # fmt: skip
+"""What an input has under the names of the settings."""
+
+
+def _given(source: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What is set; of the rest the fields have their defaults."""
+    return {name: source[name] for name in names if source.get(name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,32 +176,17 @@ class Definition:
         conf = dict(cast("Mapping[str, str]", given.get("conf") or {}))
         if (store := given.get("state")) is not None:
             conf.setdefault(PROVIDER, STORES[store])
+        past = given.get("backfill")
         return cls(
             given["name"],
             tuple(Input.of(name, one, expect.get(name)) for name, one in source.items()),
-            tuple(
-                Output(
-                    one.get("topic") or one.get("queue") or one.get("view"),
-                    one.get("table"),
-                    one.get("exchange") or "",
-                    one.get("vhost") or "/",
-                    tuple(one.get("partition_by") or ()),
-                    one.get("view") is not None,
-                    tuple("/" + key.removeprefix("/") for key in one.get("key") or ()),
-                    one.get("queue") is not None,
-                )
-                for one in given["to"]
-            ),
-            given.get("sql"),
-            given.get("python"),
-            int(given.get("trigger") or 0),
-            given.get("schedule"),
-            given.get("output_mode"),
-            conf,
-            None if (past := given.get("backfill")) is None else Past(str(past["from"]), int(past["max_rows"])),
-            (given.get("unroutable") or "fail") == "fail",
-            int(given.get("abandon_after") or 0),
-            int(given.get("poison_after") or 0),
+            tuple(Output.of(one) for one in given["to"]),
+            trigger_us=int(given.get("trigger") or 0),
+            conf=conf,
+            past=None if past is None else Past(str(past["from"]), int(past["max_rows"])),
+            mandatory=given.get("unroutable") != "drop",
+            abandon_us=int(given.get("abandon_after") or 0),
+            **_given(given, ("sql", "python", "schedule", "output_mode", "poison_after")),
         )
 
     @property
@@ -208,6 +203,11 @@ class Definition:
     def streams(self) -> tuple[Input, ...]:
         """The inputs that bring new rows, in order: also that of the sources in the checkpoint."""
         return tuple(one for one in self.inputs if one.is_stream)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What a checkpoint has offsets of, in their order."""
+        return tuple(one.text + (f" in vhost {one.vhost}" if one.vhost != "/" else "") for one in self.streams)
 
     def stream_of(self, one: Input) -> str:
         """The name under which the server knows how far an input is read."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from penstock.errors import NotFound, PenstockError, SettingsError
 from penstock.records.dataclass import dataclass
-from penstock.spark.pipelines.checks import checked
+from penstock.spark.options import read_options
 from penstock.spark.pipelines.definition import Definition, Input
+from penstock.spark.pipelines.expectations import checked
 from penstock.spark.pipelines.letters import Post
-from penstock.spark.reading.inferring import NO_MESSAGE
-from penstock.spark.reading.options import read_options
+from penstock.spark.reading.bodies import NO_MESSAGE
 from penstock.spark.remote import Where
 from penstock.spark.source import examined
 
@@ -53,7 +53,7 @@ class Inputs:
     def options(self, one: Input, columns: str | None, where: Where | None = None) -> dict[str, str]:
         """Options of `format("penstock")`."""
         where, stream = where or self.where, self.definition.stream_of(one)
-        given = {
+        given: dict[str, str | None] = {
             "url": where.url,
             "user": where.user,
             "password": where.password,
@@ -77,25 +77,30 @@ class Inputs:
                 "beside": ",".join(name for name in map(self.definition.stream_of, self.definition.streams)
                                    if name != stream),
             }  # fmt: skip
-            if one.end is not None:
-                given |= {
-                    "backfillUntil": str(one.end),
-                    "backfillMaxRows": str(one.max_rows),
-                    "backfillOnly": "true",
-                }
-            elif (past := self.definition.past) is not None and self.until is not None and stream not in self.places:
-                given |= {
-                    "startingBookmark": past.start,
-                    "backfillUntil": str(self.until),
-                    "backfillMaxRows": str(past.max_rows),
-                }
+            given |= self._range(one, stream)
         if one.mode == "queue":  # a lost checkpoint is told of at the start, and deleted as our own errors advise
             given["onLostCheckpoint"] = "continue"
             if self.definition.poison_after:
-                given |= {
-                    "poisonAfter": str(self.definition.poison_after), "poisonBlame": "true" if self.blame else "false"
-                }  # fmt: skip
+                given["poisonAfter"] = str(self.definition.poison_after)
+                given["poisonBlame"] = "true" if self.blame else "false"
         return {name: value for name, value in given.items() if value}
+
+    def _range(self, one: Input, stream: str) -> dict[str, str | None]:
+        """Where a backfill, or the first run over the past of a topic, begins and ends."""
+        past = self.definition.past
+        if one.end is not None:
+            return {
+                "backfillUntil": str(one.end),
+                "backfillMaxRows": str(one.max_rows),
+                "backfillOnly": "true",
+            }
+        if past is None or self.until is None or stream in self.places:
+            return {}
+        return {
+            "startingBookmark": past.start,
+            "backfillUntil": str(self.until),
+            "backfillMaxRows": str(past.max_rows),
+        }
 
     def frames(self, session: Any, columns: Mapping[str, str | None], post: Post) -> dict[str, Any]:
         """A frame for each input, by name; `columns` as told before.  post: who takes its dead letters."""

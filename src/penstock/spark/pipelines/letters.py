@@ -29,11 +29,11 @@ from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 
 from penstock.records.dataclass import dataclass
-from penstock.spark.arrow import Column
-from penstock.spark.reading.task import task_of
+from penstock.spark.executor import task_of
+from penstock.spark.record_batches import Column
 from penstock.spark.remote import Where, remote
-from penstock.spark.writing.outgoing import HEADERS, PIECE_BYTES, PIECE_ROWS
-from penstock.spark.writing.sink import put_stage
+from penstock.spark.sink import put_stage
+from penstock.spark.sink_rows import HEADERS, PIECE_BYTES, PIECE_ROWS
 
 Place: TypeAlias = "tuple[str, int, str, int]"
 """What has letters: start of the pipeline, Spark's batch, rule, partition."""

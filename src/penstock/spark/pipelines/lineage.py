@@ -19,8 +19,8 @@ import orjson
 
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
-from penstock.spark.arrow import values
 from penstock.spark.checkpoint import Checkpoint
+from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote
 
 Pair = tuple[int, int]
@@ -187,25 +187,34 @@ def _batch(
     out.tables = [str(one) for one in of.get("tables") or ()]
     out.backfill = of.get("backfill")
     for told in cast("Sequence[Mapping[str, Any]]", of.get("inputs") or ()):
-        stream, vhost = str(told["stream"]), str(told.get("vhost") or "/")
         if "queue" in told:
-            parts = [plans.get((stream, int(batch))) for batch in told["batches"]]
-            pairs = tuple(sorted(pair for part in parts for pair in part or ()))
-            known = all(part is not None for part in parts)
-            out.inputs.append(Input("queue", str(told["queue"]), stream, pairs, vhost=vhost, known=known))
-            continue
-        if told.get("to") is None:
-            continue  # it brought nothing yet
-        end = int(told["to"])
-        start = told["from"] if told["from"] is not None else ranges.get((stream, end))
-        given = ((int(start), end),) if start is not None and start < end else ()
-        out.inputs.append(
-            Input(
-                "topic", str(told["topic"]), stream, given, str(told.get("exchange") or ""), vhost,
-                told.get("filter"), start is not None,
-            )
-        )  # fmt: skip
+            out.inputs.append(_of_queue(told, plans))
+        elif told.get("to") is not None:  # else it brought nothing yet
+            out.inputs.append(_of_topic(told, ranges))
     return out
+
+
+def _of_queue(told: Mapping[str, Any], plans: Mapping[tuple[str, int], tuple[Pair, ...]]) -> Input:
+    stream = str(told["stream"])
+    parts = [plans.get((stream, int(batch))) for batch in told["batches"]]
+    pairs = tuple(sorted(pair for part in parts for pair in part or ()))
+    known = all(part is not None for part in parts)
+    return Input("queue", str(told["queue"]), stream, pairs, vhost=str(told.get("vhost") or "/"), known=known)
+
+
+def _of_topic(told: Mapping[str, Any], ranges: Mapping[tuple[str, int], int]) -> Input:
+    stream, end = str(told["stream"]), int(told["to"])
+    start = told["from"] if told["from"] is not None else ranges.get((stream, end))
+    return Input(
+        "topic",
+        str(told["topic"]),
+        stream,
+        ((int(start), end),) if start is not None and start < end else (),
+        str(told.get("exchange") or ""),
+        str(told.get("vhost") or "/"),
+        told.get("filter"),
+        start is not None,
+    )
 
 
 def about(server: Remote, batches: Sequence[Batch], lsn: int) -> list[tuple[Batch, str]]:
@@ -232,7 +241,7 @@ def about(server: Remote, batches: Sequence[Batch], lsn: int) -> list[tuple[Batc
 
 
 def _is_of(server: Remote, lsn: int, vhost: str, exchange: str, topic: str, filter: str | None) -> bool:
-    from penstock.spark.reading.options import PATTERN_LETTERS
+    from penstock.spark.options import PATTERN_LETTERS
 
     origin = int(server.act("position")["origin"])
     name = "topic" if PATTERN_LETTERS.isdisjoint(topic) else "pattern"

@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, PreconditionFailed
 from penstock.records.dataclass import dataclass
-from penstock.spark.arrow import column
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.pipelines.letters import Letters
 from penstock.spark.pipelines.lineage import Lineage
+from penstock.spark.record_batches import column
 from penstock.spark.remote import Where, remote
-from penstock.spark.writing.outgoing import Outgoing, outgoing
-from penstock.spark.writing.sink import commit, stage
+from penstock.spark.sink import commit, stage
+from penstock.spark.sink_rows import Outgoing, outgoing
 
 SNAPSHOTS_KEPT = 2
 """The present one, and the one before it for whoever is reading it."""

@@ -1,7 +1,7 @@
-"""One pipeline as one streaming query: inputs, transform, outputs, and the papers beside its checkpoint.
+"""One pipeline as one streaming query: inputs, transform, outputs, and the manifest beside its checkpoint.
 
 <folder>/<name>/         Spark's checkpoint
-<folder>/<name>.json     what it was made for (`papers`)
+<folder>/<name>.json     what it was made for (`Manifest`)
 <folder>/<name>.lock     held by the process that runs it
 """
 
@@ -17,19 +17,18 @@ from typing import Any
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
-from penstock.spark.checkpoint import Checkpoint
-from penstock.spark.pipelines import code, exact
-from penstock.spark.pipelines.anew import carry_out, places_of, request_of
+from penstock.spark.checkpoint import Checkpoint, Manifest, remembered
+from penstock.spark.pipelines import code, expectations
 from penstock.spark.pipelines.backfill import handover
-from penstock.spark.pipelines.checks import refuse_twice
 from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definition, with_vhost
+from penstock.spark.pipelines.expectations import refuse_twice
+from penstock.spark.pipelines.folders import Place as Place
+from penstock.spark.pipelines.folders import refuse_unshared
 from penstock.spark.pipelines.inputs import Inputs
 from penstock.spark.pipelines.letters import Letters
 from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
-from penstock.spark.pipelines.papers import Papers, remembered
-from penstock.spark.pipelines.place import Place as Place
-from penstock.spark.pipelines.sharing import refuse_unshared
+from penstock.spark.pipelines.reset import carry_out, places_of, request_of
 from penstock.spark.remote import Where, remote
 
 logger = logging.getLogger("penstock.pipelines")
@@ -48,7 +47,7 @@ class Planned:
     frame: Any  # the result, a streaming DataFrame
     mode: str
     outputs: Outputs
-    papers: Papers
+    manifest: Manifest
 
 
 class Pipeline:
@@ -60,7 +59,7 @@ class Pipeline:
         self.definition = definition
         self.place = place
         self.checkpoint = Checkpoint(place.folder / definition.name)
-        self._papers = place.folder / f"{definition.name}.json"
+        self._manifest = place.folder / f"{definition.name}.json"
         url = with_vhost(place.where.url, definition.vhost)
         self.where = Where(url, place.where.user, place.where.password, place.where.patience)
         self.inputs = Inputs(definition, self.where)
@@ -82,21 +81,21 @@ class Pipeline:
             self.begin_anew()
         self.inputs = replace(self.inputs, places=places_of(self.place.folder, definition.name), blame=self.blame)
         if definition.past is not None:
-            self.inputs = replace(self.inputs, until=handover(self.where, self.checkpoint, self._papers))
-        old = self.old_papers()
+            self.inputs = replace(self.inputs, until=handover(self.where, self.checkpoint, self._manifest))
+        old = self.old_manifest()
         planned = self.plan(spark, {} if old is None else old.columns)
-        self.refuse_misfit(old, planned.papers)
+        self.refuse_misfit(old, planned.manifest)
         shared = [Path(table).parent for table in planned.outputs.tables]
-        refuse_unshared(spark, [*shared, self.place.folder] if planned.papers.state else shared, definition.name)
+        refuse_unshared(spark, [*shared, self.place.folder] if planned.manifest.state else shared, definition.name)
         self._tell_lost_checkpoint()
         for path in self.checkpoint.sweep():
             logger.warning("pipeline %s: removed the empty file %s, which a power cut leaves", definition.name, path)
         planned.outputs.declare(dict.fromkeys(c.topic for one in definition.inputs for c in one.expect if c.topic))
         self.outputs = planned.outputs
         self.output_fields = fields_of(planned.frame.schema)
-        self.input_fields = fields_by_input(planned.papers.columns)
-        if old != planned.papers:
-            planned.papers.write(self._papers)
+        self.input_fields = fields_by_input(planned.manifest.columns)
+        if old != planned.manifest:
+            planned.manifest.write(self._manifest)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", definition.name)
         writer = planned.frame.writeStream.queryName(definition.name).outputMode(planned.mode)
         # A cluster may have another file system for paths that do not say which.
@@ -134,7 +133,7 @@ class Pipeline:
                 f"pipeline {definition.name}: what it makes does not come from {_names(definition)}, so nothing new "
                 "would ever come"
             )
-        exact.refuse_inexact(session, analyzed, definition)
+        expectations.refuse_inexact(session, analyzed, definition)
         fitting = default_mode(plan, definition)
         mode = definition.output_mode or fitting
         if PROCESSOR in plan:
@@ -156,8 +155,8 @@ class Pipeline:
         filters = tuple(f"filter {one.name} {one.filter}" for one in definition.streams if one.filter) if state else ()
         store = str(session.conf.get(PROVIDER, "")).rpartition(".")[2] if state else ""
         store = "" if store.startswith("HDFS") else store
-        papers = Papers(reads(definition), known, (*state, *filters), mode, store, digest)
-        return Planned(frame, mode, outputs, papers)
+        manifest = Manifest(definition.reads, known, (*state, *filters), mode, store, digest)
+        return Planned(frame, mode, outputs, manifest)
 
     @property
     def committed(self) -> list[Committed]:
@@ -188,19 +187,20 @@ class Pipeline:
         carry_out(self)
         logger.info("pipeline %s begins anew", self.definition.name)
 
-    def old_papers(self) -> Papers | None:
+    def old_manifest(self) -> Manifest | None:
         """What the checkpoint was made for, and columns that were inferred before.  SettingsError when unreadable."""
         try:
-            found = Papers.read(self._papers)
+            found = Manifest.read(self._manifest)
         except (ValueError, TypeError, KeyError) as error:
             if self.checkpoint.exists:
                 raise SettingsError(
-                    f"{self._papers} cannot be read ({error}), so the checkpoint may not fit: delete both to start anew"
+                    f"{self._manifest} cannot be read ({error}), so the checkpoint may not fit: delete both to start "
+                    "anew"
                 ) from None
             return None
-        return found if self.checkpoint.exists or found is None else Papers((), found.columns)
+        return found if self.checkpoint.exists or found is None else Manifest((), found.columns)
 
-    def refuse_misfit(self, old: Papers | None, new: Papers) -> None:
+    def refuse_misfit(self, old: Manifest | None, new: Manifest) -> None:
         """SettingsError with the reason and the choices, where the checkpoint is none for this definition."""
         why = old.misfit(new) if old is not None and self.checkpoint.exists else None
         if why is not None:
@@ -285,11 +285,6 @@ def lineage_of(definition: Definition) -> Lineage:
     )
 
 
-def reads(definition: Definition) -> tuple[str, ...]:
-    """The streams that a checkpoint has offsets of, in their order."""
-    return tuple(f"{one.text}" + (f" in vhost {one.vhost}" if one.vhost != "/" else "") for one in definition.streams)
-
-
 def _names(definition: Definition) -> str:
     return " and ".join(one.name for one in definition.streams)
 
@@ -332,7 +327,7 @@ def refuse_unsupported(spark: Any, analyzed: Any, mode: str, pipeline: str, fitt
     try:
         checker.checkForStreaming(analyzed, getattr(modes, mode.capitalize())())
     except Exception as error:  # noqa: BLE001 - py4j's or pyspark's, by what Spark raises
-        from penstock.spark.pipelines.telling import short
+        from penstock.spark.pipelines.spark_errors import short
 
         said = short(str(error))
         if mode != fitting:

@@ -19,10 +19,10 @@ from typing import Any
 from penstock.core.streams.poison import PARTS
 from penstock.errors import NotFound, PenstockError, SettingsError
 from penstock.records.cron import parse_cron
-from penstock.spark.pipelines.figures import Figures
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.telling import may_be_a_row, short
-from penstock.spark.reading.inferring import NO_MESSAGE
+from penstock.spark.pipelines.query_figures import Figures
+from penstock.spark.pipelines.spark_errors import may_be_a_row, short
+from penstock.spark.reading.bodies import NO_MESSAGE
 
 logger = logging.getLogger("penstock.pipelines")
 

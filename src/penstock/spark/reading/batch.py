@@ -14,14 +14,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.spark.arrow import values
 from penstock.spark.reading.fetching import fetch
 from penstock.spark.reading.parts import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart
+from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote, remote
 
 if TYPE_CHECKING:
+    from penstock.spark.options import ReadOptions
     from penstock.spark.reading.columns import Layout
-    from penstock.spark.reading.options import ReadOptions
 
 GAP = 2**32
 """A range as wide as this has gaps: the server leaves so many LSNs free after an unclean stop."""

@@ -7,16 +7,17 @@ Spark takes a batch only when its Arrow types equal the declared ones exactly, s
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import ALIASES, SIMPLE
-from penstock.spark.arrow import Column, batch_like
-from penstock.spark.reading.options import ReadOptions
+from penstock.spark.options import ReadOptions
+from penstock.spark.record_batches import Column, batch_like
 
 MESSAGE = {
     "lsn": "bigint",
@@ -194,40 +195,44 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    all_known = known(options)
     own = {} if ddl is None else dict(zip(names_in(ddl), _pieces(ddl), strict=True))
     needed = {name for name, piece in own.items() if _NOT_NULL.search(_outside(piece)) is not None}
     strict = options.bad_records_topic is not None
-    fetched: list[str] = []
-    parsed: list[str] = []
-    error = False
-    for field in schema.fields:
-        name, kind = field.name, field.dataType.simpleString()
-        marked = name in own or (options.parse and field.metadata.get("comment") == OF_THE_BODY)
-        if not marked and name in all_known and (kind == all_known[name] or not options.parse):
-            if kind != all_known[name]:
-                raise InvalidArgument(f"column {name!r} is {all_known[name]}, not {kind}")
+    sources = [(field.name, _source(options, field, own)) for field in schema.fields]
+    fetched = [name for name, source in sources if source == "message"]
+    parsed = [name for name, source in sources if source == "body"]
+    error = any(source == "error" for _, source in sources)
+    for name, wanted in (
+        ("body", bool(parsed) or error),
+        (BOOKMARK, strict and options.view is None),  # what is put aside says which message it was
+    ):
+        if wanted and name not in fetched:
             fetched.append(name)
-        elif options.parse and name == ERROR and not marked:
-            error = True
-        elif options.parse:
-            _refuse_type(name, field.dataType)
-            if not field.nullable and not strict:
-                raise InvalidArgument(
-                    f"column {name!r} is NOT NULL, and a bad body has null in all of its columns: leave NOT NULL out, "
-                    "or set badRecordsTopic, where bad bodies go"
-                )
-            parsed.append(name)
-        else:
-            raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(all_known)}")
-    if (parsed or error) and "body" not in fetched:
-        fetched.append("body")
-    if strict and options.view is None and BOOKMARK not in fetched:
-        fetched.append(BOOKMARK)  # what is put aside says which message it was
     if not fetched:
         fetched.append("sow_key" if options.view is not None else "lsn")
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     return Layout(arrow, tuple(fetched), tuple(parsed), error, strict, frozenset(needed.intersection(parsed)))
+
+
+def _source(options: ReadOptions, field: Any, own: Mapping[str, str]) -> Literal["message", "body", "error"]:
+    """Where a column comes from.  own: the columns of the body by their names."""
+    name, kind, all_known = field.name, field.dataType.simpleString(), known(options)
+    marked = name in own or (options.parse and field.metadata.get("comment") == OF_THE_BODY)
+    if not marked and name in all_known and (kind == all_known[name] or not options.parse):
+        if kind != all_known[name]:
+            raise InvalidArgument(f"column {name!r} is {all_known[name]}, not {kind}")
+        return "message"
+    if not options.parse:
+        raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(all_known)}")
+    if name == ERROR and not marked:
+        return "error"
+    _refuse_type(name, field.dataType)
+    if not field.nullable and options.bad_records_topic is None:
+        raise InvalidArgument(
+            f"column {name!r} is NOT NULL, and a bad body has null in all of its columns: leave NOT NULL out, or set "
+            "badRecordsTopic, where bad bodies go"
+        )
+    return "body"
 
 
 def _refuse_type(column: str, kind: Any) -> None:

@@ -1,24 +1,31 @@
 """What an executor does for one partition: fetch its rows, parse bodies, put bad ones aside.
 
 Reading a part twice gives the same rows, whether they come from the server or from the log's own files.
+
+Option `orderBy`: all rows of a batch that have one key are in one partition, in the order of the log.  Every part reads
+the batch and keeps the rows of its keys: which part a key belongs to depends on its text alone.  Rows without a key
+(NULL) are spread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import LogDamaged, NotFound, PreconditionFailed
-from penstock.spark.arrow import batch_of, by_name, column, values
+from penstock.expr import compile_value
+from penstock.spark.executor import spare_modules, task_of
+from penstock.spark.options import ReadOptions
 from penstock.spark.reading import direct
+from penstock.spark.reading.bad_records import Aside
+from penstock.spark.reading.bodies import BodyParser
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
-from penstock.spark.reading.keyed import of_part, with_needed
-from penstock.spark.reading.options import ReadOptions
-from penstock.spark.reading.parsing import BodyParser
 from penstock.spark.reading.parts import (
     ChangePart,
     ContentPart,
@@ -29,10 +36,50 @@ from penstock.spark.reading.parts import (
     ReplayPart,
     RowsPart,
 )
-from penstock.spark.reading.publisher import Aside
-from penstock.spark.reading.task import task_of
+from penstock.spark.record_batches import batch_of, by_name, column, values
 from penstock.spark.remote import Remote, remote
-from penstock.spark.worker import spare_modules
+
+NEEDED = ("body", "properties", "topic", "lsn", "time")
+"""Columns that a key may be made of."""
+
+Parts = npt.NDArray[np.int64]
+
+
+def with_needed(columns: tuple[str, ...]) -> list[str]:
+    """These columns, and those that keys are made of."""
+    return [*columns, *(name for name in NEEDED if name not in columns)]
+
+
+def of_part(batches: Iterator[pa.RecordBatch], key: str, part: int, parts: int) -> Iterator[pa.RecordBatch]:
+    """The rows whose key belongs to this part."""
+    value = compile_value(key)
+    known: dict[object, int] = {}
+    for batch in batches:
+        if parts == 1:
+            yield batch
+            continue
+        given: Any = batch
+        mine: pa.RecordBatch = given.filter(pa.array(_parts(value.on_batch(batch), batch, parts, known) == part))
+        if mine.num_rows:
+            yield mine
+
+
+def _parts(keys: pa.Array[Any], batch: pa.RecordBatch, parts: int, known: dict[object, int]) -> Parts:
+    """To which part each row belongs.  `known`: those of keys seen before."""
+    found = np.empty(len(keys), np.int64)
+    lsns: list[int] | None = None
+    for row, key in enumerate(cast("list[object]", keys.to_pylist())):
+        if key is None:
+            if lsns is None:
+                lsns = cast("list[int]", column(batch, "lsn").to_pylist())
+            found[row] = lsns[row] % parts
+            continue
+        part = known.get(key)
+        if part is None:
+            text = key if isinstance(key, bytes) else str(key).encode(errors="surrogateescape")
+            part = known[key] = crc32(text) % parts
+        found[row] = part
+    return found
 
 
 def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:

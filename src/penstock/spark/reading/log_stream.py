@@ -19,8 +19,8 @@ from penstock.spark.reading.parts import ReplayPart
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, Offset, StreamReader
 
 if TYPE_CHECKING:
+    from penstock.spark.options import ReadOptions
     from penstock.spark.reading.columns import Layout
-    from penstock.spark.reading.options import ReadOptions
 
 Answer = Mapping[str, Any]
 """The server's: start, end, parts, asked, origin, first, durable."""

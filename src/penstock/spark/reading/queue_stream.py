@@ -1,28 +1,40 @@
-"""Mode queue: a competing consumer whose batches are the same each time they are read.
+"""Streams over a queue: mode queue, which settles what it read, and mode changes, which tells what came and went.
+
+Mode queue is a competing consumer whose batches are the same each time they are read.
 
 Offset {"batch": n, "stream": name, "origin": o}: a dense number of the stream's own, and whose it is, so that a sink
 that finds it in the checkpoint can settle the batch with its own commit.  {"batch": 0} is "wherever the stream stands".
+Asking for the batch after it settles a batch, and Spark asks with each trigger: where triggers are rare, or there is
+none after it, the batch would stay leased for as long.  `settle_on_progress` settles it with Spark's progress event,
+which comes when it is in the commit log.
+
+Mode changes leases and settles nothing.  Offset {"batch": n}: batches of what went have odd numbers, those of what came
+even ones (`core.streams.changes`), and both have the messages with their bodies.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
 from penstock.expr import compile_value
-from penstock.spark.reading.limited import LimitedStreamReader
-from penstock.spark.reading.parts import PlanPart, parts_for
-from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, Offset
+from penstock.spark.options import Taker
+from penstock.spark.reading.parts import ChangePart, PlanPart, parts_for
+from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, LimitedStreamReader, Offset
+from penstock.spark.remote import Where, remote
 
 if TYPE_CHECKING:
+    from penstock.spark.options import ReadOptions
     from penstock.spark.reading.columns import Layout
-    from penstock.spark.reading.options import ReadOptions
+
 
 logger = logging.getLogger("penstock.spark")
 
@@ -160,3 +172,125 @@ class QueueStreamReader(LimitedStreamReader):
             self._reported = (now, ready)
         newest = max(self._known, default=self.floor)
         return {"batch": newest, "ready": ready}
+
+
+POLL_S = 0.25
+"""How often a batch that waits looks again: a look compares all that is available, nothing tells of changes."""
+
+PARTS = 4
+"""Of each batch, unless `minPartitions` asks for more."""
+
+
+class ChangesStreamReader(LimitedStreamReader):
+    """What came and what went."""
+
+    mode = "changes"
+
+    def __init__(self, options: ReadOptions, layout: Layout) -> None:
+        super().__init__(options, layout)
+        if options.queue is None:
+            raise InvalidArgument("mode changes is of a queue: name it with option queue")
+        if options.filter is not None or options.starting is not None or options.ending is not None:
+            raise InvalidArgument("mode changes takes neither filter nor bookmark: it is about all that is available")
+        self._target: int | None = None  # AvailableNow: rounds that are left
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """End when nothing more has changed."""
+        self._target = 1
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """Nothing is counted."""
+        return {"batch": 0}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        """The next difference; `start` again when there is none."""
+        epoch, batch = self.opened(), int(start["batch"])
+        deadline = time.monotonic() + (0 if self._target is not None else IDLE_S)
+        while True:
+            answer = self.server.act(
+                "plan_changes",
+                stream=self.stream,
+                epoch=epoch,
+                start=batch,
+                queue=self.options.queue,
+                vhost=self.server.vhost,
+                max_rows=self.rows_max(limit),
+            )
+            end = int(answer["batch"])
+            if end != batch:
+                self._reported = (time.monotonic(), end)
+                return {"batch": end}
+            if time.monotonic() >= deadline:
+                return start
+            time.sleep(POLL_S)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Each batch in parts."""
+        parts = max(PARTS, self.options.min_partitions or 1)
+        return [
+            ChangePart(self.stream, batch, part, parts, change=1 if batch % 2 == 0 else -1)
+            for batch in range(int(start["batch"]) + 1, int(end["batch"]) + 1)
+            for part in range(parts)
+        ]
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
+        """The newest batch that was planned."""
+        return {"batch": self._reported[1]} if self._reported[1] else None
+
+
+logger = logging.getLogger("penstock.spark")
+
+PATIENCE_S = 2.0
+"""How long a server that is away is waited for: Spark tells all listeners in one thread; the next batch settles too."""
+
+
+class SettleOnProgress(StreamingQueryListener):  # type: ignore[misc]  # pyspark is untyped here
+    """Settles what a progress event says is done, of all streams in mode `queue` that read this server."""
+
+    def __init__(self, where: Where) -> None:
+        self.where = where
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing is done yet."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """A batch is in the commit log."""
+        for source in event.progress.sources:
+            settle_source(self.where, source.endOffset)
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """What is not done stays planned."""
+
+
+def settle_source(where: Where, end: str | None) -> None:
+    """Settle up to a source's end offset, JSON as progress has it, if it is one of this server's in mode `queue`.
+
+    It may be said twice and late; what the server does not take, it says in the log of the driver.
+    """
+    try:
+        found: Any = json.loads(end or "null")
+    except ValueError:
+        return
+    offset = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    stream, batch, origin = offset.get("stream"), offset.get("batch"), offset.get("origin")
+    if not isinstance(stream, str) or not isinstance(batch, int) or not batch:
+        return
+    try:
+        remote(where).act("settle", stream=stream, batch=batch, origin=origin if isinstance(origin, int) else None)
+    except PenstockError as error:
+        logger.warning("batch %d of stream %s is done and could not be settled now: %s", batch, stream, error)
+
+
+def settle_on_progress(
+    spark: Any, url: str | None = None, user: str | None = None, password: str | None = None
+) -> SettleOnProgress:
+    """Settle finished batches of all queries of a session soon, also when no other batch follows.
+
+    The server is named as by the options of the same names.  The listener is returned for
+    `spark.streams.removeListener`.  Pipelines and Penstock's own sink settle in their commit and need it not.
+    """
+    given = {"url": url, "user": user, "password": password}
+    where = Taker({name: value for name, value in given.items() if value}, tuple(given)).where(PATIENCE_S)
+    listener = SettleOnProgress(where)
+    spark.streams.addListener(listener)
+    return listener

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.config.arguments import given_names, queue_settings_from_mapping
+from penstock.config.queue_arguments import given_names, queue_settings_from_mapping
 from penstock.errors import InvalidArgument
 from penstock.history.history import History
 from penstock.records.rights import LOGIN, MONITORS, SEES, TENDS, sees

@@ -1,0 +1,390 @@
+"""`log ls|show|verify|compact|export` and `audit`: the log as files, as records, as a table, and as evidence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from penstock.cli.archive_commands import ArchiveFolder
+from penstock.cli.archive_commands import add_to as add_archive_to
+from penstock.cli.output import DEFAULT_URL, Json, Url, bar, counted, note, write, write_json, write_table
+from penstock.errors import InvalidArgument, LogDamaged
+from penstock.units import format_size
+
+if TYPE_CHECKING:
+    from penstock.core.audit.verdict import Report
+
+
+DataFolder = Annotated[
+    str | None, typer.Option("--data", help="The server's data folder.  Without it and --url: ./data.")
+]
+OfServer = Annotated[
+    str | None,
+    typer.Option("--url", envvar="PENSTOCK_URL", help="Ask a running server, about what is durable there."),
+]
+
+
+def _place(data: str | None, url: str | None) -> tuple[str, str | None]:
+    """The folder, and the server to ask instead: a folder that was named comes first."""
+    return ("./data", url) if data is None else (data, None)
+
+
+app = typer.Typer(help="Look into the log and check it.", no_args_is_help=True, rich_markup_mode=None)
+add_archive_to(app)
+
+
+@app.command("ls")
+def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None, json: Json = False) -> None:
+    """List the segments with their LSNs, the records they hold, sizes, how often each was rewritten; and the archive.
+
+    Example: penstock log ls --data ./data
+    """
+    from penstock.cli.archive_commands import archived
+    from penstock.cli.logfiles import listing
+    from penstock.log.catalog import SegmentInfo
+
+    folder, url = _place(data, url)
+    if url is None:
+        listed, kept = listing(folder), archived(folder, archive)
+    else:
+        told = _asked(url, "segments")
+        listed, kept = [SegmentInfo(**one) for one in told["segments"]], told.get("archive")
+
+    def is_archived(one: SegmentInfo) -> bool:
+        return kept is not None and any(a <= one.first and one.last < b for a, b in kept["spans"])
+
+    if json:
+        write_json([facts._asdict() | ({} if kept is None else {"archived": is_archived(facts)}) for facts in listed])
+        return
+    write_table(
+        ("first", "last", "batches", "records", "LSNs", "size", "rewritten", "state"),
+        [
+            (
+                facts.first,
+                facts.last,
+                facts.batches,
+                facts.rows,
+                facts.span,
+                format_size(facts.bytes),
+                facts.generation,
+                (("compressed" if facts.compressed else "closed") if facts.closed else "open")
+                + (", archived" if is_archived(facts) else ""),
+            )
+            for facts in listed
+        ],
+    )
+    if kept is not None:
+        spans = ", ".join(f"{a:,} to {b - 1:,}" for a, b in kept["spans"]) or "nothing yet"
+        write(
+            f"archived: {spans} ({counted(kept['rows'], 'record')} in {counted(kept['files'], 'file')}, "
+            f"{format_size(kept['bytes'])})"
+        )
+        if kept.get("why"):
+            note(f"warning: {kept['why']}")
+
+
+@app.command()
+def show(
+    first: Annotated[int, typer.Option("--from", min=0, help="First LSN.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", min=0, help="Last LSN.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most records to print.")] = 100,
+    data: DataFolder = None,
+    url: OfServer = None,
+    json: Json = False,
+) -> None:
+    """Print records by LSN.
+
+    Example: penstock log show --from 1000 --to 1010 --json
+    """
+    from penstock.cli.logfiles import records
+    from penstock.records.kinds import Kind
+
+    if last is not None and last < first:
+        raise InvalidArgument(f"--from {first} is above --to {last}")
+    folder, url = _place(data, url)
+    names = {int(kind): kind.name.lower() for kind in Kind}
+    table: list[tuple[object, ...]] = []
+    shown = 0
+    for batch in records(folder, url, first, last):
+        for row in cast("list[dict[str, object]]", batch.slice(0, limit - shown).to_pylist()):
+            row["kind"] = names.get(cast("int", row["kind"]), str(row["kind"]))
+            shown += 1
+            if json:
+                write_json(row, indent=False)
+            else:
+                body = cast("bytes | None", row["body"]) or b""
+                cut = body[:60].decode("utf-8", "replace") + ("..." if len(body) > 60 else "")
+                time = cast(datetime, row["time"]).isoformat(" ", "milliseconds").removesuffix("+00:00")
+                table.append((row["lsn"], row["kind"], row["name"], time, len(body), cut))
+        if shown >= limit:
+            break
+    if not json:
+        write_table(
+            ("lsn", "kind", "name", "time (UTC)", "bytes", "body"),
+            table,
+            whole=("lsn", "kind", "time (UTC)", "bytes"),
+            cut_last=True,
+        )
+
+
+@app.command()
+def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None, json: Json = False) -> None:
+    """Read the whole log and its archive and compare every checksum.  Exit status 4 when bytes in the middle are wrong.
+
+    Example: penstock log verify --data ./data
+    """
+    folder, url = _place(data, url)
+    facts = _verified(folder, archive) if url is None else _asked(url, "log_verify")
+    good = not facts["damage"]
+    if json:
+        write_json({"good": good, **facts})
+    else:
+        write(
+            f"{counted(len(facts['segments']), 'segment')}, {facts['batches']:,} batches, "
+            f"{counted(facts['rows'], 'record')}, {format_size(facts['bytes'])}, last LSN {facts['last_lsn']:,}"
+        )
+        if kept := facts.get("archive"):
+            write(
+                f"archive: {counted(kept['files'], 'file')}, {counted(kept['rows'], 'record')}, "
+                f"{format_size(kept['bytes'])}"
+            )
+        for warning in facts["warnings"]:
+            note(f"warning: {warning}")
+    if not good:
+        raise LogDamaged("\n".join(facts["damage"]))
+    if not json:
+        write("every checksum is right")
+
+
+def _verified(data: str, archive: str | None) -> dict[str, Any]:
+    from penstock.cli.logfiles import archive_place, open_folder
+    from penstock.log.verify import verify as verify_log
+
+    report = verify_log(open_folder(data))
+    facts = asdict(report)
+    facts["segments"] = [segment._asdict() for segment in report.segments]
+    if (place := archive_place(data, archive)) is not None:
+        from penstock.log.archive import archive_disk
+        from penstock.log.archive.repairing import check
+
+        found = check(archive_disk(str(place)), origin=report.origin)
+        if found is not None:
+            facts["archive"] = found.told()
+            facts["damage"] += found.damage
+    return facts
+
+
+def _asked(url: str, action: str) -> dict[str, Any]:
+    """The answer of a server that may take long over it."""
+    from penstock.client import connect
+
+    connect(url).close()  # says within seconds if nobody answers
+    with connect(url, timeout=None) as client:
+        return client.action(action, with_vhost=False)
+
+
+@app.command()
+def compact(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Compact this data folder, which no server uses at the moment.")
+    ] = None,
+    age: Annotated[
+        str | None, typer.Option("--age", help="With --data: what is older and needed by nobody may go, as in 7d.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option("--size", help="With --data: the same beyond this size of the log, as in 50GB.")
+    ] = None,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="With --data: compress old segments, whatever waits in them.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Rewrite closed segments: join small batches, and leave out what is past retention and needed by nobody.
+
+    A running server goes by its settings ([log] retention, compress_cold); it does all this by itself, in time.
+
+    Example: penstock log compact --dry-run
+    """
+    from penstock.cli.logfiles import of_folder, of_server
+
+    if data is None:
+        if age is not None or size is not None or compress:
+            raise InvalidArgument("--age, --size and --compress go with --data; a server goes by its settings")
+        done = of_server(url, dry_run)
+    else:
+        done = of_folder(data, age, size, compress, dry_run)
+    if json:
+        write_json(done)
+        return
+    planned = cast("list[dict[str, Any]]", done["planned"])
+    if dry_run and not planned:
+        write("nothing to do: no segment is worth rewriting, and none may go")
+        return
+    if dry_run:
+        write_table(
+            ("why", "first", "last", "segments", "records", "kept", "size", "then, about"),
+            [
+                (
+                    one["why"], one["first"], one["last"], one["segments"], one["rows"], one["rows_after"],
+                    format_size(one["bytes"]), format_size(one["bytes_after"]),
+                )
+                for one in planned
+            ],
+        )  # fmt: skip
+    if not dry_run:
+        write(
+            f"{counted(done['deleted'], 'segment')} deleted, {done['done']:,} rewritten: "
+            f"{counted(done['dropped'], 'record')} left out, "
+            f"{format_size(max(0, done['freed']))} freed"
+        )
+
+
+@app.command()
+def export(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="By its ending Parquet, Arrow, JSON lines or CSV; - is standard output."),
+    ],
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="One topic.  Without: every one of the exchange.")
+    ] = None,
+    pattern: Annotated[str | None, typer.Option("--pattern", help="Topics that a regular expression matches.")] = None,
+    exchange: Annotated[str, typer.Option("--exchange", help="Exchange of the topics.")] = "",
+    vhost: Annotated[str, typer.Option("--vhost", help="Vhost of the topics, with --data; a URL names its own.")] = "/",
+    records: Annotated[
+        bool, typer.Option("--records", help="Every record as the log stores it, control records too.")
+    ] = False,
+    first: Annotated[str, typer.Option("--from", help="First LSN, bookmark, time, or EPOCH.")] = "EPOCH",
+    last: Annotated[str, typer.Option("--to", help="Last LSN, bookmark, time, or NOW.")] = "NOW",
+    filter: Annotated[str | None, typer.Option("--filter", help="Messages that an expression lets through.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most rows to write.")] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Names with commas between them; see the documentation.")
+    ] = None,
+    body: Annotated[str, typer.Option("--body", help="binary, text or json; by default what the format can.")] = "",
+    format: Annotated[str | None, typer.Option("--format", help="parquet, arrow, arrows, jsonl or csv.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    data: DataFolder = None,
+    url: OfServer = None,
+    json: Json = False,
+) -> None:
+    """Write messages, or all records, to a file that other tools read.  It appears when it is whole.
+
+    Example: penstock log export orders.parquet --topic orders --from 2026-11-20T08:00:00
+    """
+    from penstock.cli.log_export import COLUMNS, Wanted, of_folder, of_server
+    from penstock.cli.log_export import export as run
+
+    target = None if file == "-" else Path(file)
+    form = _form(file, format, overwrite=overwrite)
+    chosen = COLUMNS if columns is None else _named_columns(columns)
+    if topic is not None and pattern is not None:
+        raise InvalidArgument("name a topic or a pattern, not both")
+    if records and (topic, pattern, filter, columns) != (None, None, None, None):
+        raise InvalidArgument(
+            "--records writes all records: it goes without --topic, --pattern, --filter and --columns"
+        )
+    wanted = Wanted(topic, pattern, exchange, vhost, first, last, filter, limit, chosen, records)
+    folder, url = _place(data, url)
+    reading = of_folder(folder, wanted) if url is None else of_server(url, wanted)
+    with reading as (source, start, end), bar("LSNs") as show:
+        done = run(source, start, end, target, form, body, limit, show)
+    for warning in done.warnings:
+        note(f"warning: {warning}")
+    if json and target is not None:
+        write_json({"file": file, "format": form, "rows": done.rows, "bytes": done.bytes, "from": start, "to": end - 1})
+    elif target is not None:
+        write(f"{file}: {counted(done.rows, 'row')}, {format_size(done.bytes)}")
+
+
+def _form(file: str, format: str | None, *, overwrite: bool) -> str:
+    """The format to write.  InvalidArgument where none is known, or the file is there."""
+    from penstock.cli.exportfiles import FORMATS
+
+    target = None if file == "-" else Path(file)
+    form = format or ("jsonl" if target is None else FORMATS.get(target.suffix.lower()))
+    if form is None:
+        raise InvalidArgument(f"{file}: name the format with --format, or end the name with {', '.join(FORMATS)}")
+    if target is not None and target.exists() and not overwrite:
+        raise InvalidArgument(f"{file} is already there; --overwrite replaces it")
+    return form
+
+
+def _named_columns(text: str) -> tuple[str, ...]:
+    from penstock.wire.flight.tickets import REPLAY_COLUMNS
+
+    chosen = tuple(name.strip() for name in text.split(","))
+    for name in chosen:
+        if name not in REPLAY_COLUMNS:
+            raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(REPLAY_COLUMNS)}")
+    return chosen
+
+
+def add_audit_to(app: typer.Typer) -> None:
+    """Put `audit` into the tree."""
+    app.command()(audit)
+
+
+def audit(
+    data: DataFolder = None,
+    archive: ArchiveFolder = None,
+    url: OfServer = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Have Spark read the folder in parallel; the verdict is the same.")
+    ] = False,
+    master: Annotated[str, typer.Option("--master", help="With --spark: local[*], or spark://host:port.")] = "local[*]",
+    json: Json = False,
+) -> None:
+    """Prove from the log, and its archive, that each guarantee held.  Exit status 1, with the LSNs, where one did not.
+
+    With an archive that goes back to the beginning, so does the audit; else it begins at the log's newest base.
+
+    Example: penstock audit --data ./data --json
+    """
+    folder, url = _place(data, url)
+    if spark:
+        report = _audited_by_spark(folder, archive, master)
+    else:
+        report = _audited(folder, archive) if url is None else _asked(url, "log_audit")
+    findings = cast("list[dict[str, Any]]", report["findings"])
+    if json:
+        write_json({"counts": report["counts"], "findings": findings})
+    else:
+        write_table(("what", "count"), list(report["counts"].items()))
+        for one in findings:
+            write(f"{one['guarantee']}: {one['text']} (LSN {', '.join(map(str, one['lsns'][:20]))})")
+        if not findings:
+            write("every guarantee held")
+    if findings:
+        raise typer.Exit(1)
+
+
+def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
+    from penstock.cli.logfiles import archive_place, open_folder
+    from penstock.spark import session
+    from penstock.spark.jobs.auditing import audit as run
+
+    open_folder(data)  # says at once when there is none
+    place = archive_place(data, archive)
+    made = session(master)
+    try:
+        return _told(run(made, data, archive=place))
+    finally:
+        made.stop()
+
+
+def _audited(data: str, archive: str | None) -> dict[str, Any]:
+    from penstock.cli.logfiles import audit as run
+
+    return _told(run(data, archive=archive))
+
+
+def _told(report: Report) -> dict[str, Any]:
+    findings = [{"guarantee": one.guarantee, "lsns": one.lsns, "text": one.text} for one in report.findings]
+    return {"counts": report.counts, "findings": findings}

@@ -1,0 +1,273 @@
+"""`[[action]]`: on what it runs, if, and what it does; and what of that cannot be.
+
+`on` and `do` are a table or a list of tables.  Each table of `do` has one key, which names the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, NamedTuple, cast
+
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
+
+from penstock.config.known_names import topic_pattern
+from penstock.config.sections import Name, Section
+from penstock.errors import InvalidArgument
+from penstock.records.event_actions import (
+    Action,
+    DeleteStep,
+    EchoStep,
+    ExecuteStep,
+    ExtractStep,
+    IncrementStep,
+    OnDelete,
+    OnDeliver,
+    OnExpire,
+    OnOof,
+    OnPublish,
+    OnSchedule,
+    PublishStep,
+    QueryStep,
+    Reason,
+    Step,
+    Trigger,
+    unfit,
+)
+from penstock.records.schedules import parse_schedule
+
+_ONLY: Mapping[str, tuple[str, ...]] = {
+    "reason": ("expire",),
+    "filter": ("publish",),
+    "source": ("publish",),
+    "type": ("oof",),
+    "exchange": ("publish", "deliver"),
+}
+"""Keys of `on` that belong to some events alone."""
+
+
+def _listed(value: object) -> object:
+    """One table stands for a list of one."""
+    return [cast("object", value)] if isinstance(value, Mapping) else value
+
+
+class ActionOn(Section):
+    """`on` of an action."""
+
+    queue: Name | None = Field(default=None, description="The queue it watches.")
+    topic: Name | None = Field(default=None, description="Or the topic; with publish and deliver perhaps a pattern.")
+    schedule: str | None = Field(
+        default=None, description="Or the time: `4h`, `02:00`, `Saturday at 11:00`; with Z at the end in UTC."
+    )
+    event: Literal["expire", "delete", "publish", "deliver", "oof", "schedule"] = Field(
+        default="expire", description="What must happen."
+    )
+    reason: tuple[Reason, ...] = Field(default=(), description="Why it expires; empty for any reason.")
+    filter: str | None = Field(default=None, description="An expression: which published messages.")
+    source: Literal["all", "local", "replicated"] = Field(default="all", description="Where they were published.")
+    type: Literal["match", "delete", "expire", "all"] = Field(default="all", description="How it leaves the focus.")
+    name: str = Field(default="", description="Name of the schedule, for the log.")
+    vhost: Name = Field(default="/", description="The queue's or topic's vhost.")
+    exchange: str = Field(default="", description="The topic's exchange.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> ActionOn:
+        given = [key for key in ("queue", "topic", "schedule") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError("an action watches exactly one of queue, topic and schedule")
+        event = self.happens
+        if self.schedule is not None:
+            if "event" in self.model_fields_set and self.event != "schedule":
+                raise ValueError(f"event {self.event!r} needs a queue or a topic, not a schedule")
+            parse_checked(self.schedule)
+        elif event == "schedule":
+            raise ValueError('write on = { schedule = "4h" }')
+        if event == "oof" and self.queue is not None:
+            raise ValueError("a queue has no last values that leave the focus: oof is for topics")
+        for key, events in _ONLY.items():
+            if key in self.model_fields_set and event not in events:
+                raise ValueError(f"{key} goes with event {' or '.join(map(repr, events))}, not with {event!r}")
+        if event in {"publish", "deliver"}:
+            topic_pattern(self.watched)
+        return self
+
+    @property
+    def happens(self) -> str:
+        """The event."""
+        return "schedule" if self.schedule is not None else self.event
+
+    @property
+    def watched(self) -> str:
+        """The queue's or the topic's name."""
+        return self.queue or self.topic or ""
+
+    def trigger(self) -> Trigger:
+        """As the core takes it."""
+        match self.happens:
+            case "expire":
+                return OnExpire(self.watched, self.reason, self.vhost)
+            case "delete":
+                return OnDelete(self.watched, self.vhost)
+            case "publish":
+                return OnPublish(self.watched, self.filter, self.source, self.vhost, self.exchange)
+            case "deliver":
+                return OnDeliver(self.watched, self.vhost, self.exchange)
+            case "oof":
+                return OnOof(self.watched, self.type, self.vhost)
+            case _:
+                return OnSchedule(self.schedule or "", self.name)
+
+
+def parse_checked(text: str) -> None:
+    """ValueError for what is no schedule."""
+    try:
+        parse_schedule(text)
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from None
+
+
+class ActionPublish(Section):
+    """`publish` of an action."""
+
+    topic: Name = Field(description="The key to publish to; may use the same words as data.")
+    data: str = Field(
+        default="{{AMPS_DATA}}", description="The body; {{AMPS_DATA}}, {{AMPS_REASON}} and others are filled in."
+    )
+    delta: StrictBool = Field(default=False, description="Merge it into the last value of its key.")
+    exchange: str = Field(default="", description="The exchange to publish to.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+
+
+class ActionDelete(Section):
+    """`delete_sow` of an action."""
+
+    topic: Name = Field(description="A topic that keeps last values.")
+    filter: Name = Field(description="Which of them go.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+
+
+class ActionQuery(Section):
+    """`query_sow` of an action."""
+
+    topic: Name = Field(description="A queue, or a topic that keeps last values.")
+    capture: Name = Field(description="The variable that takes the first message.")
+    filter: str | None = Field(default=None, description="Which messages.")
+    default: str = Field(default="", description="What the variable takes when there is none.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+
+
+class ActionExtract(Section):
+    """`extract_values` of an action."""
+
+    values: dict[str, str] = Field(min_length=1, description="Variable = expression.")
+    data: str = Field(default="{{AMPS_DATA}}", description="What the expressions look at.")
+
+
+class ActionIncrement(Section):
+    """`increment_counter` of an action."""
+
+    counter: Name = Field(description="Its name; it begins with 0 when the server starts.")
+    capture: Name = Field(description="The variable that takes the new count.")
+
+
+class ActionEcho(Section):
+    """`echo_message` of an action."""
+
+    message: str = Field(description="The line for the server's own log.")
+
+
+class ActionExecute(Section):
+    """`execute_system` of an action."""
+
+    command: Name = Field(description="Program and arguments; there is no shell.")
+
+
+class ActionDo(Section):
+    """One step of `do`."""
+
+    publish: ActionPublish | None = Field(default=None, description="Publish a message.")
+    delete_sow: ActionDelete | None = Field(default=None, description="Delete last values.")
+    query_sow: ActionQuery | None = Field(default=None, description="Look for a message; never leases.")
+    extract_values: ActionExtract | None = Field(default=None, description="Values of a message into variables.")
+    increment_counter: ActionIncrement | None = Field(default=None, description="Count.")
+    echo_message: ActionEcho | None = Field(default=None, description="Write to the server's own log.")
+    execute_system: ActionExecute | None = Field(default=None, description="Run a program, if that is allowed.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_here(cls, value: object) -> object:
+        given: object = value
+        if isinstance(value, Mapping):
+            for key in ("enable_proxied_transfer", "disable_proxied_transfer"):
+                if key in value:
+                    raise ValueError(f"{key} is not done here: one instance owns all of its messages")
+        return given
+
+    @model_validator(mode="after")
+    def _one(self) -> ActionDo:
+        if len(self.model_fields_set) != 1:
+            raise ValueError(f"each step has exactly one of {', '.join(type(self).model_fields)}")
+        return self
+
+    @property
+    def key(self) -> str:
+        """The name of the step."""
+        return next(iter(self.model_fields_set))
+
+    def step(self) -> Step:
+        """As the core takes it."""
+        if (one := self.publish) is not None:
+            return PublishStep(one.topic, one.data, one.delta, one.vhost, one.exchange)
+        if (gone := self.delete_sow) is not None:
+            return DeleteStep(gone.topic, gone.filter, gone.vhost)
+        if (query := self.query_sow) is not None:
+            return QueryStep(query.topic, query.capture, query.filter, query.default, query.vhost)
+        if (extract := self.extract_values) is not None:
+            return ExtractStep(tuple(extract.values.items()), extract.data)
+        if (increment := self.increment_counter) is not None:
+            return IncrementStep(increment.counter, increment.capture)
+        if (echo := self.echo_message) is not None:
+            return EchoStep(echo.message)
+        assert self.execute_system is not None
+        return ExecuteStep(self.execute_system.command)
+
+
+class ActionSection(Section):
+    """`[[action]]`"""
+
+    name: str = Field(default="", description="Its name in metrics and in the log; its number if not given.")
+    on: Annotated[tuple[ActionOn, ...], BeforeValidator(_listed)] = Field(
+        min_length=1, description="When: a table, or a list of which any one is enough."
+    )
+    condition: str | None = Field(default=None, alias="if", description="An expression over the message.")
+    do: Annotated[tuple[ActionDo, ...], BeforeValidator(_listed)] = Field(
+        min_length=1, description="What: a table, or a list of steps; one that fails stops the rest."
+    )
+
+    def action(self, number: int) -> Action:
+        """As the core takes it; `number`: its place in the file, from 1."""
+        return Action(
+            self.name or f"action {number}",
+            tuple(on.trigger() for on in self.on),
+            tuple(do.step() for do in self.do),
+            self.condition,
+        )
+
+
+class Wrong(NamedTuple):
+    """A mistake: where in the list of actions, and why."""
+
+    path: tuple[str | int, ...]
+    why: str
+
+
+def wrong_actions(actions: tuple[ActionSection, ...], *, allow_execute: bool) -> Iterator[Wrong]:
+    """What cannot be of actions that can be read: unknown variables, and programs that nobody allowed."""
+    for index, section in enumerate(actions):
+        action = section.action(index + 1)
+        for one in unfit(action):
+            do = section.do[one.step]
+            yield Wrong((index, "do", one.step, do.key, *([one.field] if one.field else [])), one.why)
+        for place, step in enumerate(action.do):
+            if isinstance(step, ExecuteStep) and not allow_execute:
+                why = "programs are run only with server.allow_execute = true"
+                yield Wrong((index, "do", place, "execute_system"), why)

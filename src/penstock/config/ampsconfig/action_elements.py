@@ -1,0 +1,271 @@
+"""`Actions`: each `Action` with its `On`, `If` and `Do` becomes one `[[action]]`; modules that are not run are listed.
+
+A module says what sets an action off, or what it does; each has options of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import NamedTuple, cast
+
+from penstock.config.ampsconfig import values
+from penstock.config.ampsconfig.element_tree import Fields, Row, read_fields, stray, unknown
+from penstock.config.foreign.converted import Book, Verdict
+from penstock.config.foreign.document import Element
+from penstock.config.known_names import NATIVE_TYPE
+from penstock.config.setting_places import Path_, Place
+from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
+from penstock.records.event_actions import ENDS
+from penstock.records.schedules import parse_schedule
+
+_ACTION_NAMES = ("On", "If", "Do")
+
+
+class Step(NamedTuple):
+    """An `On` or a `Do` that is done here."""
+
+    element: Element
+    module: Module
+    fields: Fields
+
+
+def read_actions(book: Book, sections: list[Element]) -> None:
+    """Every action into `[[action]]`."""
+    for section in sections:
+        stray(book, section)
+        for element in section.children:
+            if element.name != "Action":
+                unknown(book, element, "<Actions>", ["Action"])
+                continue
+            _read_action(book, element)
+
+
+def _read_action(book: Book, element: Element) -> None:
+    stray(book, element)
+    for child in element.children:
+        if child.name not in _ACTION_NAMES:
+            unknown(book, child, "<Action>", _ACTION_NAMES)
+    for again in element.all("If")[1:]:
+        book.wrong(again.place("<Action>"), "is there twice")
+    for tag in ("On", "Do"):
+        if not element.all(tag):
+            book.wrong(element.place(), f"has no <{tag}>")
+    ons = [_step(book, on, ON) for on in element.all("On")]
+    dos = [_step(book, do, DO) for do in element.all("Do")]
+    condition = _condition(book, element)
+    known_ons, known_dos = [one for one in ons if one is not None], [one for one in dos if one is not None]
+    if known_ons and known_dos and len(known_ons) == len(ons) and len(known_dos) == len(dos):
+        _add(book, element, known_ons, known_dos, condition)
+
+
+def _condition(book: Book, element: Element) -> Element | None:
+    for one in element.all("If")[:1]:
+        if one.children:
+            book.remark(Verdict.REFUSED, one.place("<Action>"), "a condition is an expression here, not a module")
+        elif not one.text:
+            book.wrong(one.place("<Action>"), "is empty")
+        else:
+            return one
+    return None
+
+
+def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step | None:
+    """One step with its options; None where it is not done here, which is in the book."""
+    step = read_fields(book, element, STEP)
+    name = step.text("module")
+    if name is None:
+        if "module" not in step.elements:
+            book.wrong(element.place("<Action>"), "has no <Module>")
+        return None
+    module = modules.get(name)
+    if module is None:
+        why = NOT_HERE.get(name, f"{name!r} is not run here")
+        book.remark(Verdict.REFUSED, step.place("module"), why)
+        return None
+    options = step.values.get("options")
+    if not isinstance(options, Element):
+        book.wrong(element.place("<Action>"), "has no <Options>")
+        return None
+    mistakes = len(book.mistakes)
+    fields = read_fields(book, options, module.rows)
+    fields.of = f"<Options> of <{element.name}>"
+    for key in module.needed:
+        tag = next(tag for tag, row in module.rows.items() if row.key == key)
+        if not options.all(tag):
+            book.wrong(options.place(f"<{element.name}>"), f"has no <{tag}>")
+    for key, why in module.refused.items():
+        if fields.values.get(key):
+            book.remark(Verdict.REFUSED, fields.place(key), why)
+    return Step(element, module, fields) if len(book.mistakes) == mistakes else None
+
+
+def _add(book: Book, element: Element, ons: list[Step], dos: list[Step], condition: Element | None) -> None:
+    places: dict[Path_, Place] = {}
+    on = [_on(book, step, ("on", at), places) for at, step in enumerate(ons)]
+    do = [_do(book, step, ("do", at), places) for at, step in enumerate(dos)]
+    table: dict[str, object] = {"on": on[0] if len(on) == 1 else on}
+    if condition is not None:
+        table["if"] = condition.text
+        places["if",] = condition.place("<Action>")
+    table["do"] = do[0] if len(do) == 1 else do
+    _as_written(places, len(on), len(do))
+    book.add("action", table, Place(element.file, element.line, "<Action>"), places)
+
+
+def _as_written(places: dict[Path_, Place], ons: int, dos: int) -> None:
+    """Of a list of one its table stands alone: the place has no number then."""
+    for path in list(places):
+        if len(path) > 1 and ((path[0] == "on" and ons == 1) or (path[0] == "do" and dos == 1)):
+            places[path[0], *path[2:]] = places.pop(path)
+
+
+def _message_type(book: Book, fields: Fields) -> None:
+    if fields.values.get("message_type", NATIVE_TYPE) != NATIVE_TYPE:
+        book.remark(Verdict.DIFFERS, fields.place("message_type"), "a message type does not tell topics apart")
+
+
+def _values(step: Step, places: dict[Path_, Place], path: Path_) -> dict[str, object]:
+    """The options that are keys of ours, and where they stand."""
+    out = dict[str, object]()
+    skipped = {"message_type", *step.module.refused}
+    for key, value in step.fields.values.items():
+        if key not in skipped:
+            out[key] = value
+            places[*path, key] = step.fields.place(key)
+    places[path] = step.element.place("<Action>")
+    return out
+
+
+def _on(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict[str, object]:
+    _message_type(book, step.fields)
+    values = _values(step, places, path)
+    event = step.module.key
+    if event == "schedule":
+        return values
+    watched = "topic"
+    if event in {"expire", "delete"} and not any(one.get("name") == values["topic"] for one in book.tables("topic")):
+        watched = "queue"
+    topic = values.pop("topic")
+    places[*path, watched] = places.pop((*path, "topic"))
+    return {watched: topic, "event": event, **values}
+
+
+def _do(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict[str, object]:
+    _message_type(book, step.fields)
+    key = step.module.key
+    values = _values(step, places, (*path, key))
+    places[path] = step.element.place("<Action>")
+    if key == "extract_values":
+        values["values"] = dict(cast("list[tuple[str, str]]", values["values"]))
+    return {key: values}
+
+
+STEP: Mapping[str, Row] = {"Module": Row("module", values.name), "Options": Row("options", inner=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One module: our key for it, its options, those it needs, and those that are not done here with the reason."""
+
+    key: str
+    rows: Mapping[str, Row]
+    needed: tuple[str, ...] = ("topic",)
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def _reasons(value: str) -> list[str]:
+    found = [part.strip() for part in value.split(",")]
+    for part in found:
+        values.words(*ENDS)(part)
+    return found
+
+
+def _schedule(value: str) -> str:
+    try:
+        parse_schedule(value)
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _assignment(value: str) -> tuple[str, str]:
+    name, equals, expression = value.partition("=")
+    if not equals or not name.strip() or not expression.strip():
+        raise ValueError(f"{value!r} is no assignment: write NAME=expression")
+    return name.strip(), expression.strip()
+
+
+_TOPIC = {"Topic": Row("topic", values.name), "MessageType": Row("message_type")}
+_WHOLE = "the first message in order is taken here"
+
+ON: Mapping[str, Module] = {
+    "amps-action-on-sow-expire-message": Module("expire", {**_TOPIC, "Reason": Row("reason", _reasons)}),
+    "amps-action-on-sow-delete-message": Module("delete", _TOPIC),
+    "amps-action-on-publish-message": Module(
+        "publish",
+        {
+            **_TOPIC,
+            "MessageSource": Row("source", values.words("all", "local", "replicated")),
+            "Filter": Row("filter"),
+        },
+    ),
+    "amps-action-on-deliver-message": Module("deliver", _TOPIC),
+    "amps-action-on-oof-message": Module(
+        "oof", {**_TOPIC, "Type": Row("type", values.words("match", "delete", "expire", "all"))}
+    ),
+    "amps-action-on-schedule": Module(
+        "schedule", {"Every": Row("schedule", _schedule), "Name": Row("name", values.name)}, ("schedule",)
+    ),
+}
+"""What sets an action off."""
+
+DO: Mapping[str, Module] = {
+    "amps-action-do-publish-message": Module(
+        "publish",
+        {
+            **_TOPIC,
+            "Data": Row("data"),
+            "Delta": Row("delta", values.yes_or_no),
+            "UpdateOnly": Row("update_only", values.yes_or_no),
+        },
+        ("topic", "data"),
+        {"update_only": "an action publishes whether or not the key is there"},
+    ),
+    "amps-action-do-delete-sow": Module("delete_sow", {**_TOPIC, "Filter": Row("filter")}, ("topic", "filter")),
+    "amps-action-do-query-sow": Module(
+        "query_sow",
+        {
+            **_TOPIC,
+            "Filter": Row("filter"),
+            "CaptureData": Row("capture", values.name),
+            "DefaultData": Row("default"),
+            "OrderBy": Row("order_by"),
+            "Options": Row("options"),
+        },
+        ("topic", "capture"),
+        {"order_by": _WHOLE, "options": _WHOLE},
+    ),
+    "amps-action-do-extract-values": Module(
+        "extract_values",
+        {"MessageType": Row("message_type"), "Data": Row("data"), "Value": Row("values", _assignment, many=True)},
+        ("data", "values"),
+    ),
+    "amps-action-do-increment-counter": Module(
+        "increment_counter",
+        {"Key": Row("counter", values.name), "Value": Row("capture", values.name)},
+        ("counter", "capture"),
+    ),
+    "amps-action-do-echo-message": Module("echo_message", {"Message": Row("message")}, ("message",)),
+    "amps-action-do-execute-system": Module("execute_system", {"Command": Row("command")}, ("command",)),
+}
+"""What an action does."""
+
+_OWNS_ALL = "one instance owns all of its messages: there is nothing to transfer"
+
+NOT_HERE: Mapping[str, str] = {
+    "amps-action-do-enable-proxied-transfer": _OWNS_ALL,
+    "amps-action-do-disable-proxied-transfer": _OWNS_ALL,
+}
+"""Modules whose refusal has a reason of its own."""

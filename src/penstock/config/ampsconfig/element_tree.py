@@ -1,0 +1,297 @@
+"""Tables of elements: an element of AMPSConfig, our key, and how its text is read; and reading one by its table.
+
+A row without a key is known and has no meaning here; its sentence says why.  Unknown names, repeats and bad texts
+become mistakes with a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from penstock.config.ampsconfig import values
+from penstock.config.ampsconfig.values import Read
+from penstock.config.foreign.converted import Book, Verdict
+from penstock.config.foreign.document import Element
+from penstock.config.known_names import known_name
+from penstock.config.setting_places import Place
+from penstock.records.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One element.  `many` may stand more than once and gives a list; `inner` is an element with elements inside."""
+
+    key: str = ""
+    read: Read = values.text
+    many: bool = False
+    inner: bool = False
+    why: str = ""
+
+
+def _not_here(why: str) -> Row:
+    return Row(inner=True, many=True, why=why)
+
+
+_NAMED = {
+    "Name": Row("name", values.name),
+    "Topic": Row("name", values.name),
+    "MessageType": Row("message_type"),
+}
+_FILES = "the log is the only store here"
+
+QUEUE: Mapping[str, Row] = {
+    **_NAMED,
+    "UnderlyingTopic": Row("underlying_topic", values.name),
+    "DefaultPublishTarget": Row("default_publish_target", values.name),
+    "LeasePeriod": Row("lease_period", values.interval_or_none),
+    "Semantics": Row("semantics", values.words("at-least-once", "at-most-once")),
+    "MaxBacklog": Row("max_backlog", values.count(1)),
+    "MaxPerSubscriptionBacklog": Row("max_per_subscription_backlog", values.count(1)),
+    "Expiration": Row("expiration", values.interval_or_none),
+    "ExpirationModel": Row("expiration_model", values.words("default", "queue", "latest", "earliest")),
+    "Filter": Row("filter"),
+    "RecoveryPoint": Row("recovery_point", values.recovery_point),
+    "FairnessModel": Row("fairness_model", values.words("fast", "round-robin", "proportional")),
+    "Leasing": Row("leasing", values.words("sublet", "strict")),
+    "MaxDeliveries": Row("max_deliveries", values.count(0)),
+    "MaxCancels": Row("max_cancels", values.count(0)),
+    "Priority": Row("priority_expression"),
+    "BarrierExpression": Row("barrier_expression"),
+    "FileBackedMetadata": Row("file_backed_metadata", values.yes_or_no),
+    "TargetQueueDepth": Row("target_queue_depth", values.count(1000)),
+    "DeferredAckExpiration": Row("deferred_ack_expiration", values.interval),
+    "InitialOwner": Row("initial_owner", values.name),
+    "GroupLocalQueueDomain": Row("group_local_queue_domain", values.name),
+}
+"""A queue of any kind."""
+
+QUEUE_KINDS: Mapping[str, str] = {
+    "Queue": "distributed",
+    "QueueDefinition": "distributed",
+    "LocalQueue": "local",
+    "GroupLocalQueue": "group-local",
+}
+"""The tag of a queue -> our `kind`."""
+
+TOPIC: Mapping[str, Row] = {
+    **_NAMED,
+    "Key": Row("key", many=True),
+    "Expiration": Row("expiration"),
+    "FileName": _not_here(_FILES),
+    "Durability": _not_here(_FILES),
+    "SlabSize": _not_here(_FILES),
+    "RecordSize": _not_here(_FILES),
+    "InitialSize": _not_here(_FILES),
+    "IncrementSize": _not_here(_FILES),
+    "HashIndex": _not_here("indexes are made as queries need them"),
+    "Index": _not_here("indexes are made as queries need them"),
+    "KeyDomain": Row("key_domain", values.name),
+    "RecoveryPoint": _not_here("a topic recovers from the log"),
+    "Preprocessing": Row("preprocessing", inner=True),
+    "Enrichment": Row("enrichment", inner=True),
+    "History": Row("history", inner=True),
+    "Pattern": Row("pattern"),
+    "KeyGenerator": Row("key_generator", inner=True),
+}
+"""A topic in the State of the World."""
+
+VIEW: Mapping[str, Row] = {
+    **_NAMED,
+    "UnderlyingTopic": Row("source", inner=True),
+    "Projection": Row("select", inner=True),
+    "Grouping": Row("group_by", inner=True),
+    "Filter": Row("filter"),
+    "Conflation": Row("conflation", values.words("none", "inline")),
+    "JoinNullEquivalency": Row("join_null_equivalency", values.yes_or_no),
+    "FileName": _not_here(_FILES),
+    "HashIndex": _not_here("indexes are made as queries need them"),
+    "KeyDomain": _not_here("the key of a row is the values of its group"),
+}
+
+CONFLATED_TOPIC: Mapping[str, Row] = {
+    **_NAMED,
+    "UnderlyingTopic": Row("source", values.name),
+    "Interval": Row("interval", values.interval),
+    "Filter": Row("filter"),
+    "HashIndex": _not_here("indexes are made as queries need them"),
+    "Enrichment": Row("enrichment", inner=True),
+    "TopicFormat": Row("topic_format"),
+}
+
+SOW_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(QUEUE_KINDS, "queue"),
+    "Topic": "topic",
+    "TopicDefinition": "topic",
+    "TopicMetaData": "topic",
+    "View": "view",
+    "ViewDefinition": "view",
+    "ConflatedTopic": "conflated_topic",
+    "TopicReplica": "conflated_topic",
+    "ReplicaDefinition": "conflated_topic",
+}
+"""A child of `SOW` -> our section."""
+
+_SLOW = "consumers are held by backlog and credit, and never written to files"
+_SERVED = "served by AMQP, Flight and HTTP: see [listen]"
+_MODULES = "modules of AMPS are not loaded"
+
+NO_MEANING: Mapping[str, str] = {
+    "ProcessName": "the process is called penstock",
+    "Description": "for people",
+    "Environment": "for people",
+    "SuggestedMinimumVersion": "a version of AMPS",
+    "RequiredMinimumVersion": "a version of AMPS",
+    "ConfigIncludeCommentDefault": "errors name the included file",
+    "ConfigCycleDetectionThreshold": "the limits are 5 MB, 64 files and 8 levels",
+    "ConfigValidation": "settings are always validated",
+    "RegexTopicSupport": "a topic is a pattern when it holds one of ^ $ * + ? ( ) [ ] { } | \\",
+    "UserDefinedFunctions": _MODULES,
+    "Modules": _MODULES,
+    "Extensions": _MODULES,
+    "Externals": _MODULES,
+    "MessageMemoryLimit": "the budget is server.memory",
+    "MessageDiskLimit": _SLOW,
+    "MessageDiskPath": _SLOW,
+    "ClientMessageAgeLimit": _SLOW,
+    "ClientMaxCapacity": _SLOW,
+    "SlowClientDisconnect": _SLOW,
+    "MiniDumpDirectory": "there are no minidumps",
+    "MiniDumpFileMask": "there are no minidumps",
+    "MiniDump": "there are no minidumps",
+    "Tuning": "the server tunes itself",
+    "SOWStatisticsInterval": "figures are in the metrics, whenever they are asked for",
+    "Transports": _SERVED,
+    "Protocols": _SERVED,
+    "MessageTypes": "bodies are bytes; filters read JSON",
+    "Logging": "messages go to standard error",
+    "Admin": "figures and health are at listen.http",
+}
+"""Children of `AMPSConfig` that are known and change nothing here."""
+
+DIFFERENT: Mapping[str, str] = {
+    "Authentication": "who may log in is [[user]]; without any: guest, from this machine alone",
+}
+"""Children of `AMPSConfig` whose purpose is served in another way here."""
+
+_READ = ("Name", "Group", "SOW", "TransactionLog", "Actions", "Replication", "Entitlement")
+
+SECTIONS = frozenset({*_READ, *NO_MEANING, *DIFFERENT})
+"""Every child that `AMPSConfig` may have."""
+
+TRANSACTION_LOG: Mapping[str, Row] = {
+    "JournalDirectory": Row("data"),
+    "JournalSize": Row("segment", values.size),
+    "Topic": Row("topic", many=True, inner=True),
+    "PreallocatedJournalFiles": _not_here("room is made as the log grows"),
+    "MinJournalSize": _not_here("segments grow as they are written"),
+    "JournalArchiveDirectory": Row("archive"),
+    "FlushInterval": _not_here("a confirm waits for its own sync: see server.sync"),
+    "BatchSize": _not_here("a commit takes what has gathered"),
+    "O_DIRECT": _not_here("a confirm waits for its own sync: see server.sync"),
+    "MessageDiscoveryDirectory": _not_here("the log is its own index"),
+    "InactiveClientAckExpiration": Row("publisher_expiration", values.interval_or_none),
+}
+
+LOGGED_TOPIC: Mapping[str, Row] = {**_NAMED}
+
+
+SHOWN_MAX = 60
+
+
+@dataclass(slots=True)
+class Fields:
+    """What an element held: for each of our keys the value and where it stands."""
+
+    values: dict[str, object]
+    elements: dict[str, Element]
+    of: str
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def text(self, key: str) -> str | None:
+        """The text of a key, None where it does not stand."""
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+    def place(self, key: str) -> Place:
+        """Where a key stands."""
+        return self.elements[key].place(self.of)
+
+
+def said(element: Element) -> str:
+    """How messages call an element: its tag, and its name where it has one."""
+    named = next((child.text for child in element.children if child.name in {"Name", "Topic"} and child.text), "")
+    return f'<{element.name}> "{named[:SHOWN_MAX]}"' if named else f"<{element.name}>"
+
+
+def read_fields(book: Book, element: Element, rows: Mapping[str, Row]) -> Fields:
+    """The children of an element by their table; what cannot be taken is in the book."""
+    of = said(element)
+    fields = Fields(dict[str, object](), dict[str, Element](), of)
+    stray(book, element)
+    for child in element.children:
+        place = child.place(of)
+        row = rows.get(child.name)
+        if row is None:
+            unknown(book, child, of, rows)
+            continue
+        if row.why:
+            book.remark(Verdict.NO_MEANING, place, row.why)
+            continue
+        _attributes(book, child, of)
+        before = fields.elements.get(row.key)
+        if before is not None and not row.many:
+            which = "is there twice" if before.name == child.name else f"says the same as <{before.name}>"
+            book.wrong(place, f"{which} ({seen(before, child)})")
+            continue
+        if row.inner:
+            value: object = child
+        elif child.children:
+            book.wrong(child.children[0].place(f"<{child.name}>"), "is unknown there: a text is expected")
+            continue
+        else:
+            try:
+                value = row.read(child.text)
+            except ValueError as error:
+                book.wrong(place, str(error))
+                continue
+        fields.elements.setdefault(row.key, child)
+        if row.many:
+            cast("list[object]", fields.values.setdefault(row.key, [])).append(value)
+        elif value is not None:
+            fields.values[row.key] = value
+    return fields
+
+
+def unknown(book: Book, element: Element, of: str, known: Iterable[str]) -> None:
+    """An element that may not stand there, with the one that may have been meant."""
+    names = list(known)
+    same = [name for name in names if name.lower() == element.name.lower()]
+    hint = f"; did you mean {same[0]!r}?" if same else known_name(element.name, names)
+    book.wrong(element.place(of), f"is unknown there{hint}")
+
+
+def seen(element: Element, by: Element) -> str:
+    """Where an element stands, told beside another one."""
+    return f"line {element.line}" if element.file == by.file else f"{element.file}:{element.line}"
+
+
+def stray(book: Book, element: Element) -> None:
+    """Text between elements: the dots with which examples leave something out are told, anything else is a mistake."""
+    _attributes(book, element, "")
+    text = element.text
+    if not text:
+        return
+    if set(text.split()) == {"..."}:
+        book.remark(Verdict.NO_MEANING, element.place(), "'...' stands for something left out")
+    else:
+        shown = text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
+        book.wrong(element.place(), f"holds the text {shown!r} between its elements")
+
+
+def _attributes(book: Book, element: Element, of: str) -> None:
+    for name in element.attributes:
+        if not name.startswith(("xmlns", "xsi:")):
+            book.remark(Verdict.NO_MEANING, element.place(of), f"its attribute {name!r} is not read")

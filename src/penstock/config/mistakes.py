@@ -1,0 +1,270 @@
+"""What a mistake in the settings is told as: its place in the file it came from, and a sentence.
+
+TOML is told as `penstock.toml:8: [[queue]] "to-ship" retry.factor: ...`, files of others in their writer's words.
+pydantic's findings, unknown names and names of later versions are told in our words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from penstock.config.foreign import Converted
+from penstock.config.known_names import known_name
+from penstock.config.queue_settings import LATER_QUEUE_KEYS
+from penstock.config.setting_places import Path_, Place
+from penstock.config.settings import Settings
+from penstock.units import format_size
+
+
+class Problem(NamedTuple):
+    """One mistake: where, and a sentence."""
+
+    path: Path_
+    text: str
+
+
+def told(
+    problem: Problem, data: Mapping[str, object], source: str, text: str | None, overrides: Mapping[Path_, str]
+) -> str:
+    """A mistake in TOML or in a mapping; `overrides` are labels of values from the environment and options."""
+    for length in range(len(problem.path), 0, -1):
+        label = overrides.get(problem.path[:length])
+        if label is not None:
+            return f"{label}: {problem.text}"
+    line = line_of(text, problem.path) if text is not None else None
+    return f"{source}{f':{line}' if line else ''}: {place_of(problem.path, data)}: {problem.text}"
+
+
+def told_at(problem: Problem, converted: Converted, overrides: Mapping[Path_, str]) -> str:
+    """A mistake in a file of others."""
+    for length in range(len(problem.path), 0, -1):
+        label = overrides.get(problem.path[:length])
+        if label is not None:
+            return f"{label}: {problem.text}"
+    return place_at(problem, converted).told(problem.text)
+
+
+def place_at(problem: Problem, converted: Converted) -> Place:
+    """The place of the value, or the nearest around it with the rest in our own words."""
+    for length in range(len(problem.path), 0, -1):
+        place = converted.places.get(problem.path[:length])
+        if place is not None:
+            rest = ".".join(str(part) for part in problem.path[length:])
+            return place._replace(what=f"{place.what} {rest}".rstrip())
+    return Place(converted.source, 0, place_of(problem.path, converted.settings))
+
+
+def place_of(path: Path_, data: Mapping[str, object]) -> str:
+    """`[server] sync`, `[[queue]] "to-ship" retry.factor`."""
+    section, *rest = path
+    if rest and isinstance(rest[0], int):
+        tables = data.get(str(section))
+        name: object = None
+        if isinstance(tables, (list, tuple)) and rest[0] < len(cast("Sequence[object]", tables)):
+            table = cast("Sequence[object]", tables)[rest[0]]
+            name = cast("Mapping[str, object]", table).get("name") if isinstance(table, Mapping) else None
+        which = f'"{name}"' if isinstance(name, str) and name else f"number {rest[0] + 1}"
+        head, rest = f"[[{section}]] {which}", rest[1:]
+    else:
+        head = f"[{section}]"
+    keys = ""
+    for key in rest:
+        keys += f"[{key + 1}]" if isinstance(key, int) else f"{'.' if keys else ''}{key}"
+    return f"{head} {keys}".rstrip()
+
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*[.=]""")
+
+
+def lines_of(text: str) -> dict[Path_, int]:
+    """The line, from 1, of every section and key that the text shows plainly."""
+    seen: dict[str, int] = {}
+    lines: dict[Path_, int] = {}
+    inside: Path_ = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        key = _KEY.match(line) if header is None else None
+        if header is not None:
+            first, *rest = [part.strip("\"' ") for part in header[2].split(".")]
+            if header[1] == "[[" and not rest:
+                seen[first] = seen.get(first, -1) + 1
+            inside = (first, seen[first], *rest) if first in seen else (first, *rest)
+            lines.setdefault(inside, number)
+        elif key is not None:
+            lines.setdefault((*inside, key[1]), number)
+    return lines
+
+
+def line_of(text: str, path: Path_) -> int | None:
+    """Line, from 1, of the key at `path`, or of its section; None where the text does not show it plainly."""
+    names = [part for part in path if isinstance(part, str)]
+    index = next((part for part in path if isinstance(part, int)), None)
+    seen = -1
+    inside: list[str] = []
+    best: int | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        if header is not None:
+            inside = [part.strip("\"' ") for part in header[2].split(".")]
+            if header[1] == "[[" and inside == names[:1]:
+                seen += 1
+            if inside == names[: len(inside)] and index in {None, seen} and best is None:
+                best = number
+            continue
+        key = _KEY.match(line)
+        if key is not None and index in {None, seen} and [*inside, key[1]] == names[: len(inside) + 1]:
+            return number
+    return best
+
+
+LATER_SECTIONS = frozenset(
+    {
+        "archive",
+        "bulk",
+        "dashboard",
+        "otel",
+        "replication",
+        "schedule",
+    }
+)
+"""Sections that are taken and refused for now."""
+
+LATER_KEYS: Mapping[str, frozenset[str]] = {
+    "topic": frozenset({"schema", "retention"}),
+    "queue": LATER_QUEUE_KEYS,
+}
+"""Keys of known sections that are taken and refused for now."""
+
+NOT_YET = "is not supported in this version"
+
+
+FORMS: Mapping[str, str] = {
+    r"^[\w.]+:[\w.]+$": "module:function, as in busy:busy",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and _ that begins with no digit",
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "a name of letters, digits, _, . and - that begins with a letter or digit",
+}
+"""What patterns mean."""
+
+
+def unknown(path: Path_, known: Sequence[str]) -> Problem:
+    """A section or key that is not there, or not yet; `known` are those that are."""
+    section, key = str(path[0]), str(path[-1])
+    if len(path) == 1:
+        if section in LATER_SECTIONS:
+            return Problem(path, f"the section {NOT_YET}")
+        return Problem(path, f"unknown section{known_name(section, list(known))}")
+    if key in LATER_KEYS.get(section, ()):
+        return Problem(path, NOT_YET)
+    return Problem(path, f"unknown key{known_name(key, list(known))}")
+
+
+def in_our_words(details: ErrorDetails) -> Problem:
+    """pydantic's finding in our words."""
+    path: Path_ = details["loc"]
+    value: object = details["input"]
+    context = details.get("ctx", {})
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        return unknown(path, _keys_at(path[:-1]))
+    if kind in ("greater_than_equal", "less_than_equal") and _is_size(path):
+        low = kind == "greater_than_equal"
+        limit = format_size(context["ge" if low else "le"])
+        given = format_size(value) if isinstance(value, int) else value
+        return Problem(path, f"must be at {'least' if low else 'most'} {limit}, not {given}")
+    if kind in _SENTENCES:
+        return Problem(path, _SENTENCES[kind](path, value, {"msg": details["msg"], **context}))
+    shown = "" if "password" in path else f", not {value!r}"
+    wording = details["msg"].replace("Input should be", "must be")
+    return Problem(path, f"{wording[:1].lower()}{wording[1:]}{shown}")
+
+
+def _no_choice(path: Path_, value: object, context: Mapping[str, object]) -> str:
+    expected = str(context.get("expected", ""))
+    choices = re.findall(r"'([^']*)'", expected)
+    hint = known_name(value, choices) if isinstance(value, str) else ""
+    return f"{value!r} is not {'one of ' if len(choices) > 1 else ''}{expected}{hint}"
+
+
+def _no_table(path: Path_, value: object, context: Mapping[str, object]) -> str:
+    return f"{value!r} is not a table"
+
+
+def _no_list(path: Path_, value: object, context: Mapping[str, object]) -> str:
+    return f"is a list of tables: write [[{path[0]}]]" if len(path) == 1 else f"{value!r} is not a list"
+
+
+def _no_form(path: Path_, value: object, context: Mapping[str, object]) -> str:
+    pattern = str(context.get("pattern", ""))
+    return f"{value!r} is not {FORMS.get(pattern, f'of the form {pattern}')}"
+
+
+_SENTENCES: Mapping[str, Callable[[Path_, object, Mapping[str, object]], str]] = {
+    "missing": lambda path, value, context: "is missing",
+    "value_error": lambda path, value, context: str(context.get("error", context["msg"])),
+    "literal_error": _no_choice,
+    "model_type": _no_table,
+    "model_attributes_type": _no_table,
+    "dict_type": _no_table,
+    "tuple_type": _no_list,
+    "too_short": lambda path, value, context: (
+        f"needs at least {context.get('min_length', 1)} of them, and there is none"
+    ),
+    "string_too_short": lambda path, value, context: "is empty",
+    "string_pattern_mismatch": _no_form,
+}
+"""What is wrong, by pydantic's name for it."""
+
+
+def without_consequences(found: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Without the remark that a list is too short whose items were all wrong: those are told of."""
+    inside = {one["loc"][:length] for one in found for length in range(len(one["loc"]))}
+    return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
+
+
+def _is_size(path: Path_) -> bool:
+    """Whether the value there is a number of bytes."""
+    model = _model_at(path[:-1])
+    field = None if model is None else model.model_fields.get(str(path[-1]))
+    if field is None:
+        return False
+    inner = (mark for one in get_args(field.annotation) for mark in getattr(one, "__metadata__", ()))
+    return any(isinstance(one, FieldInfo) and one.json_schema_extra == {"unit": "size"} for one in (field, *inner))
+
+
+def _keys_at(path: Path_) -> list[str]:
+    """Keys that the table at `path` may have."""
+    model = _model_at(path)
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(path: Path_) -> type[BaseModel] | None:
+    """What the table at `path` is; None where it has names of its own."""
+    model: type[BaseModel] = Settings
+    keyed = False
+    for name in path:
+        if isinstance(name, int) or keyed:  # a place in a list, or a name that the file gave
+            keyed = False
+            continue
+        field = next((one for key, one in model.model_fields.items() if name in {key, one.alias}), None)
+        inner = None if field is None else _model_in(field.annotation)
+        if inner is None:
+            return None
+        model, keyed = inner, _origin(field) is dict
+    return model
+
+
+def _origin(field: FieldInfo | None) -> object:
+    return None if field is None else get_origin(field.annotation)
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _model_in(item)) is not None), None)

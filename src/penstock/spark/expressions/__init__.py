@@ -1,1 +1,0 @@
-"""The expression language as a Spark column."""

@@ -1,0 +1,172 @@
+"""A pipeline begins anew: its checkpoint is forgotten, and with it what the server keeps under its name.
+
+    <folder>/<name>.anew        {"keep_place"}: asked for, and not done yet
+    <folder>/<name>.places      {stream: bookmark}: where topics go on when their places were kept
+    <folder>/<name>.forgotten/  the old checkpoint on its way out
+
+What its outputs have already got is settled first, so that no queue brings it again.  Each step may be repeated:
+whoever starts the pipeline next goes on with what a crash has left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.errors import NotFound, PreconditionFailed
+from penstock.records.dataclass import dataclass
+from penstock.spark.checkpoint import Checkpoint, Manifest
+from penstock.spark.pipelines.backfill import keep
+from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.folders import Place
+from penstock.spark.remote import Remote, Where, remote
+
+
+class Resettable(Protocol):
+    """What of a pipeline is forgotten, and what tells where it stands."""
+
+    definition: Definition
+    place: Place
+    checkpoint: Checkpoint
+    where: Where
+
+    def old_manifest(self) -> Manifest | None:
+        """What the checkpoint is for; None where nothing says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """What becomes of one input."""
+
+    input: str
+    stream: str
+    start: int | None = None  # of a topic: what was read is in [start, position)
+    position: int | None = None
+    held: int = 0  # of a queue: messages that go back to it
+    kept: bool = False  # the topic goes on at `position`
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.start is None and not self.held:
+            return f"{self.input}: nothing is in work, and what is settled does not come again"
+        if self.start is None:
+            count = f"{self.held:,} message{'' if self.held == 1 else 's'}"
+            return f"{self.input}: {count} in work come again; what is settled does not"
+        if self.kept:
+            return f"{self.input}: goes on at LSN {self.position}"
+        if self.position == self.start:
+            return f"{self.input}: nothing was read yet"
+        return (
+            f"{self.input}: LSN {self.start} to {int(self.position or 0) - 1} are read again, so their rows come a "
+            "second time into the outputs; --keep-place goes on where it was"
+        )
+
+
+def request_of(folder: Path, name: str) -> Path:
+    """The file that asks for it."""
+    return folder / f"{name}.anew"
+
+
+def ask(folder: Path, name: str, *, keep_place: bool) -> None:
+    """Whoever runs the pipeline is to let it begin anew."""
+    keep(request_of(folder, name), {"keep_place": keep_place})
+
+
+def places_of(folder: Path, name: str) -> dict[str, str]:
+    """Bookmarks by stream."""
+    with suppress(FileNotFoundError):
+        found: dict[str, str] = json.loads((folder / f"{name}.places").read_text())
+        return found
+    return {}
+
+
+def foreseen(pipeline: Resettable, *, keep_place: bool) -> list[Reread]:
+    """What will be read again.  PreconditionFailed where places cannot be kept."""
+    server = remote(pipeline.where)
+    known = {one["stream"]: one for one in server.act("streams")["streams"]}
+    places = _places(pipeline, server) if keep_place else {}
+    out: list[Reread] = []
+    for one in pipeline.definition.streams:
+        stream = pipeline.definition.stream_of(one)
+        told: Mapping[str, Any] = known.get(stream, {})
+        if one.mode != "log":
+            out.append(Reread(one.text, stream, held=int(told.get("held") or 0)))
+            continue
+        start, position = int(told.get("start") or 0), int(told.get("position") or 0)
+        place = places.get(stream)
+        if place is not None:
+            position = int(place.split("|")[1]) + 1
+        out.append(Reread(one.text, stream, start, max(start, position), kept=place is not None))
+    return out
+
+
+def carry_out(pipeline: Resettable) -> None:
+    """Do what is asked for.  The pipeline does not run, and its lock is held."""
+    folder, name = pipeline.place.folder, pipeline.definition.name
+    request = json.loads(request_of(folder, name).read_text())
+    server, checkpoint = remote(pipeline.where), pipeline.checkpoint
+    forgotten = folder / f"{name}.forgotten"
+    if checkpoint.exists:
+        places = _places(pipeline, server) if request.get("keep_place") else {}
+        _settle(pipeline, server)
+        keep(folder / f"{name}.places", places)
+        shutil.rmtree(forgotten, ignore_errors=True)
+        os.rename(checkpoint.folder, forgotten)
+    for one in pipeline.definition.streams:
+        with suppress(NotFound):
+            server.act("stream_release", stream=pipeline.definition.stream_of(one), drop=True)
+    for ending in ("json", "handover"):
+        (folder / f"{name}.{ending}").unlink(missing_ok=True)
+    shutil.rmtree(checkpoint.folder, ignore_errors=True)
+    shutil.rmtree(forgotten, ignore_errors=True)
+    request_of(folder, name).unlink(missing_ok=True)
+
+
+def _committed(pipeline: Resettable, server: Remote) -> int | None:
+    """The last batch that is in the outputs."""
+    batch = server.act("sink", query=pipeline.checkpoint.query_id())["batch"]
+    return None if batch is None else int(batch)
+
+
+def _settle(pipeline: Resettable, server: Remote) -> None:
+    """What the outputs have got is done, whoever was to settle it."""
+    batch, streams = _committed(pipeline, server), pipeline.definition.settles
+    if batch is None or not streams:
+        return
+    try:
+        settled = pipeline.checkpoint.settled(batch, streams)
+    except PreconditionFailed:
+        return  # it has read other queues, or nobody knows any more; a commit has settled its batch itself
+    for stream, number in settled:
+        with suppress(NotFound):
+            server.act("settle", stream=stream, batch=number)
+
+
+def _places(pipeline: Resettable, server: Remote) -> dict[str, str]:
+    """Where each topic stands after the last batch that is in the outputs."""
+    name, topics = pipeline.definition.name, [one for one in pipeline.definition.streams if one.mode == "log"]
+    batch = _committed(pipeline, server) if pipeline.checkpoint.exists else None
+    if batch is None or not topics:
+        return {}
+    old = pipeline.old_manifest()
+    if old is None or old.reads != pipeline.definition.reads:
+        raise PreconditionFailed(
+            f"pipeline {name} reads something else now than its checkpoint, so places cannot be kept: begin anew "
+            "without them, or put the old inputs back"
+        )
+    offsets = pipeline.checkpoint.offsets(batch)
+    return {
+        pipeline.definition.stream_of(one): _bookmark(offset)
+        for one, offset in zip(pipeline.definition.streams, offsets, strict=True)
+        if one in topics and offset.get("lsn") is not None
+    }
+
+
+def _bookmark(offset: Mapping[str, Any]) -> str:
+    return f"{int(offset['origin'])}|{int(offset['lsn']) - 1}|"

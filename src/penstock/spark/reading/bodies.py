@@ -1,0 +1,315 @@
+"""JSON bodies as typed columns.
+
+A body is bad when it is no JSON object or when a value has no place in its column (`json_types`); all its columns are
+null then and the reason is told.  A missing field is null.  The last of equal keys wins.
+
+No body raises anything.  A column whose values are all of the kinds that Arrow takes as they are is made at once;
+otherwise its judge is asked for each value.  What no judge has foreseen is a fault of ours: it makes its own body bad,
+so that a batch never stands still over what is in it, and is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from json import JSONDecoder
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.records.compute import compute
+from penstock.records.ddl import COLUMNS_MOST, DEPTH_MOST, quoted_name
+from penstock.spark.reading.json_types import Judge, Number, Rough, Unfit, judge_of
+from penstock.spark.record_batches import Column
+
+logger = logging.getLogger("penstock.spark.parsing")
+
+Errors: TypeAlias = "list[str | None]"
+"""For each row why it is bad; None where it is good."""
+
+MAY_BE_ROUGH = r"[0-9.]{16}|[0-9][eE]-[0-9]{3}"
+"""Bodies whose doubles might not be all that is written: up to 15 digits come back from a double, except tiny ones."""
+
+REASON = 300
+"""Letters of an unforeseen reason."""
+
+
+class BodyParser:
+    """Bodies into the columns of a schema."""
+
+    def __init__(self, schema: pa.Schema, names: Sequence[str], needed: Collection[str] = ()) -> None:
+        """needed: columns without which a body is bad, beside those that the schema says may not be null."""
+        given: Any = schema
+        self.fields = cast("list[pa.Field[Any]]", [given.field(name) for name in names])
+        self._typed = [_Typed(field, needed=field.name in needed or not field.nullable) for field in self.fields]
+
+    def parse(self, bodies: Column) -> tuple[dict[str, Column], Errors]:
+        """Columns by name, and for each row why it is bad (None: it is good)."""
+        rows = Rows(bodies)
+        columns = {one.name: one.column(rows) for one in self._typed}
+        if rows.errors.count(None) < len(rows.errors):
+            own = [place if error is None else None for place, error in enumerate(rows.errors)]
+            good: Any = pa.array(own, pa.int64())
+            columns = {name: cast("Any", column).take(good) for name, column in columns.items()}
+        return columns, rows.errors
+
+
+class Rows:
+    """The objects of a batch of bodies, empty ones for those that are none."""
+
+    def __init__(self, bodies: Column) -> None:
+        self._bodies = bodies
+        self._texts = cast("list[bytes | None]", bodies.to_pylist())
+        self._exact = False
+        self.errors: Errors = [None] * len(self._texts)
+        try:
+            self._rows = cast("list[dict[str, Any]]", list(map(orjson.loads, cast("list[bytes]", self._texts))))
+            whole = {*map(type, self._rows)} <= {dict}
+        except ValueError:
+            whole = False
+        if not whole:
+            self._rows = [self._object(place, orjson.loads) for place in range(len(self._texts))]
+
+    def values(self, name: str) -> list[Any]:
+        """Of a field, None where it is missing."""
+        return [row.get(name) for row in self._rows]
+
+    def exact_values(self, name: str) -> list[Any]:
+        """The same with `Number` where a double may not be all that is written; so from now on for every field."""
+        if not self._exact:
+            self._exact = True
+            given: Any = self._bodies
+            rough = compute.match_substring_regex(given.fill_null(b""), pattern=MAY_BE_ROUGH)
+            for place in np.flatnonzero(rough.to_numpy(zero_copy_only=False)).tolist():
+                if self.errors[place] is None:
+                    self._rows[place] = self._object(place, exactly)
+        return self.values(name)
+
+    def _object(self, place: int, read: Callable[[bytes], Any]) -> dict[str, Any]:
+        try:
+            row: Any = read(self._texts[place] or b"")
+            if type(row) is dict:
+                return cast("dict[str, Any]", row)
+            self.errors[place] = f"JSON, but no object: {type(row).__name__}"
+        except ValueError as wrong:
+            self.errors[place] = f"no JSON: {wrong}"
+        return {}
+
+
+LEVELS = 2_000
+"""More than the other reader takes: it ends at 1,024."""
+
+
+def _whole(text: str) -> int | Number:
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else Number(text)
+
+
+_DECODER: Any = JSONDecoder(parse_float=Number, parse_int=_whole)
+
+
+def exactly(text: bytes) -> Any:
+    """JSON with `Number` for what is no whole number of 64 bits.
+
+    ValueError for what is none, by the rules of the reader that reads the others.
+    """
+    orjson.loads(text)
+    decoded = text.decode()
+    start = len(decoded) - len(decoded.lstrip(" \t\n\r"))
+    try:
+        return _DECODER.scan_once(decoded, start)[0]
+    except RecursionError:
+        usual = sys.getrecursionlimit()
+        sys.setrecursionlimit(usual + LEVELS)
+        try:
+            return _DECODER.scan_once(decoded, start)[0]
+        finally:
+            sys.setrecursionlimit(usual)
+
+
+class _Typed:
+    """One column."""
+
+    def __init__(self, field: Any, *, needed: bool) -> None:
+        self.name = cast("str", field.name)
+        self._type = field.type
+        self._wary, self._judge = judge_of(field.type, wary=True), judge_of(field.type, wary=False)
+        self._needed = needed
+        kinds, self._at_once = _taken_at_once(field.type)
+        self._plain = kinds if needed else kinds | {type(None)}
+
+    def column(self, rows: Rows) -> Column:
+        """The values of all rows; null where one has no place here, and the row's error says so."""
+        values = rows.values(self.name)
+        if {*map(type, values)} <= self._plain:
+            try:
+                return self._at_once(values)
+            except (pa.ArrowException, OverflowError):
+                pass  # one is beyond the limits, or has digits that would be lost
+        try:
+            try:
+                return self._judged(values, self._wary)
+            except Rough:
+                return self._judged(rows.exact_values(self.name), self._judge)
+        except Exception:  # noqa: BLE001 - whatever it is, below it is found out of which row
+            return self._one_by_one(rows.exact_values(self.name), rows.errors, self._judge)
+
+    def _judged(self, values: list[Any], judge: Judge) -> Column:
+        judged = [None if value is None and not self._needed else judge(value) for value in values]
+        return cast("Column", pa.array(judged, self._type))
+
+    def _one_by_one(self, values: list[Any], errors: Errors, judge: Judge) -> Column:
+        """The same with each row's own error."""
+        judged = list[Any]()
+        for place, value in enumerate(values):
+            found = None
+            if errors[place] is None and (value is not None or self._needed):
+                try:
+                    found = judge(value)
+                except Unfit as unfit:
+                    errors[place] = unfit.of(self.name)
+                except MemoryError:
+                    raise
+                except Exception as wrong:  # noqa: BLE001 - a fault of ours, and no reason for a batch to stand still
+                    errors[place] = self._unforeseen(wrong)
+            judged.append(found)
+        try:
+            return cast("Column", pa.array(judged, self._type))
+        except Exception:  # a judge let pass what Arrow does not take
+            if judge == self._taken:
+                raise
+            return self._one_by_one(values, errors, self._taken)
+
+    def _taken(self, value: Any) -> Any:
+        """What the judge says, if Arrow takes it."""
+        found = self._judge(value)
+        pa.array([found], self._type)
+        return found
+
+    def _unforeseen(self, wrong: Exception) -> str:
+        logger.error("field %r of a body, as %s", self.name, self._type, exc_info=wrong)
+        said = f"field {self.name!r} cannot be read: {type(wrong).__name__}: {wrong}"
+        return said[:REASON].encode(errors="replace").decode()
+
+
+def _taken_at_once(kind: Any) -> tuple[frozenset[type], Callable[[list[Any]], Column]]:
+    """Kinds of values that Arrow takes as the type's judge does, and how; it raises where one has no place."""
+    types: Any = pa.types
+    if types.is_float32(kind):
+        return frozenset({int, float}), lambda values: _floats(values, kind)
+    found = frozenset[type]()
+    if types.is_integer(kind):
+        found = frozenset({int})
+    elif types.is_float64(kind):
+        found = frozenset({int, float})
+    elif types.is_string(kind):
+        found = frozenset({str})
+    elif types.is_boolean(kind):
+        found = frozenset({bool})
+    return found, lambda values: cast("Column", pa.array(values, kind))
+
+
+def _floats(values: list[Any], kind: Any) -> Column:
+    column = cast("Column", pa.array(values, kind))
+    if np.isinf(cast("Any", column).to_numpy(zero_copy_only=False)).any():
+        raise OverflowError("one is more than a float holds")
+    return column
+
+
+NO_MESSAGE = "no-message"
+"""The reason of a NotFound that the next message may mend: nothing could tell the columns yet."""
+
+NAME_MOST = 255
+"""Letters of a column's name: longer ones, and the empty one, name no column."""
+
+
+def infer(bodies: Iterable[bytes | None]) -> str | None:
+    """DDL of the columns that the bodies seem to have; None when no body is a JSON object with a field.
+
+    Whole numbers are bigint, or string where one is larger than that, other numbers double; what is several kinds is
+    string, and so is what lies too deep or has too many fields; times stay string.  Of names that differ only in case,
+    which are one to Spark, the first counts, and of more columns than a schema may have the first ones.
+    """
+    found = dict[str, Any]()
+    for body in bodies:
+        try:
+            row: Any = exactly(body or b"")
+        except ValueError:
+            continue
+        if type(row) is dict:
+            found = _merged(found, _kind(row, 0))
+    columns, room = list[str](), COLUMNS_MOST
+    for name, kind in _fields(found).items():
+        size = 1 + _size(kind)
+        if size > room:
+            kind, size = "string", 1
+        if not room:
+            break
+        room -= size
+        columns.append(f"{quoted_name(name)} {_ddl(kind)}")
+    return ", ".join(columns) or None
+
+
+def _kind(value: Any, depth: int) -> Any:
+    """None, a Spark type as text, a dict of fields, or a list of one kind."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "bigint"
+    if isinstance(value, Number):
+        return "string" if value.lstrip("-").isdigit() else "double"
+    if isinstance(value, str) or depth >= DEPTH_MOST:
+        return "string"
+    if isinstance(value, dict):
+        return {name: _kind(item, depth + 1) for name, item in cast("dict[str, Any]", value).items()}
+    kind: Any = None
+    for item in cast("list[Any]", value):
+        kind = _merged(kind, _kind(item, depth + 1))
+    return [kind]
+
+
+def _merged(one: Any, other: Any) -> Any:
+    if one is None or other is None or one == other:
+        return other if one is None else one
+    if isinstance(one, dict) and isinstance(other, dict):
+        left, right = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+        names = islice({**left, **right}, COLUMNS_MOST)
+        return {name: _merged(left.get(name), right.get(name)) for name in names}
+    if isinstance(one, list) and isinstance(other, list):
+        return [_merged(one[0], other[0])]
+    if one in ("bigint", "double") and other in ("bigint", "double"):
+        return "double"
+    return "string"
+
+
+def _fields(found: dict[str, Any]) -> dict[str, Any]:
+    """Those that can be columns: Spark compares names without their case."""
+    first: dict[str, str] = {}
+    for name in found:
+        first.setdefault(name.lower(), name)
+    return {name: found[name] for name in first.values() if 0 < len(name) <= NAME_MOST}
+
+
+def _size(kind: Any) -> int:
+    """Fields within."""
+    if isinstance(kind, list):
+        return _size(kind[0])
+    if isinstance(kind, dict):
+        return sum(1 + _size(item) for item in _fields(cast("dict[str, Any]", kind)).values())
+    return 0
+
+
+def _ddl(kind: Any) -> str:
+    if isinstance(kind, dict):
+        fields = _fields(cast("dict[str, Any]", kind))
+        inner = ", ".join(f"{quoted_name(name)}: {_ddl(item)}" for name, item in fields.items())
+        return f"struct<{inner}>" if inner else "string"
+    if isinstance(kind, list):
+        return f"array<{_ddl(kind[0])}>"
+    return kind or "string"

@@ -1,0 +1,219 @@
+"""Spark sessions: their Java, one that is set up well for one machine, and how a session learns of the format.
+
+What a session needs on disk (links that make Python workers start faster, a quiet logging configuration, scratch files)
+lies in one folder that goes when the process ends.
+
+Where the package is not installed on executors, `install` sends it.  Spark copies files that a session adds into a
+folder on each machine, which tasks have on their path.  So the package travels as two files: a zip of it, and a module
+of its name that finds its submodules in the zip.  Not all Python processes beside the driver look there, those of
+streams do not; they are told where the files were made.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import SettingsError
+
+CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""As safe on a local disk as Spark's default, and 70 ms a batch faster: the default starts a process for each file."""
+
+QUIET = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+def defaults(master: str, memory: str) -> dict[str, str]:
+    """Settings of a session; the caller's own win."""
+    conf = {
+        "spark.master": master,
+        "spark.app.name": "penstock",
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(max(2, min(8, os.cpu_count() or 2))),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
+    }
+    if master.startswith("local"):
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf
+
+
+def session(
+    master: str = "local[*]",
+    *,
+    memory: str = "2g",
+    folder: str | Path | None = None,
+    conf: dict[str, str] | None = None,
+) -> Any:
+    """A Spark session with `format("penstock")`.
+
+    `folder` keeps scratch files (default: a temporary one that goes with the process); `conf` overrides any setting.
+    Errors: SettingsError without Java 17; ImportError without pyspark.
+    """
+    find_java()
+    from pyspark.sql import SparkSession
+
+    scratch = _scratch(folder)
+    places = {"spark.local.dir": str(scratch / "scratch")}
+    if folder is not None:  # else where Spark itself puts it, for who makes tables
+        places["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
+    wanted = defaults(master, memory) | places | (conf or {})
+    prepare(scratch, wanted["spark.master"])
+    builder: Any = SparkSession.builder
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _scratch(folder: str | Path | None) -> Path:
+    if folder is not None:
+        path = Path(folder).absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+    path = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def prepare(scratch: Path, master: str) -> None:
+    """Environment of the Java process that is about to start; what the user has set stays."""
+    environ = os.environ
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if "SPARK_HOME" not in environ:
+            environ["SPARK_HOME"] = str(linked_home(scratch))
+    if "SPARK_CONF_DIR" not in environ:
+        folder = scratch / "conf"
+        folder.mkdir(exist_ok=True)
+        (folder / "log4j2.properties").write_text(QUIET)
+        environ["SPARK_CONF_DIR"] = str(folder)
+    # Python workers find our packages where this process found them.
+    source = str(Path(__file__).resolve().parents[2])
+    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if source not in paths:
+        environ["PYTHONPATH"] = os.pathsep.join([source, *paths])
+
+
+def linked_home(scratch: Path) -> Path:
+    """A SPARK_HOME of links without `python/lib`: workers then import pyspark from where it is installed, compiled.
+
+    From the zip in there each new worker would compile it anew, which costs a second each.  Only for workers on this
+    machine, which run this same Python.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    if not (installed / "jars").is_dir():  # a thin client, or a Spark that was installed otherwise
+        return installed
+    home = scratch / "home"
+    home.mkdir(exist_ok=True)
+    for name in ("bin", "jars", "sbin"):
+        link = home / name
+        if not link.is_symlink() and (installed / name).exists():
+            link.symlink_to(installed / name)
+    return home
+
+
+def register(spark: Any) -> None:
+    """Tell a session of the format; needed only where Spark does not find it by itself."""
+    from penstock.spark.source import PenstockSource
+
+    spark.dataSource.register(PenstockSource)
+
+
+NEEDED = 17
+
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+
+def find_java() -> str:
+    """The program `java` that Spark will take: of JAVA_HOME, else on the path.
+
+    Raises SettingsError with what to install where there is none, or one too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    advice = f"install Java {NEEDED} or newer (on Debian: apt-get install openjdk-17-jre-headless)"
+    if java is None:
+        where = f"JAVA_HOME is {home} and has no bin/java" if home else "there is no java on the path"
+        raise SettingsError(f"Spark needs Java, and {where}: {advice}")
+    version = java_version(java)
+    if version is None:
+        raise SettingsError(f"Spark needs Java, and {java} does not run: {advice}")
+    if version < NEEDED:
+        raise SettingsError(
+            f"Spark needs Java {NEEDED}, and {java} is Java {version}: {advice}, or set JAVA_HOME to one"
+        )
+    return java
+
+
+def java_version(java: str) -> int | None:
+    """The feature version that a `java` says it is; None when it does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(said.stderr + said.stdout)
+    if match is None:
+        return None
+    first, second = int(match[1]), match[2]
+    return int(second) if first == 1 and second else first
+
+
+NAME = "penstock"
+
+FINDER = f"""
+import os as _os
+
+__path__ = [_os.path.join(_os.path.dirname(_os.path.abspath(__file__)), "{NAME}.zip", "{NAME}")]
+"""
+
+
+def install(spark: Any) -> None:
+    """Tell a session of the format and send the package to its executors.
+
+    They still need pyarrow, orjson and our other dependencies.  Not for Spark Connect, whose server must have it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors that start later fetch it then
+    for path in pack(folder):
+        spark.sparkContext.addFile(str(path))
+    environment = spark.sparkContext.environment  # of Python processes of functions made from now on
+    paths = filter(None, [str(folder), environment.get("PYTHONPATH")])
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    register(spark)
+
+
+def pack(folder: Path) -> tuple[Path, Path]:
+    """The two files, made in the folder of the package as it is installed here."""
+    source = Path(__file__).resolve().parents[1]
+    packed, module = folder / f"{NAME}.zip", folder / f"{NAME}.py"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
+        for file in sorted(source.rglob("*")):
+            if file.is_file() and file.suffix != ".pyc":
+                out.write(file, f"{NAME}/{file.relative_to(source)}")
+    text = (source / "__init__.py").read_text()
+    head, mark, rest = text.partition("from __future__ import annotations\n")
+    module.write_text(f"{head}{mark}{FINDER}{rest}" if mark else f"{FINDER}{text}")
+    return packed, module

@@ -1,0 +1,253 @@
+"""Writes: tasks stage their rows on the server, and one commit of the driver makes exactly the named stages visible.
+
+The commit's key is (query id, batch id).  A batch that Spark runs again after a crash is answered "already", so its
+rows are there once; a try that lost leaves stages that nobody names, which the server sweeps.  A batch write has a key
+of its own each time, or the one that `txnAppId` and `txnVersion` make.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.errors import DiskFull, InvalidArgument, PreconditionFailed, QueueFull
+from penstock.records.dataclass import dataclass
+from penstock.spark.checkpoint import Checkpoint, local_folder
+from penstock.spark.executor import spare_modules
+from penstock.spark.options import NO_STREAM
+from penstock.spark.remote import Tries, Where, remote
+from penstock.spark.sink_rows import Outgoing, outgoing, pieces
+
+if TYPE_CHECKING:
+    from penstock.spark.options import WriteOptions
+
+
+Settled: TypeAlias = "tuple[str, int] | tuple[str, int, int]"
+"""An input that a commit settles: stream, batch, and perhaps the number of the server that has it."""
+
+
+@dataclass
+class Staged(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task has put on the server."""
+
+    query: str
+    batch: int
+    stages: tuple[str, ...]
+    rows: int
+
+
+def stage(
+    where: Where,
+    query: str,
+    batch: int,
+    rows: Iterable[pa.RecordBatch],
+    out: Outgoing,
+    topic: str | None,
+    exchange: str,
+    vhost: str | None = None,
+    *,
+    delta: bool = False,
+) -> tuple[tuple[str, ...], int]:
+    """Put the rows of this task on the server; the stages' names in order, and how many rows there were.
+
+    While there is no room for stages it waits, as long as `where` has patience.
+    """
+    server = remote(where)
+    context: Any = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    names: list[str] = []
+    total = 0
+    for place, piece in enumerate(pieces(rows, out)):
+        answer = put_stage(
+            where,
+            piece,
+            query=query,
+            batch=batch,
+            partition=partition,
+            attempt=place,  # a commit keeps the order of partition, then of this
+            topic=topic,
+            exchange=exchange,
+            vhost=vhost or server.vhost,
+            delta=delta or None,
+            ordered=out.order is not None or None,
+        )
+        names.append(str(answer["stage"]))
+        total += int(answer["rows"])
+    spare_modules()
+    return tuple(names), total
+
+
+def put_stage(where: Where, piece: Sequence[pa.RecordBatch], **fields: object) -> dict[str, Any]:
+    """One stage, as `wire.flight.commands.Stage` has its fields; while there is no room it waits, as `stage`."""
+    return patiently(where, partial(remote(where).put, "stage", piece, **fields))
+
+
+def staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """Those of tasks that came to an end."""
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def commit(
+    where: Where,
+    query: str,
+    batch: int,
+    stages: Sequence[str],
+    settle: Sequence[Settled] = (),
+    lineage: Mapping[str, object] | None = None,
+    *,
+    name: str = "",
+    once: bool = False,
+    mandatory: bool = False,
+    skip_late: bool = False,
+    drop: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Make the stages visible, once and all of them; a full target is waited for, as long as `where` has patience.
+
+    settle: (stream, batch) of each input, settled in the same step; with a third item, the number of the server that
+    has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic
+    that nobody keeps is an error.  skip_late: a lower batch than the highest counts as committed.  lineage: what the
+    batch was made of, for the log.  drop: records of a topic that go with it.
+    """
+    inner = [dict(zip(("stream", "batch", "origin"), one, strict=False)) for one in settle]
+    return patiently(
+        where,
+        partial(
+            remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner or None,
+            lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None,
+            skip_late=skip_late or None, drop=drop,
+        ),
+    )  # fmt: skip
+
+
+class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """The sink of a streaming query.  One instance a batch on the driver, pickled to its tasks."""
+
+    def __init__(self, options: WriteOptions, schema: Any) -> None:
+        self.options = options
+        self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
+        if options.settle_stream not in (None, NO_STREAM) and local_folder(options.checkpoint) is None:
+            raise InvalidArgument(
+                "option settleStream reads the query's checkpoint and needs it in a local folder, "
+                f"not {options.checkpoint or 'a default place'}"
+            )
+
+    def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
+        """In a task."""
+        context: Any = TaskContext.get()
+        query = str(context.getLocalProperty("sql.streaming.queryId"))
+        batch = int(context.getLocalProperty("streaming.sql.batchId"))
+        options = self.options
+        stages, rows = stage(
+            options.where, query, batch, iterator, self.out, options.topic, options.exchange, delta=options.delta
+        )
+        return Staged(query, batch, stages, rows)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """On the driver, when every task is done."""
+        done = staged(messages)
+        stages = [name for message in done for name in message.stages]
+        settled = self._settled(batchId)
+        if done and (stages or settled is not None):
+            options = self.options
+            commit(
+                options.where, done[0].query, batchId, stages, [] if settled is None else [settled],
+                name=options.name, mandatory=options.mandatory,
+            )  # fmt: skip
+
+    def _settled(self, batch: int) -> Settled | None:
+        """The input of a batch: by name, or the one queue that the checkpoint says was read."""
+        stream = self.options.settle_stream
+        folder = local_folder(self.options.checkpoint)
+        if stream is None:
+            inputs = Checkpoint(folder).inputs(batch) if folder is not None and folder.is_dir() else []
+            return inputs[0] if len(inputs) == 1 else None
+        if stream == NO_STREAM:
+            return None
+        if folder is None:
+            raise PreconditionFailed(f"the checkpoint {self.options.checkpoint!r} is no local folder any more")
+        planned = Checkpoint(folder).planned_batch(batch)
+        return None if not planned else (stream, planned)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """On the driver, when a task has failed for good."""
+        drop(self.options.where, messages)
+
+
+class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here
+    """A batch write, visible once.  Its name is made up when it is planned, unless it is a version of an application's.
+
+    A version that is not above the last one committed is skipped, whatever it brings: its rows are computed, as Spark
+    has begun to, and go nowhere.
+    """
+
+    def __init__(self, options: WriteOptions, schema: Any) -> None:
+        self.options = options
+        self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
+        if options.settle_stream not in (None, NO_STREAM):
+            raise InvalidArgument("option settleStream is for streams")
+        self.query, self.batch = f"write-{uuid.uuid4()}", 0
+        self.done = False  # as far as it is known here; the commit knows for certain
+        if (made := options.transaction) is not None:
+            server = remote(options.where)
+            self.query, self.batch = made.query(server.vhost, options.exchange, options.topic), made.version
+            highest = server.act("sink", query=self.query)["batch"]
+            self.done = highest is not None and self.batch <= highest
+
+    def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
+        """In a task."""
+        options = self.options
+        if self.done:
+            for _ in iterator:
+                pass
+            return Staged(self.query, self.batch, (), 0)
+        stages, rows = stage(
+            options.where, self.query, self.batch, iterator, self.out, options.topic, options.exchange,
+            delta=options.delta,
+        )  # fmt: skip
+        return Staged(self.query, self.batch, stages, rows)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver, when every task is done.  A version counts as committed without rows too."""
+        stages = [name for message in staged(messages) for name in message.stages]
+        options, made = self.options, self.options.transaction
+        if self.done or (made is None and not stages):
+            return
+        commit(
+            options.where, self.query, self.batch, stages, name=options.name if made is None else made.app,
+            once=made is None, mandatory=options.mandatory, skip_late=made is not None,
+        )  # fmt: skip
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver, when a task has failed for good."""
+        drop(self.options.where, messages)
+
+
+def drop(where: Where, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Remove the stages of tasks whose write will not be committed."""
+    stages = [name for message in staged(messages) for name in message.stages]
+    if stages:
+        remote(where).act("stage_drop", stages=stages)
+
+
+T = TypeVar("T")
+
+
+def patiently(where: Where, call: Callable[[], T]) -> T:
+    """What the call gives.  QueueFull or DiskFull when there is no room after `where.patience` seconds."""
+    tries = Tries(where.patience)
+    while True:
+        try:
+            return call()
+        except (QueueFull, DiskFull) as error:
+            said = type(error)(
+                f"{error}; this was tried for {where.patience:g} s, as option patience has it, and nothing of "
+                f"the batch is visible. {type(error).to_do}",
+                reason=error.reason,
+            )
+            tries.pause(said)

@@ -1,1 +1,0 @@
-"""What executors and the driver do to write: rows as messages, staged and then made visible once."""
