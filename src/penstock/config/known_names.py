@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
-from penstock.records.message_bodies import to_bytes
 from penstock.records.regular_expressions import SPECIAL, PatternError, compile_pattern
 
 
@@ -22,6 +21,8 @@ def known_name(name: str, known: Mapping[str, object] | frozenset[str] | set[str
 
 def topic_pattern(topic: str) -> Callable[[str], bool]:
     """Whether a key is shown by `topic`.  Raises ValueError saying what RE2 does not read."""
+    from penstock.records.message_bodies import to_bytes  # loads Arrow, and sessions import this
+
     if SPECIAL.isdisjoint(topic):
         return lambda key: key == topic
     try:
