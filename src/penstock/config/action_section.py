@@ -10,8 +10,8 @@ from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
-from penstock.config.known_names import topic_pattern
 from penstock.config.sections import Name, Section
+from penstock.config.topic_patterns import topic_pattern
 from penstock.errors import InvalidArgument
 from penstock.records.event_actions import (
     Action,

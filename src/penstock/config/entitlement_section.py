@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from penstock.config.known_names import topic_pattern
 from penstock.config.sections import Name, Section
+from penstock.config.topic_patterns import topic_pattern
 from penstock.records.regular_expressions import PatternError, compile_pattern
 
 Right: TypeAlias = StrictBool | Name

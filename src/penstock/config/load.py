@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from penstock.config.address_settings import OWN, read_address_value
 from penstock.config.conflicts import impossible
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
-from penstock.config.known_names import MESSAGE_TYPE, known_name, topic_pattern, wrong_type
+from penstock.config.known_names import MESSAGE_TYPE, known_name, wrong_type
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
@@ -34,6 +34,7 @@ from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_s
 from penstock.config.queue_values import BadValue, read_value
 from penstock.config.setting_places import Path_
 from penstock.config.settings import Settings
+from penstock.config.topic_patterns import topic_pattern
 from penstock.errors import SettingsError
 from penstock.records.regular_expressions import SPECIAL
 

@@ -27,8 +27,8 @@ from penstock.config.ampsconfig.queue_elements import read_sow
 from penstock.config.ampsconfig.values import NO
 from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.document import Element
-from penstock.config.known_names import topic_pattern
 from penstock.config.setting_places import Place
+from penstock.config.topic_patterns import topic_pattern
 from penstock.records.regular_expressions import SPECIAL
 from penstock.units import parse_size
 
