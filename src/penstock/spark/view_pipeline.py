@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from penstock.errors import SettingsError
 from penstock.expr.body_fields import parsed
-from penstock.expr.gathering.aggregates import STORES, Store, key_of
-from penstock.expr.gathering.group_rows import Elements, GroupKey, body, given_by, key_text, row_of, shown
+from penstock.expr.gathering.aggregates import STORES, Store
+from penstock.expr.gathering.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
 from penstock.expr.gathering.view_definition import Definition as View
 from penstock.expr.gathering.view_definition import Plan, plan
 from penstock.expr.values import Value
