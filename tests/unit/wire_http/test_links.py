@@ -50,6 +50,25 @@ def test_connections_and_channels_are_shown_and_closed(http: Http) -> None:
     assert http.get("queues/%2F/q")["messages_ready"] == 1
 
 
+def test_a_channel_tells_of_its_open_transaction(http: Http) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+    channel = connection.channel()
+    shown = ("transactional", "messages_uncommitted", "acks_uncommitted")
+    http.publish("q", "x")
+    assert [http.get("channels")[0][name] for name in shown] == [False, 0, 0]
+    channel.tx_select()
+    method, _, _ = channel.basic_get("q")
+    assert method is not None
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_publish("", "q", b"one")
+    channel.basic_publish("", "q", b"two")
+    channel.queue_declare("q", passive=True)  # answered once what came before it has been read
+    assert [http.get("channels")[0][name] for name in shown] == [True, 2, 1]
+    channel.tx_commit()
+    assert [http.get("channels")[0][name] for name in shown] == [True, 0, 0]
+    connection.close()
+
+
 def test_a_connection_tells_its_name_and_its_bytes(http: Http) -> None:
     plain = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
     [shown] = http.get("connections")

@@ -105,6 +105,11 @@ class Open:
         ]
 
     @property
+    def published(self) -> int:
+        """How many messages it holds."""
+        return sum(len(run.bodies) for run, _ in self._runs)
+
+    @property
     def acknowledged(self) -> int:
         """How many deliveries it acks."""
         return sum(len(chunk) for lent, verb in self._ends if verb is Verb.ACK for _, _, chunk in lent)
