@@ -43,6 +43,26 @@ NOT_IN_AN_EMPTY_SERVER = (
     "penstock.server.tls", "penstock.spark", "penstock.testing", "penstock.wire.http",
 )  # fmt: skip
 
+SETTINGS = """
+[[queue]]
+vhost = "/"
+name = "orders"
+max_length = 10
+filter = "/price > 3"
+
+[[topic]]
+name = "ticks"
+key = ["/id"]
+"""
+
+READ = """
+import sys
+from penstock.cli.serving import read_settings
+
+read_settings(sys.argv[1], {"server.data": sys.argv[2]})
+print(*sys.modules)
+"""
+
 CHILD = """
 import json, socket, sys
 from penstock.server.loading import do_without_pandas
@@ -90,6 +110,14 @@ def test_an_empty_server_is_ready_without_what_it_does_not_need(tmp_path: Path) 
     loaded = said(SERVER, str(tmp_path))
     assert "penstock.server.flight.door" in loaded
     assert unwanted(loaded, NOT_IN_AN_EMPTY_SERVER) == []
+
+
+def test_settings_are_read_before_arrow_is_there_whose_pool_they_bound(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(SETTINGS)
+    loaded = said(READ, str(file), str(tmp_path))
+    assert "penstock.config.load" in loaded
+    assert unwanted(loaded, ("pyarrow", "penstock.server.process", "grpc")) == []
 
 
 def test_a_replay_in_the_child_loads_the_reader_of_the_log_and_no_more(tmp_path: Path) -> None:

@@ -213,16 +213,3 @@ def deeper(value: object, levels: int) -> bool:
         if not level:
             return False
     return True
-
-
-def from_bytes(data: bytes) -> str:
-    """A byte string in its one form."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def to_bytes(value: str) -> bytes:
-    """The bytes of a byte string; a lone surrogate that is no escaped byte keeps its three-byte form."""
-    try:
-        return value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return value.encode("utf-8", "surrogatepass")

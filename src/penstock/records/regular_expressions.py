@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from penstock.records.message_bodies import from_bytes, to_bytes
+from penstock.records.texts import from_bytes, to_bytes
 
 PATTERN_LIMIT = 1_000
 """Bytes of one pattern."""

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TypeAlias, cast
 
 from penstock.records.address_settings import as_settings, is_prefix
-from penstock.records.message_bodies import to_bytes
 from penstock.records.queue_settings import AddressSetting, ExchangeRule, Policy, QueueSettings, Ruling
 from penstock.records.regular_expressions import Compiled, compile_pattern
+from penstock.records.texts import to_bytes
 
 LIMITS = frozenset({"max_length", "max_length_bytes", "message_ttl", "queue_expires", "delivery_limit"})
 """Settings of which the smaller wins."""

@@ -13,8 +13,8 @@ from typing import cast
 
 from starlette.responses import Response
 
-from penstock.records.message_bodies import to_bytes
 from penstock.records.regular_expressions import PatternError, compile_pattern
+from penstock.records.texts import to_bytes
 from penstock.wire.http.answers import SLICE, gathered, json_list, json_response
 
 PAGE_SIZE = 100
