@@ -13,7 +13,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue import dedup
 from penstock.core.queue.dedup import Window
 from penstock.core.queue.last_values import key_of
-from penstock.core.state.codec import canonical
+from penstock.core.state.durable import canonical
 from unit.core.world import SECOND, World
 
 STEPS = st.one_of(

@@ -4,6 +4,8 @@ The source is a data folder, read without a lock (also beside a running server, 
 server, whose bulk child reads for us.  Both give the same columns.  Rows become Python objects for JSON alone.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import os

@@ -1,5 +1,7 @@
 """The reading half of the client: queue contents, replay, log ranges, planned batches, SQL.  It leases nothing."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import secrets

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import Enum
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 from penstock.config.known_names import known_name
 from penstock.records.dataclass import dataclass
@@ -334,13 +334,14 @@ def in_line(value: object) -> str:
         case Mapping():
             table = cast("Mapping[str, object]", value)
             return f"{{ {', '.join(f'{name} = {in_line(one)}' for name, one in table.items())} }}"
-        case list() | tuple() if type(value) in (list, tuple):  # an address is a tuple with words of its own
+        case _ if type(value) in (list, tuple):  # an address is a tuple with words of its own
             return ", ".join([in_line(one) for one in cast("Sequence[object]", value)]) or "none"
         case _:
             return str(value)
 
 
-class _Form(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Form:
     """How a kind of value is read, and how it is written by a style."""
 
     read: Callable[[QueueKey, object, Style, str], object]

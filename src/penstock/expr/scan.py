@@ -12,6 +12,8 @@ Each needle of a sieve is a pass over the bodies, while one evaluation answers f
 times what it saves to have them.  So a scan tries both on its first rows, and goes on with the better one.
 """
 
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

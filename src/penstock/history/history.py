@@ -6,6 +6,8 @@ The log's own Arrow batches are handed through: columns chosen, control records 
 batches joined to about ten thousand rows.  No Python step a row but for a content filter.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -155,7 +155,13 @@ class Operating:
         """A queue without settings that ends with the server, as the test of a vhost makes one."""
         from penstock.operations.queues import DECLARE_BY_ARGUMENTS
 
-        asked = {"queue": queue, "vhost": vhost, "durable": False, "auto_delete": False, "arguments": {}}
+        asked: dict[str, object] = {
+            "queue": queue,
+            "vhost": vhost,
+            "durable": False,
+            "auto_delete": False,
+            "arguments": {},
+        }
         await self.operate(DECLARE_BY_ARGUMENTS, self.users.who(user), asked)
 
     # -- connections

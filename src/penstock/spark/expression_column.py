@@ -141,7 +141,9 @@ def _kind_of_value(value: Scalar) -> Kind | None:
 def _kind_of_call(node: Call) -> Kind | None:
     if node.name in ("IF", "COALESCE"):
         branches = node.arguments[1:] if node.name == "IF" else node.arguments
-        kinds = {kind_of(one) for one in branches if not (isinstance(one, Constant) and one.value is None)}
+        kinds: set[Kind | None] = {
+            kind_of(one) for one in branches if not (isinstance(one, Constant) and one.value is None)
+        }
         return kinds.pop() if len(kinds) == 1 else None
     for kind, names in _RESULTS.items():
         if node.name in names:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -260,7 +260,8 @@ def _abandoning(take: Taker, name: str) -> str:
     return text
 
 
-class _Option(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Option:
     """An option of a read: the field that takes it, and what reads it where it is given."""
 
     name: str
@@ -310,7 +311,8 @@ READ = tuple(dict.fromkeys((*COMMON, *(option.name for option in _READ))))
 _FIELDS = tuple(dict.fromkeys(option.field for option in _READ))
 
 
-class _Apart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Apart:
     """What cannot be: in which reads, and why, with the options as `{one}`."""
 
     broken: Callable[[ReadOptions], object]

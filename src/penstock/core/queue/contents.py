@@ -238,7 +238,7 @@ class Contents(Parts):
         """What messages pass on their way in and back."""
         return self.plan or self.planned()
 
-    def planned(self) -> Plan:
+    def planned(self, /) -> Plan:
         """The same, worked out from its settings and from what stands where."""
         raise NotImplementedError
 

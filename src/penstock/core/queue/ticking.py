@@ -16,7 +16,7 @@ What is due in the queue of an exchange at which messages wait goes on to the ex
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
 from penstock.core.queue import agenda, weighing
@@ -35,13 +35,15 @@ from penstock.core.queue.settling.settle import give_back
 from penstock.core.queue.timed.delays import apart, fallen_due, without_due
 from penstock.records.causes import DUE, TIME_LIMIT
 from penstock.records.chunks import Now
+from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.view import Queue
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Entry:
     """Something that a queue may have to come back to."""
 
     bit: int
@@ -201,7 +203,7 @@ def _times(queue: Queue, now: Now, sink: Sink) -> None:
         expire_due(queue, now, sink)
 
 
-AGENDA = (
+AGENDA: tuple[Entry, ...] = (
     Entry(agenda.PAUSE, lambda q: q.paused_until or NEVER, lambda q, _, sink: pause(q, 0, sink), by_wall=True),
     Entry(agenda.WEIGHING, lambda q: NEVER if q.weighing is None else 0, lambda q, _, sink: weighing.go_on(q)),
     Entry(agenda.ATTEMPTS, _at_once, lambda q, _, sink: expire_spent(q, sink)),

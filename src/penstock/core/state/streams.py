@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class StreamState:
     def fold(self, kind: Kind, header: Mapping[str, object], body: bytes = b"") -> None:
         """What a record of the stream says.  Living does the same with what it writes."""
         self.read = max(self.read, cast("int", header.get("time", 0)))
-        _FOLDS[kind](self, header, body)
+        self._FOLDS[kind](self, header, body)
 
     def _opened(self, header: Mapping[str, object], body: bytes) -> None:
         numbers = cast("Mapping[str, int]", header)
@@ -259,10 +259,9 @@ class StreamState:
             doubt=load_doubt(data.get("doubt")), pipeline=str(data.get("pipeline", "")),
         )  # fmt: skip
 
-
-_FOLDS: Mapping[Kind, Callable[[StreamState, Mapping[str, object], bytes], None]] = {
-    Kind.STREAM: StreamState._opened, Kind.PLAN: StreamState._planned, Kind.PLAN_SETTLE: StreamState._settled,
-    Kind.STREAM_TRY: StreamState._tried, Kind.STREAM_NARROW: StreamState._narrowed,
-    Kind.STREAM_START: StreamState._started, Kind.STREAM_RELEASE: StreamState._released,
-    Kind.STREAM_READ: StreamState._read,
-}  # fmt: skip
+    _FOLDS: ClassVar[Mapping[Kind, Callable[..., None]]] = {
+        Kind.STREAM: _opened, Kind.PLAN: _planned, Kind.PLAN_SETTLE: _settled,
+        Kind.STREAM_TRY: _tried, Kind.STREAM_NARROW: _narrowed,
+        Kind.STREAM_START: _started, Kind.STREAM_RELEASE: _released,
+        Kind.STREAM_READ: _read,
+    }  # fmt: skip

@@ -6,6 +6,8 @@ file.  Files are synced and lie under `.new/`; who has the lock makes them count
 Small files of a folder are joined in the same way: LSNs and rows stay, and the manifest changes the files at once.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

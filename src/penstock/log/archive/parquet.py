@@ -7,6 +7,8 @@ stretch of LSNs that was archived in one go, of one day, [first, end, rows].  Al
 together they have so many rows: what is missing is noticed, and no gap between LSNs is taken for a loss.
 """
 
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import contextlib

@@ -54,23 +54,23 @@ LONE_READ = 2048
 class Reception(Protocol):
     """Who lets connections in."""
 
-    def login(self, connection: Connection, event: events.LoginAsked) -> None:
+    def login(self, connection: Connection, event: events.LoginAsked, /) -> None:
         """Accept, or refuse late."""
         ...
 
-    def open_vhost(self, connection: Connection, vhost: str) -> None:
+    def open_vhost(self, connection: Connection, vhost: str, /) -> None:
         """connection.open."""
         ...
 
-    def to_channel(self, connection: Connection) -> str | None:
+    def to_channel(self, connection: Connection, /) -> str | None:
         """Why the connection may not have one more channel than it has now."""
         ...
 
-    def tell_stranger(self, connection: Connection, event: events.ConnectionFailed) -> None:
+    def tell_stranger(self, connection: Connection, event: events.ConnectionFailed, /) -> None:
         """Somebody who does not speak AMQP came."""
         ...
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection, /) -> None:
         """A connection is gone."""
         ...
 

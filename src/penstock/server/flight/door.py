@@ -4,6 +4,8 @@ It checks who calls and how many streams run, parses the command, and hands over
 `contents`, `stages` and `actions`.  Flight threads never touch the core; the loop never waits for them.
 """
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import secrets

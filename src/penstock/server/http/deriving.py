@@ -139,7 +139,7 @@ class Deriving:
         defaults = {one.name: one.default for one in operation.fields}
 
         async def handler(ask: Ask) -> Response:
-            given = read(await ask.fields(once=once)) if read is not None else {}
+            given: Mapping[str, object] = read(await ask.fields(once=once)) if read is not None else {}
             if called is not None:
                 short(ask.names[called[0]], f"the name of {called[1]}")
             asked = {argument: ask.flag(flag) for flag, argument in flags.items()}

@@ -6,6 +6,8 @@ says where it ended, so that who asks sets the pace; a step is atomic, and what 
 The origin of a dead letter is read from its header (`x-death`).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

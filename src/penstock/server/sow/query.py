@@ -7,6 +7,8 @@ The records of one moment for a subscriber come as events, portion after portion
 keys, or by the data of a message which records it means.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

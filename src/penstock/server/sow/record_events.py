@@ -3,6 +3,8 @@
 Also what a subscriber asks for (`Wish`), and who takes what it is told (`Taker`).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,6 +9,8 @@ a page at a time, and what is new in it is merged into one.  Types are the names
     "JSON"                                                                 kinds that have no common type
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import json

@@ -9,6 +9,8 @@ Where stages have an order their sorted rows are merged: equal orders keep the p
 it.
 """
 
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import logging
