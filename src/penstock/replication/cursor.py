@@ -1,0 +1,74 @@
+"""Where a follower's copy stands in the leader's files, and what it gets next.
+
+One path for one that is level and for one that catches up: bytes of the leader's files in the order in which it wrote
+them, a file to its end and then the next.  A commit's bytes may be sent when all of it is written, synced or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.replication.messages import PIECE_MOST, SegmentFile
+
+
+class Place(NamedTuple):
+    """In a file of the log."""
+
+    segment: int  # its first LSN
+    offset: int
+
+
+class Piece(NamedTuple):
+    """Bytes to send."""
+
+    segment: int
+    generation: int  # of the file that they are read from; another one there means: look again
+    offset: int
+    size: int
+
+
+class Gone(Exception):
+    """What comes next is no longer there as it was written: the follower must be seeded."""
+
+
+def next_piece(place: Place, files: Sequence[SegmentFile]) -> Piece | None:
+    """What comes next; None: nothing yet.
+
+    files: the leader's, in their order, each with the bytes of it that may be sent.
+    Gone for a file that was dropped, or replaced by a rewritten one that the follower has not begun.
+    """
+    at = next((n for n, one in enumerate(files) if one.first == place.segment), None)
+    if at is None:
+        raise Gone(f"the file that begins at LSN {place.segment} is no longer kept")
+    file = files[at]
+    if place.offset > file.bytes:
+        raise Gone(f"the follower has {place.offset} bytes of {place.segment}, which has {file.bytes}")
+    if place.offset < file.bytes:
+        return Piece(file.first, file.generation, place.offset, min(PIECE_MOST, file.bytes - place.offset))
+    if at + 1 == len(files):
+        return None
+    following = files[at + 1]
+    return (
+        Piece(following.first, following.generation, 0, min(PIECE_MOST, following.bytes)) if following.bytes else None
+    )
+
+
+def after(piece: Piece) -> Place:
+    """Where a follower stands that has got it."""
+    return Place(piece.segment, piece.offset + piece.size)
+
+
+def begin(common: int, theirs: Sequence[SegmentFile], ours: Sequence[SegmentFile]) -> int | None:
+    """The first LSN of the file in which bytes begin for a follower that is cut to `common`; None: it needs seeding.
+
+    Whole files that both have up to the same LSN are not sent again.  In the file where they part, bytes begin at its
+    first one: the follower compares, and writes what differs.
+    """
+    if not ours:
+        return None
+    kept = {one.first: one.last for one in theirs if one.last <= common}
+    for file in ours:
+        if file.first not in kept or kept[file.first] != file.last:
+            return file.first if file.first <= common + 1 else None
+    return ours[-1].first

@@ -1,0 +1,272 @@
+"""What a member is to its cluster, and when that changes: from values of the register, acks, beats and the clock.
+
+    joining ----> following ----> campaigning ----> taking over ----> leading ----> ended
+        ^------------'   ^-------------'                  '-----------------------------^
+
+Who leads is decided by the register's swap alone.  The clock, which also counts while the machine is suspended, decides
+when somebody tries, and when a leader that hears nothing stops.  A leader never becomes a follower within one process:
+it ends, and what starts anew believes its disk and the register only.
+
+One swap is under way at a time.  Its outcome may be unknown: the register is read then, and what it shows is ours when
+it names us for a term that we asked for in this life.  It may land later still, as long as nothing else is swapped in.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal, NamedTuple, TypeAlias
+
+from penstock.replication.insync import InSync, Times
+from penstock.replication.register import ClusterState
+
+
+class Role(Enum):
+    """What a member is."""
+
+    JOINING = "joining"  # it copies and counts for nothing
+    FOLLOWING = "following"  # it is in sync: it copies, acks, and may be elected
+    CAMPAIGNING = "campaigning"  # its swap is under way
+    TAKING_OVER = "taking over"  # it has won, and opens its log with the doors closed
+    LEADING = "leading"
+    ENDED = "ended"  # it does nothing any more
+
+
+class Read(NamedTuple):
+    """Look at the register."""
+
+
+class Swap(NamedTuple):
+    """Replace the value that had this version."""
+
+    version: int
+    value: ClusterState
+
+
+class TakeOver(NamedTuple):
+    """Open the log for a term that is ours, give out its LSNs from `start` on, and write its boot record."""
+
+    term: int
+    start: int
+
+
+class End(NamedTuple):
+    """Stop at once; nothing that was decided and not sent may leave."""
+
+    why: str
+
+
+Step: TypeAlias = Read | Swap | TakeOver | End
+
+Outcome: TypeAlias = int | Literal["changed", "unknown"]
+"""Of a swap: the new version; it was refused since the value has changed; nobody knows."""
+
+
+class Election:
+    """One member's, from its start to its end."""
+
+    def __init__(
+        self,
+        me: str,
+        *,
+        last_lsn: int,
+        highest_term: int,
+        min_in_sync: int,
+        times: Times,
+        now: int,
+        intact: bool = True,
+    ) -> None:
+        """What a member knows of itself at its start.
+
+        last_lsn, highest_term: what its log and its folder say, also of terms that it has only heard of
+        intact: its disk has all that it ever acked.  Otherwise it is no candidate before it was dropped and came back
+        """
+        self.me = me
+        self.role = Role.JOINING
+        self.times = times
+        self.state: ClusterState | None = None
+        self.in_sync: InSync | None = None  # of a leader
+        self.why = ""  # it ended, or cannot serve
+        self._intact = intact
+        self._last_lsn = last_lsn
+        self._highest = highest_term
+        self._min = min_in_sync
+        self._version = 0
+        self._steps: list[Step] = [Read()]
+        self._tried = set[int]()  # terms that this process has asked for
+        self._under_way: ClusterState | None = None  # the value of a swap that was asked for and not answered
+        self._again = (
+            False  # the last swap is not known to have succeeded: the next one is due once the register was read
+        )
+        self._reading = now  # since when a value is waited for, after that
+        self._beat = 0  # the highest that was seen of the present leader
+        self._alive = now  # when the leader was last heard of; of a leader: when its last known swap was asked for
+        self._asked = now
+        self._progress = now  # when commits and the loop last moved
+        self._hearing: dict[str, int] = {}  # of a leader: member -> when its stream last said something
+        self._next_lsn = 0
+
+    # what happens
+
+    def steps(self, now: int) -> list[Step]:
+        """What is to be done now; each is told of once."""
+        self._look(now)
+        out, self._steps = self._steps, []
+        return out
+
+    def read(self, version: int, state: ClusterState, now: int) -> None:
+        """The register holds this."""
+        if self.role is Role.ENDED:
+            return
+        if version < self._version or state.term < self._highest or state.ceiling <= self._last_lsn:
+            self._end(
+                f"the register says term {state.term} with LSNs below {state.ceiling}, and this member knows of term "
+                f"{self._highest} and has LSN {self._last_lsn}: it was put back to an older state"
+            )
+            return
+        leads = self.role in (Role.TAKING_OVER, Role.LEADING)
+        if leads and (state.term != self._highest or state.leader != self.me):
+            self._end(f"{state.leader} leads term {state.term}")
+        elif self._under_way is None:  # else its answer says more
+            self._version, self.state = version, state
+            if leads:
+                self._leads().read(state.in_sync, now)
+                self._renew(state, now, self._again)
+            elif state.leader == self.me and state.term in self._tried:
+                self._won(state, now)
+            else:
+                self._follow(state, now)
+
+    def swapped(self, outcome: Outcome, now: int) -> None:
+        """What became of the swap that was asked for last."""
+        asked, self._under_way = self._under_way, None
+        if self.role is Role.ENDED or asked is None:
+            return
+        if isinstance(outcome, str):
+            self._again = True
+            self._look_up(now)
+            return
+        self._version, self.state, self._again = outcome, asked, False
+        if self.role is Role.CAMPAIGNING:
+            self._won(asked, now)
+        else:
+            self._alive = self._asked
+            self._leads().settled(asked.in_sync, now)
+
+    def heard(self, term: int, beat: int, now: int) -> None:
+        """A leader's stream said something."""
+        if self.role in (Role.JOINING, Role.FOLLOWING) and term >= self._highest:
+            self._highest = term
+            self._beat = max(beat, self._beat)
+            self._alive = now
+
+    def copied(self, last_lsn: int) -> None:
+        """Our log, as a follower's, goes up to here."""
+        self._last_lsn = max(self._last_lsn, last_lsn)
+
+    def cut(self, last_lsn: int) -> None:
+        """Our log was cut: it ends here."""
+        self._last_lsn = last_lsn
+
+    def booted(self, next_lsn: int, now: int) -> None:
+        """The boot record of our term is committed."""
+        if self.role is Role.TAKING_OVER:
+            self.role = Role.LEADING
+            self.progress(next_lsn, now)
+
+    def progress(self, next_lsn: int, now: int) -> None:
+        """Of a leader: the loop turned, and commits moved or there were none to wait for."""
+        self._next_lsn, self._progress = next_lsn, now
+
+    def hears(self, member: str, now: int) -> None:
+        """Of a leader: a follower's stream said something, so that follower hears us too."""
+        self._hearing[member] = now
+
+    def broken(self, why: str) -> None:
+        """The log of a leader takes no more."""
+        if self.role in (Role.TAKING_OVER, Role.LEADING):
+            self._end(why)
+
+    def hand_over(self, to: str, now: int) -> None:
+        """Of a leader whose doors are closed and whose last record `to` has acked: let it take over at once."""
+        if self.role is Role.LEADING and self.state is not None and self._under_way is None:
+            self._asked = now
+            self._swap(self.state.handing_to(to))
+
+    def next_deadline(self) -> int | None:
+        """When `steps` may have something although nothing happens; None: never."""
+        if self.role is Role.FOLLOWING:
+            return self._alive + self.times.lease
+        if self.role not in (Role.TAKING_OVER, Role.LEADING) or self.in_sync is None:
+            return None
+        asked = self._reading if self._again else self._asked
+        due = [asked + self.times.renew, self._alive + self.times.last, self._progress + self.times.stall]
+        silent = self.in_sync.next_deadline()
+        return min(due if silent is None else [*due, silent])
+
+    # roles
+
+    def _follow(self, state: ClusterState, now: int) -> None:
+        if state.leader is not None and (state.term > self._highest or state.beat > self._beat):
+            self._highest, self._beat, self._alive = state.term, state.beat, now
+        counts = self.me in state.in_sync
+        self._intact = self._intact or not counts
+        self.role = Role.FOLLOWING if counts and self._intact else Role.JOINING
+
+    def _won(self, state: ClusterState, now: int) -> None:
+        self.role, self._highest = Role.TAKING_OVER, state.term
+        self._alive = self._asked = self._progress = now
+        self._next_lsn = state.terms[-1].start
+        self.in_sync = InSync(self.me, state.in_sync, min_in_sync=self._min, times=self.times, now=now)
+        self._steps.append(TakeOver(state.term, self._next_lsn))
+
+    def _leads(self) -> InSync:
+        assert self.in_sync is not None
+        return self.in_sync
+
+    def _look(self, now: int) -> None:
+        state = self.state
+        if state is None or self._steps or (self._under_way is not None and self.in_sync is None):
+            return
+        silent = now - self._alive >= self.times.lease
+        if self.role is Role.FOLLOWING and (silent or state.to == self.me):
+            self.role, self._alive = Role.CAMPAIGNING, now
+            asked = state.led_by(self.me, self._last_lsn)
+            self._tried.add(asked.term)
+            self._swap(asked)
+        elif self.in_sync is not None and self.role is not Role.ENDED:
+            self._look_as_leader(state, now)
+
+    def _look_as_leader(self, state: ClusterState, now: int) -> None:
+        if now - self._progress >= self.times.stall:
+            self._end("commits, or the loop, have stood still for too long")
+        elif now - self._alive >= self.times.last and not self._heard_by_all(now):
+            self._end("its lead could not be renewed in time")
+        elif self._again and self._under_way is None:
+            if now - self._reading >= self.times.renew:
+                self._look_up(now)
+        elif self._under_way is None:
+            self._renew(state, now, now - self._asked >= self.times.renew)
+
+    def _look_up(self, now: int) -> None:
+        self._reading = now
+        self._steps.append(Read())
+
+    def _renew(self, state: ClusterState, now: int, due: bool) -> None:
+        """Ask for a leader's next swap, when there is one to make."""
+        wanted = state.raised(self._next_lsn).counting(self._leads().wanted(now))
+        if wanted != state or due:
+            self._leads().asked(wanted.in_sync)
+            self._asked = now
+            self._swap(wanted.beaten())
+
+    def _heard_by_all(self, now: int) -> bool:
+        """Whether every other member that could be elected is connected and beats: who hears us does not campaign."""
+        return all(now - self._hearing.get(one, -self.times.lease) < self.times.last for one in self._leads().counted)
+
+    def _swap(self, value: ClusterState) -> None:
+        self._under_way = value
+        self._steps.append(Swap(self._version, value))
+
+    def _end(self, why: str) -> None:
+        self.role, self.why = Role.ENDED, why
+        self._steps = [End(why)]

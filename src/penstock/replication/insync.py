@@ -1,0 +1,138 @@
+"""Whose disks a confirm waits for, kept by the leader.
+
+    committed = the lowest of: synced here, and acked by every follower that counts
+
+A member counts when it may be elected: when the register has it in sync, or could have it.  So it counts before the
+swap that adds it, and it counts until the swap that drops it is known to have happened.  A swap whose answer was lost
+may still land: what a later read shows proves nothing, and only a later swap of the leader's own that is known to have
+succeeded ends the doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Times(NamedTuple):
+    """Of a cluster, in microseconds."""
+
+    lease: int = 5_000_000  # silence after which a follower takes over
+    ack_timeout: int = 3_000_000  # then a follower is dropped
+    stall: int = 10_000_000  # a commit, or the loop, stood so long: the leader stops
+    level: int = 2_000_000  # who was dropped comes back when it has kept up so long, and twice as long the next time
+    level_most: int = 60_000_000
+
+    @property
+    def renew(self) -> int:
+        """Between beats of a leader."""
+        return self.lease // 5
+
+    @property
+    def last(self) -> int:
+        """A leader that could not renew stops so long after its last beat: before anybody else takes over."""
+        return self.lease * 2 // 3
+
+
+class InSync:
+    """One leader's, of one term."""
+
+    def __init__(self, me: str, members: Iterable[str], *, min_in_sync: int, times: Times, now: int) -> None:
+        """members: whom the register had in sync when the term was won."""
+        self.me = me
+        self.agreed = frozenset(members)  # what the register is known to have said last
+        self.min_in_sync = min_in_sync
+        self.committed = 0
+        self._times = times
+        self._fewest = self.agreed  # of whom we know that they are in sync, whatever a lost swap did
+        self._counted = dict.fromkeys(self.agreed - {me}, 0)  # member -> LSN that it acked in this term
+        self._heard = dict.fromkeys(self._counted, now)  # member -> when it last acked all that was there then
+        self._adding = dict[str, int]()  # member -> what it must have acked before it is swapped in
+        self._level = dict[str, tuple[int | None, int]]()  # member -> since when it keeps up; how long it has to
+        self._synced = 0
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """Every other member that could be elected, or is about to be one of those."""
+        return frozenset(self._counted)
+
+    @property
+    def enough(self) -> bool:
+        """Whether anything may be confirmed."""
+        return len(self._fewest) >= self.min_in_sync
+
+    # what happens
+
+    def synced(self, lsn: int) -> None:
+        """Our own disk has everything up to here."""
+        self._synced = max(self._synced, lsn)
+        self._commit()
+
+    def acked(self, member: str, lsn: int, appended: int, now: int, *, level: bool) -> None:
+        """A follower's disk has everything up to here.
+
+        appended: our last LSN.  level: it lacks so little of that that confirms may wait for it
+        """
+        if member in self._counted:
+            if lsn > self._counted[member] or lsn >= appended:
+                self._heard[member] = now
+            self._counted[member] = max(self._counted[member], lsn)
+            self._commit()
+            return
+        since, long = self._level.get(member, (None, 0))
+        since = None if not level else now if since is None else since
+        self._level[member] = (since, long)
+        if since is not None and now - since >= long:
+            self._counted[member], self._heard[member], self._adding[member] = lsn, now, appended
+
+    def gone(self, member: str) -> None:
+        """A follower's connection ended, or its disk failed: it is dropped as soon as the register agrees."""
+        if member in self._counted:
+            self._heard[member] = -self._times.ack_timeout - 1
+        elif member in self._level:
+            self._level[member] = (None, self._level[member][1])
+
+    # the register
+
+    def wanted(self, now: int) -> frozenset[str]:
+        """Whom the register should have in sync."""
+        silent = {one for one, heard in self._heard.items() if now - heard > self._times.ack_timeout}
+        level = {one for one, goal in self._adding.items() if self._counted[one] >= goal and one not in silent}
+        return (self.agreed - silent) | level | {self.me}
+
+    def next_deadline(self) -> int | None:
+        """When `wanted` may say something else although nothing happens."""
+        return min((heard + self._times.ack_timeout + 1 for heard in self._heard.values()), default=None)
+
+    def asked(self, members: frozenset[str]) -> None:
+        """A swap to these members is on its way: whom it drops may be out, whom it adds may be in."""
+        self._fewest &= members
+
+    def settled(self, members: frozenset[str], now: int) -> None:
+        """A swap of ours is known to have succeeded, and the register has these members in sync."""
+        for one in self._counted.keys() - members:
+            dropped = one in self.agreed
+            if not dropped and self._heard[one] + self._times.ack_timeout >= now:
+                continue  # it is still being added
+            self._forget(one)
+        self.agreed = self._fewest = members
+        for one in members & self._adding.keys():
+            del self._adding[one]
+        self._commit()
+
+    def read(self, members: frozenset[str], now: int) -> None:
+        """The register was looked at while an answer is missing: whom it has in sync counts; nobody ceases to."""
+        for one in members - self._counted.keys() - {self.me}:
+            self._counted[one], self._heard[one] = 0, now
+        self.agreed = members
+        self._fewest &= members
+
+    def _forget(self, member: str) -> None:
+        del self._counted[member], self._heard[member]
+        self._adding.pop(member, None)
+        _, long = self._level.get(member, (None, 0))
+        self._level[member] = (None, min(max(2 * long, self._times.level), self._times.level_most))
+
+    def _commit(self) -> None:
+        if self.enough:
+            self.committed = max(self.committed, min([self._synced, *self._counted.values()]))

@@ -1,0 +1,227 @@
+"""What a leader and a follower say to each other: a small head of JSON, and for bytes of files a body.
+
+A table names each message with the fields of its head, so that writing and reading cannot differ.  What comes is a
+stranger's until it is read: each field has its bounds, a file's name is one of those that a follower may be given, and
+a body is as long as its message may be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import orjson
+
+from penstock.errors import InvalidArgument, ProtocolError
+from penstock.replication.terms import Written
+from penstock.wire.fields import LSN_MAX, Field, Fields, as_list, count, flag, name, read_json, shown, text
+
+PIECE_MOST = 1 << 20
+"""Bytes of a file in one message."""
+SEGMENTS_MOST = 100_000
+TERMS_MOST = 4096
+WHY_MOST = 1024
+
+SIDE_FILE = re.compile(r"accounts\.json|(?:stage|checkpoints|log)/[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
+"""Files that a leader may put into a follower's folder."""
+
+
+class SegmentFile(NamedTuple):
+    """A file of the log as a member has it."""
+
+    first: int
+    last: int
+    bytes: int
+    generation: int
+
+
+class Hello(NamedTuple):
+    """A follower's first word."""
+
+    cluster: str
+    origin: int  # 0: its folder is empty
+    member: str
+    reads: int  # the newest format that it can read
+    intact: bool  # its disk has all that it ever acked
+    terms: tuple[Written, ...]
+    segments: tuple[SegmentFile, ...]
+
+
+class Welcome(NamedTuple):
+    """The leader's answer."""
+
+    term: int
+    format: int
+    cut: int  # the last LSN in common: what lies above is to be cut, and kept aside
+    segment: int  # where bytes begin: the first LSN of a file
+    offset: int
+    seed: bool  # files come first, for one whose log ends before ours begins
+
+
+class Refusal(NamedTuple):
+    """The leader's answer to one that it cannot have."""
+
+    term: int
+    why: str
+
+
+class Bytes(NamedTuple):
+    """What the leader wrote next: headers, batches, marks and seals as they lie in its file."""
+
+    term: int
+    segment: int
+    offset: int
+    data: bytes
+
+
+class File(NamedTuple):
+    """A piece of another file, at its place in the stream; with the last one it is put into place."""
+
+    term: int
+    name: str
+    size: int
+    offset: int
+    crc: int  # CRC-32C of the whole
+    lsn: int  # it counts when the log is synced up to here
+    data: bytes
+
+
+class Ack(NamedTuple):
+    """What a follower's disk has."""
+
+    term: int
+    synced: int  # LSN
+    received: int  # bytes of this stream
+
+
+class Beat(NamedTuple):
+    """The leader lives."""
+
+    term: int
+    beat: int  # of the register
+    appended: int
+    committed: int
+    wall: int  # microseconds since the epoch
+
+
+class Retire(NamedTuple):
+    """Segments below `floor` go, once the base at `base` is synced."""
+
+    term: int
+    floor: int
+    base: int
+
+
+class Bye(NamedTuple):
+    """The last word of either."""
+
+    why: str
+
+
+Message: TypeAlias = Hello | Welcome | Refusal | Bytes | File | Ack | Beat | Retire | Bye
+
+_TERM = count("term", needed=True)
+
+
+def _lsn(of: str) -> Field:
+    return count(of, needed=True)
+
+
+class _Kind(NamedTuple):
+    of: type[Any]
+    fields: tuple[Field, ...]
+    body: bool = False  # `data` is the body
+
+
+KINDS: Mapping[str, _Kind] = {
+    "hello": _Kind(
+        Hello,
+        (
+            name("cluster"), _lsn("origin"), name("member"), count("reads", 1, needed=True), flag("intact"),
+            Field("terms", "value"), Field("segments", "value"),
+        ),
+    ),
+    "welcome": _Kind(
+        Welcome,
+        (_TERM, count("format", 1, needed=True), _lsn("cut"), _lsn("segment"), _lsn("offset"), flag("seed")),
+    ),
+    "refusal": _Kind(Refusal, (_TERM, text("why", "", WHY_MOST))),
+    "bytes": _Kind(Bytes, (_TERM, _lsn("segment"), _lsn("offset")), body=True),
+    "file": _Kind(
+        File,
+        (_TERM, name("name"), _lsn("size"), _lsn("offset"), count("crc", high=2**32 - 1, needed=True), _lsn("lsn")),
+        body=True,
+    ),
+    "ack": _Kind(Ack, (_TERM, _lsn("synced"), _lsn("received"))),
+    "beat": _Kind(Beat, (_TERM, _lsn("beat"), _lsn("appended"), _lsn("committed"), _lsn("wall"))),
+    "retire": _Kind(Retire, (_TERM, _lsn("floor"), _lsn("base"))),
+    "bye": _Kind(Bye, (text("why", "", WHY_MOST),)),
+}  # fmt: skip
+"""Word -> what it is; the fields of a head are those of its class, in their order."""
+
+_WORDS = {kind.of: word for word, kind in KINDS.items()}
+
+
+def encode(message: Message) -> tuple[bytes, bytes]:
+    """Head and body."""
+    word = _WORDS[type(message)]
+    head = message._asdict()
+    body = head.pop("data") if KINDS[word].body else b""
+    for listed in ("terms", "segments"):
+        if listed in head:
+            head[listed] = [list(one) for one in head[listed]]
+    return orjson.dumps({"say": word, **head}), body
+
+
+def decode(head: bytes, body: bytes) -> Message:
+    """What the peer said.  ProtocolError names what is wrong: such a stream is ended."""
+    try:
+        values = read_json(head, "a message of the cluster")
+        word = values.pop("say", None)
+        kind = KINDS.get(word) if isinstance(word, str) else None
+        if kind is None:
+            raise ProtocolError(f"a message of the cluster says {shown(word)}; known: {', '.join(KINDS)}")
+        found = Fields(f"cluster {word}", values).read(kind.fields)
+    except InvalidArgument as error:
+        raise ProtocolError(str(error)) from None
+    for listed, (make, wide, most) in _LISTS.items():
+        if listed in found:
+            found[listed] = _rows(f"cluster {word}: {listed}", found[listed], make, wide, most)
+    if len(body) > (PIECE_MOST if kind.body else 0):
+        raise ProtocolError(f"cluster {word}: {len(body)} bytes follow; at most {PIECE_MOST if kind.body else 0} may")
+    if kind.body:
+        found["data"] = body
+    if kind.of is File:
+        _check_file(found, body)
+    return cast("Message", kind.of(**found))
+
+
+def _check_file(found: Mapping[str, Any], body: bytes) -> None:
+    if not SIDE_FILE.fullmatch(found["name"]):
+        raise ProtocolError(f"cluster file: {shown(found['name'])} is no file that a leader may send")
+    if found["offset"] + len(body) > found["size"]:
+        raise ProtocolError(f"cluster file: {found['offset']} and {len(body)} bytes, of {found['size']}")
+
+
+def _rows(what: str, value: object, make: Callable[..., Any], wide: int, most: int) -> tuple[Any, ...]:
+    rows = as_list(value)
+    if rows is None or len(rows) > most:
+        raise ProtocolError(f"{what} is {shown(value)}, not a list of at most {most}")
+    found: list[Any] = []
+    for row in rows:
+        numbers = as_list(row) or []
+        if len(numbers) != wide or not all(map(_whole, numbers)):
+            raise ProtocolError(f"{what} has {shown(row)}, not {wide} whole numbers")
+        found.append(make(*numbers))
+    return tuple(found)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LSN_MAX
+
+
+_LISTS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
+    "terms": (Written, len(Written._fields), TERMS_MOST),
+    "segments": (SegmentFile, len(SegmentFile._fields), SEGMENTS_MOST),
+}

@@ -1,0 +1,215 @@
+"""What the register says of a cluster: one small value, changed by compare-and-set on its version and in no other way.
+
+Safety rests on this value and on followers' acks alone; leases and clocks decide only how soon somebody takes over.
+Each change is a method that gives the value to swap in: whoever loses the swap has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from typing import NamedTuple
+
+import orjson
+
+from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
+from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Field, Fields, as_list, read_json, shown
+
+BYTES_MOST = 8192
+"""Of the value in the register."""
+
+TERM_LSNS = 1 << 33
+"""LSNs of one term, until its leader has the ceiling raised."""
+
+RAISE_WITHIN = 1 << 32
+"""The leader has the ceiling raised when it comes so near."""
+
+TENURES_MOST = 32
+"""Terms of which the register tells; the log's own state knows all of them."""
+
+MEMBERS_MOST = 16
+ADDRESS_MOST = 512
+
+
+class Tenure(NamedTuple):
+    """One leader's time: the LSNs that it could give out, and the last that its successor found."""
+
+    term: int
+    start: int  # its first LSN
+    last: int | None  # None: it leads now
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One server with a data folder of its own."""
+
+    name: str
+    address: str
+    reads: int  # the newest format of the log that it can read
+    starts: int = 0  # how often its folder was opened: a folder put back from an older copy has a lower number
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The value of the register."""
+
+    cluster: str
+    origin: int  # of the log, the same for all members
+    format: int = 1  # the newest one that the leader writes
+    term: int = 0
+    leader: str | None = None  # a member's id
+    beat: int = 0  # grows while the leader lives
+    ceiling: int = 1  # no LSN from here on has been given out by anybody
+    in_sync: frozenset[str] = frozenset()  # ids of those that hold everything that was ever confirmed
+    members: Mapping[str, Member] = field(default_factory=dict[str, Member])
+    terms: tuple[Tenure, ...] = ()  # the newest ones, oldest first
+    to: str | None = None  # whom the leader hands over to
+
+    @property
+    def address(self) -> str | None:
+        """Where the leader takes followers; None: nobody leads."""
+        return None if self.leader is None else self.members[self.leader].address
+
+    # what a leader, or one who would be, asks for
+
+    def led_by(self, candidate: str, last: int) -> ClusterState:
+        """The next term, led by an in-sync member whose log ends at `last`.
+
+        The former leader is no longer in sync: what it wrote and nobody else has is not confirmed, and must be cut.
+        Its LSNs end at the old ceiling, so none is ever used for two records, whatever was lost.
+        """
+        assert candidate in self.in_sync, "only who holds everything may lead"
+        before = [one if one.last is not None else one._replace(last=last) for one in self.terms]
+        return replace(
+            self,
+            term=self.term + 1,
+            leader=candidate,
+            beat=self.beat + 1,
+            ceiling=self.ceiling + TERM_LSNS,
+            in_sync=(self.in_sync - {self.leader}) | {candidate},
+            terms=(*before, Tenure(self.term + 1, self.ceiling, None))[-TENURES_MOST:],
+            to=None,
+        )
+
+    def beaten(self) -> ClusterState:
+        """The same with the next beat."""
+        return replace(self, beat=self.beat + 1)
+
+    def raised(self, next_lsn: int) -> ClusterState:
+        """The same with room for more LSNs, where the next one is near the ceiling."""
+        if self.ceiling - next_lsn > RAISE_WITHIN:
+            return self
+        return replace(self, ceiling=self.ceiling + TERM_LSNS)
+
+    def counting(self, members: Iterable[str]) -> ClusterState:
+        """The same with these members in sync."""
+        return replace(self, in_sync=frozenset(members))
+
+    def handing_to(self, member: str | None) -> ClusterState:
+        """The same with somebody named who may take over at once."""
+        return replace(self, to=member)
+
+    # what members and operators ask for
+
+    def with_member(self, key: str, member: Member) -> ClusterState:
+        """The same with a member added, or with what it says of itself now."""
+        if key not in self.members and len(self.members) >= MEMBERS_MOST:
+            raise InvalidArgument(f"the cluster has {len(self.members)} members; at most {MEMBERS_MOST} are allowed")
+        return replace(self, members={**self.members, key: member})
+
+    def without_member(self, key: str) -> ClusterState:
+        """The same without a member.  InvalidArgument for the leader: hand over first."""
+        if key == self.leader:
+            raise InvalidArgument(f"{key} leads; hand over to another member first")
+        left = {one: member for one, member in self.members.items() if one != key}
+        return replace(self, members=left, in_sync=self.in_sync - {key}, to=None if self.to == key else self.to)
+
+    # bytes
+
+    def encode(self) -> bytes:
+        """As it is kept.  InvalidArgument for one that is larger than a register takes."""
+        data = orjson.dumps(
+            {
+                "cluster": self.cluster, "origin": self.origin, "format": self.format, "term": self.term,
+                "leader": self.leader, "beat": self.beat, "ceiling": self.ceiling, "in_sync": sorted(self.in_sync),
+                "members": {
+                    key: {"name": one.name, "address": one.address, "reads": one.reads, "starts": one.starts}
+                    for key, one in self.members.items()
+                },
+                "terms": [list(one) for one in self.terms], "to": self.to,
+            }
+        )  # fmt: skip
+        if len(data) > BYTES_MOST:
+            raise InvalidArgument(f"the register's value has {len(data)} bytes; at most {BYTES_MOST} are kept")
+        return data
+
+
+def decode(data: bytes) -> ClusterState:
+    """What a register holds.  InvalidArgument says what is wrong with it: nobody serves by half a value."""
+    what = "the register's value"
+    if len(data) > BYTES_MOST:
+        raise InvalidArgument(f"{what} has {len(data)} bytes; at most {BYTES_MOST} are read")
+    fields = Fields(what, read_json(data, what))
+    members = {key: _member(f"{what}: member {shown(key)}", one) for key, one in fields.table("members").items()}
+    terms = tuple(_tenure(f"{what}: terms", one) for one in _items(fields, "terms"))
+    found = ClusterState(
+        cluster=fields.name("cluster"),
+        origin=fields.number("origin", 1),
+        format=fields.number("format", 1),
+        term=fields.number("term"),
+        leader=fields.optional_text("leader"),
+        beat=fields.number("beat"),
+        ceiling=fields.number("ceiling", 1),
+        in_sync=frozenset(fields.texts("in_sync", MEMBERS_MOST)),
+        members=members,
+        terms=terms,
+        to=fields.optional_text("to"),
+    )
+    fields.finish()
+    _check(what, found)
+    return found
+
+
+def _check(what: str, found: ClusterState) -> None:
+    named = {*found.in_sync, *(one for one in (found.leader, found.to) if one is not None)}
+    if len(found.members) > MEMBERS_MOST or not named <= found.members.keys():
+        raise InvalidArgument(f"{what}: {shown(sorted(named - found.members.keys()))} are no members")
+    if found.leader is not None and found.leader not in found.in_sync:
+        raise InvalidArgument(f"{what}: {shown(found.leader)} leads and is not in sync")
+    if any(a.term >= b.term or a.start >= b.start for a, b in zip(found.terms, found.terms[1:], strict=False)):
+        raise InvalidArgument(f"{what}: its terms do not ascend")
+    if found.terms and (found.terms[-1].term != found.term or found.terms[-1].start >= found.ceiling):
+        raise InvalidArgument(f"{what}: its last term is not {found.term}, or starts at its ceiling")
+
+
+def _items(fields: Fields, name: str) -> list[object]:
+    value: object = fields.one(Field(name, "value"))
+    items = as_list(value)
+    if items is None or len(items) > TENURES_MOST:
+        raise fields.bad(name, value, f"a list of at most {TENURES_MOST} terms")
+    return items
+
+
+def _member(where: str, value: object) -> Member:
+    fields = Fields.of(where, value)
+    found = Member(
+        fields.name("name", NAME_LIMIT), fields.name("address", ADDRESS_MOST), fields.number("reads", 1),
+        fields.count("starts"),
+    )  # fmt: skip
+    fields.finish()
+    return found
+
+
+def _tenure(where: str, value: object) -> Tenure:
+    numbers = as_list(value) or []
+    if len(numbers) != 3:
+        raise InvalidArgument(f"{where} has {shown(value)}, not [term, first LSN, last LSN or null]")
+    term, start, last = numbers
+    return Tenure(_whole(where, term), _whole(where, start), None if last is None else _whole(where, last))
+
+
+def _whole(where: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LSN_MAX:
+        raise InvalidArgument(f"{where} has {shown(value)}, which is no whole number from 0 to {LSN_MAX}")
+    return value

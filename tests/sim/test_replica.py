@@ -1,0 +1,220 @@
+"""A follower's copy is the leader's log, byte by byte, whatever dies in between and however the bytes are cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from penstock.errors import ProtocolError
+from penstock.log import Log, SimDisk
+from penstock.log.replica import Replica
+from penstock.replication.cursor import Place, next_piece
+from penstock.replication.messages import SegmentFile
+from sim.logkit import SMALL, Steps, commit, content, messages, opened
+
+SETTINGS = replace(SMALL, segment=6000)
+
+
+class Leader:
+    """A log that grows, is closed, killed and opened again."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.disk = SimDisk()
+        self.log = opened(self.disk, SETTINGS)
+
+    def go_on(self) -> None:
+        """A commit, or now and then another start."""
+        if self.rng.random() < 0.1:
+            if self.rng.random() < 0.5:
+                self.log.close()
+            else:
+                self.disk.kill()
+            self.log = opened(self.disk, SETTINGS)
+        first = max(self.log.appended + 1, self.log.recovery.next_lsn)
+        bodies = [self.rng.randbytes(self.rng.randint(0, 900)) for _ in range(self.rng.randint(1, 4))]
+        commit(self.log, messages(first, *bodies))
+
+    def files(self) -> list[SegmentFile]:
+        """What may be sent."""
+        segments = self.log._catalog.segments
+        sizes = [one.file.size() for one in segments[:-1]] + [segments[-1].end]
+        pairs = zip(segments, sizes, strict=True)
+        return [SegmentFile(one.first, one.last, size, one.header.generation) for one, size in pairs]
+
+    def send(self, replica: Replica, place: Place, most: int) -> Place | None:
+        """Send what comes at a place; where the next begins."""
+        piece = next_piece(place, self.files())
+        if piece is None:
+            return None
+        size = min(piece.size, most)
+        data = self.disk.open(f"log/{piece.segment:020d}.arrows", readonly=True).pread(size, piece.offset)
+        replica.write(piece.segment, piece.offset, data)
+        return Place(piece.segment, piece.offset + size)
+
+    def level(self, replica: Replica, most: int = 1 << 20) -> None:
+        """Send all there is."""
+        files = self.files()
+        at: Place | None = Place(*replica.place) if replica.place != (0, 0) else Place(files[0].first, 0)
+        while at is not None:
+            at = self.send(replica, at, most)
+        replica.sync()
+
+
+def same(leader: Leader, disk: SimDisk) -> bool:
+    """Whether a copy has the leader's files and each batch at its place; the mark that closes a file may be torn."""
+    ours, theirs = leader.disk.files(), disk.files()
+    for segment in leader.log._catalog.segments:
+        end = segment.offsets[-1] + segment.lengths[-1]
+        if theirs[segment.name][:end] != ours[segment.name][:end]:
+            return False
+    return len(theirs.keys() & ours.keys()) == len(leader.log._catalog.segments)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_copy_is_the_same_bytes_at_the_same_places(seed: int) -> None:
+    rng = Random(seed)
+    leader, disk = Leader(rng), SimDisk()
+    replica = Replica(disk, 0)
+    for _ in range(30):
+        leader.go_on()
+        if rng.random() < 0.7:
+            leader.level(replica, rng.choice((7, 64, 1000, 1 << 20)))
+    leader.level(replica)
+    assert same(leader, disk)
+    assert replica.synced == leader.log.appended
+    assert len(leader.files()) > 3, "files were closed"
+    disk.kill()
+    assert content(opened(disk, SETTINGS)) == content(leader.log)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_power_cut_at_any_step_leaves_a_copy_that_goes_on(seed: int) -> None:
+    rng = Random(seed)
+    leader, disk = Leader(rng), Steps(seed)
+    for _ in range(20):
+        leader.go_on()
+    replica = Replica(disk, 0)
+    safe = 0
+    for _ in range(6):
+        disk.last = disk.step + rng.randint(1, 40)
+        try:
+            leader.level(replica, rng.choice((100, 3000, 1 << 20)))
+            safe = replica.synced
+        except OSError:
+            safe = max(safe, replica.synced)
+        disk.last = -1
+        disk.crash()
+        replica = Replica(disk, leader.log.origin)
+        assert replica.last >= safe, "what it acked is there"
+        leader.go_on()
+    leader.level(replica)
+    assert same(leader, disk)
+    disk.kill()
+    assert content(opened(disk, SETTINGS)) == content(leader.log)
+
+
+def test_a_stream_that_breaks_off_anywhere_is_gone_on_with() -> None:
+    rng = Random(5)
+    leader, disk = Leader(rng), SimDisk()
+    for _ in range(12):
+        leader.go_on()
+    replica, first = Replica(disk, 0), leader.files()[0].first
+    at: Place | None = Place(first, 0)
+    breaks = 0
+    while at is not None:
+        at = leader.send(replica, at, rng.randint(1, 900))
+        if at is not None and rng.random() < 0.3:
+            breaks += 1
+            if rng.random() < 0.5:
+                replica.drop_part()
+            else:
+                disk.kill()
+                replica = Replica(disk, leader.log.origin)
+            at = Place(*replica.place) if replica.place != (0, 0) else Place(first, 0)
+    assert breaks > 5
+    assert content(opened_copy(disk)) == content(leader.log)
+
+
+def opened_copy(disk: SimDisk) -> Log:
+    disk.kill()
+    return opened(disk, SETTINGS)
+
+
+def test_bytes_that_cannot_stand_there_are_refused_and_change_nothing_that_counts() -> None:
+    rng = Random(11)
+    leader = Leader(rng)
+    for _ in range(10):
+        leader.go_on()
+    files = leader.files()
+    refused = 0
+    for _ in range(300):
+        data = bytearray(leader.disk.files()[f"log/{files[-1].first:020d}.arrows"][: files[-1].bytes])
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        replica, at = Replica(SimDisk(), 0), Place(files[0].first, 0)
+        while at.segment != files[-1].first and (piece := next_piece(at, files)) is not None:
+            if piece.segment == files[-1].first:
+                break
+            following = leader.send(replica, at, 1 << 20)
+            assert following is not None
+            at = following
+        try:
+            replica.write(files[-1].first, 0, bytes(data))
+        except ProtocolError:
+            refused += 1
+        replica.drop_part()  # a batch that claims to be longer is still to come
+        last = [one for one in content(leader.log) if one[0] <= replica.last]
+        leader.level(replica)
+        assert replica.last == leader.log.appended
+        assert last == content(leader.log)[: len(last)]
+    assert refused > 250
+
+
+def test_bytes_of_another_place_or_log_are_refused() -> None:
+    leader, other = Leader(Random(1)), Leader(Random(2))
+    for _ in range(10):
+        leader.go_on()
+        other.go_on()
+    disk = SimDisk()
+    replica = Replica(disk, 0)
+    first = leader.files()[0].first
+    with pytest.raises(ProtocolError, match="came, and 0 of"):
+        replica.write(first, 8, b"x" * 8)
+    assert leader.send(replica, Place(first, 0), 3000) is not None
+    with pytest.raises(ProtocolError, match="was next"):
+        replica.write(first, 0, b"x" * 8)
+    with pytest.raises(ProtocolError, match="was next"):
+        replica.write(leader.files()[1].first, 0, b"x" * 8)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_cut_takes_what_lies_above_and_keeps_it_aside(seed: int) -> None:
+    rng = Random(seed)
+    leader, disk = Leader(rng), Steps(seed)
+    ends = [0]
+    for _ in range(25):
+        leader.go_on()
+        ends.append(leader.log.appended)
+    whole = content(leader.log)
+    replica = Replica(disk, 0)
+    leader.level(replica)
+    at = rng.choice(ends)
+    disk.last = disk.step + rng.randint(1, 30)
+    try:
+        replica.cut(at)
+    except OSError:
+        disk.last = -1
+        disk.crash()
+        replica = Replica(disk, leader.log.origin)
+        assert replica.last in (at, ends[-1]), "all of the cut or nothing of it"
+        replica.cut(at)
+    disk.last = -1
+    assert replica.last == at
+    if at < ends[-1]:
+        assert any(name.startswith("cut/") for name in disk.files())
+    leader.level(replica)
+    assert same(leader, disk)
+    assert content(opened_copy(disk)) == whole

@@ -1,0 +1,89 @@
+"""The value of the register: what each change makes of it, and that nobody serves by half a value."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidArgument
+from penstock.replication.register import BYTES_MOST, RAISE_WITHIN, TERM_LSNS, ClusterState, Member, Tenure, decode
+
+ABOUT = {name: Member(name, f"penstock://{name}:8815", 1) for name in "abc"}
+NEW = ClusterState("c", 7, in_sync=frozenset("abc"), members=ABOUT)
+LED = NEW.led_by("a", 0)
+
+
+def test_a_new_leader_gets_lsns_that_nobody_can_have_used() -> None:
+    led = LED.led_by("b", 900)
+    assert (led.term, led.leader, led.address) == (2, "b", "penstock://b:8815")
+    assert led.terms == (Tenure(1, 1, 900), Tenure(2, LED.ceiling, None))
+    assert led.ceiling == LED.ceiling + TERM_LSNS
+
+
+def test_the_leader_that_was_is_no_longer_in_sync() -> None:
+    assert LED.led_by("b", 900).in_sync == {"b", "c"}
+    assert LED.led_by("a", 900).in_sync == {"a", "b", "c"}, "its own disk has what it wrote"
+
+
+def test_the_ceiling_is_raised_when_the_next_lsn_comes_near() -> None:
+    assert LED.raised(LED.ceiling - RAISE_WITHIN - 1) == LED
+    assert LED.raised(LED.ceiling - RAISE_WITHIN).ceiling == LED.ceiling + TERM_LSNS
+
+
+def test_a_member_goes_unless_it_leads() -> None:
+    left = LED.handing_to("b").without_member("b")
+    assert ("b" in left.members, left.in_sync, left.to) == (False, {"a", "c"}, None)
+    with pytest.raises(InvalidArgument, match="a leads; hand over to another member first"):
+        LED.without_member("a")
+
+
+def test_members_are_bounded() -> None:
+    state = NEW
+    for n in range(13):
+        state = state.with_member(f"m{n}", ABOUT["a"])
+    with pytest.raises(InvalidArgument, match="has 16 members; at most 16"):
+        state.with_member("m13", ABOUT["a"])
+    assert state.with_member("m12", ABOUT["b"]).members["m12"].name == "b", "one that is there may say something new"
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    state = LED.led_by("b", 900).handing_to("c").beaten().counting("bc")
+    assert decode(state.encode()) == state
+
+
+def test_the_terms_of_a_hundred_elections_fit() -> None:
+    state = NEW
+    for n in range(200):
+        state = state.led_by("abc"[n % 3], n).counting("abc")
+    assert len(state.encode()) < BYTES_MOST
+    assert decode(state.encode()).terms[-1].term == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"leader": "x"}, "['x'] are no members"),
+        ({"in_sync": ["b", "c"]}, "'a' leads and is not in sync"),
+        ({"terms": [[3, 1, None]]}, "its last term is not 1"),
+        ({"terms": [[1, 5, 9], [1, 7, None]]}, "its terms do not ascend"),
+        ({"terms": [[1, 1]]}, "not [term, first LSN, last LSN or null]"),
+        ({"terms": [[1, True, None]]}, "True, which is no whole number"),
+        ({"terms": 5}, "terms is 5, not a list of at most"),
+        ({"term": -1}, "term is -1, not in 0.."),
+        ({"origin": "7"}, "origin is '7', not a whole number"),
+        ({"members": {"a": {"name": "a"}}}, "address is missing"),
+        ({"more": 1}, "unknown field 'more'"),
+    ],
+)
+def test_a_value_that_is_not_whole_is_refused(change: dict[str, Any], told: str) -> None:
+    value = json.loads(LED.encode()) | change
+    with pytest.raises(InvalidArgument) as caught:
+        decode(json.dumps(value).encode())
+    assert told in str(caught.value)
+
+
+def test_a_value_of_any_size_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="8193 bytes; at most 8192"):
+        decode(b" " * 8193)

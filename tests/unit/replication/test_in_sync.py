@@ -1,0 +1,117 @@
+"""Whose disks a confirm waits for, in each moment of adding and dropping."""
+
+from __future__ import annotations
+
+from penstock.replication.insync import InSync, Times
+
+SECOND = 1_000_000
+
+
+def leader(*members: str, least: int = 2) -> InSync:
+    made = InSync("a", ["a", *members], min_in_sync=least, times=Times(), now=0)
+    made.synced(100)
+    return made
+
+
+def test_a_confirm_waits_for_each_that_counts() -> None:
+    made = leader("b", "c")
+    made.acked("b", 100, 100, 0, level=True)
+    assert made.committed == 0
+    made.acked("c", 60, 100, 0, level=True)
+    assert made.committed == 60
+    made.acked("c", 100, 100, 0, level=True)
+    assert made.committed == 100
+
+
+def test_an_ack_before_our_own_sync_confirms_nothing() -> None:
+    made = leader("b")
+    made.acked("b", 150, 150, 0, level=True)
+    assert made.committed == 100
+
+
+def test_who_is_silent_counts_until_the_register_has_dropped_it() -> None:
+    made = leader("b", "c")
+    made.acked("b", 100, 100, 4 * SECOND, level=True)
+    assert made.wanted(4 * SECOND) == {"a", "b"}
+    made.asked(frozenset("ab"))
+    assert made.committed == 0, "the swap may still be lost"
+    made.settled(frozenset("ab"), 4 * SECOND)
+    assert made.committed == 100
+
+
+def test_one_that_never_gets_level_is_dropped_although_it_goes_on() -> None:
+    made = leader("b")
+    made.acked("b", 10, 100, SECOND, level=False)
+    made.acked("b", 10, 100, 5 * SECOND, level=False)
+    assert made.wanted(5 * SECOND) == {"a"}
+
+
+def test_a_lost_connection_is_dropped_without_waiting() -> None:
+    made = leader("b", "c")
+    made.gone("c")
+    assert made.wanted(0) == {"a", "b"}
+
+
+def test_fewer_than_the_least_confirm_nothing() -> None:
+    made = leader("b")
+    made.gone("b")
+    made.asked(made.wanted(0))
+    assert not made.enough, "it may be out already"
+    made.settled(frozenset("a"), 0)
+    made.synced(200)
+    assert (made.enough, made.committed) == (False, 0)
+
+
+def test_alone_where_that_is_allowed() -> None:
+    made = leader(least=1)
+    assert made.committed == 100
+
+
+def test_who_comes_back_counts_before_it_is_in() -> None:
+    made = leader(least=1)
+    made.acked("b", 90, 100, 0, level=True)
+    made.synced(120)
+    assert made.committed == 100, "its ack counts from now on"
+    assert made.wanted(0) == {"a"}, "it lacks what was there when it came"
+    made.acked("b", 110, 120, 0, level=True)
+    assert made.wanted(0) == {"a", "b"}
+    assert made.committed == 110
+
+
+def test_an_addition_without_an_answer_counts_until_a_swap_is_known() -> None:
+    made = leader(least=1)
+    made.acked("b", 100, 100, 0, level=True)
+    made.asked(made.wanted(0))
+    made.gone("b")
+    made.synced(200)
+    made.read(frozenset("a"), 0)
+    assert made.committed == 100, "what was read proves nothing: the swap may land later"
+    made.asked(made.wanted(0))
+    made.settled(frozenset("a"), 0)
+    assert made.committed == 200
+
+
+def test_who_was_dropped_has_to_keep_up_for_longer_each_time() -> None:
+    made = leader("b", least=1)
+    waits, now = list[int](), 0
+    for _ in range(3):
+        made.gone("b")
+        made.settled(made.wanted(now), now)
+        since = now
+        while "b" not in made.counted:
+            now += SECOND
+            made.acked("b", 100, 100, now, level=True)
+        waits.append((now - since) // SECOND)
+        made.acked("b", 100, 100, now, level=True)
+        made.settled(made.wanted(now), now)
+    assert waits == [3, 5, 9], "2, 4 and 8 seconds from the first sign of being level"
+
+
+def test_one_that_falls_behind_begins_to_keep_up_anew() -> None:
+    made = leader("b", least=1)
+    made.gone("b")
+    made.settled(made.wanted(0), 0)
+    made.acked("b", 100, 100, SECOND, level=True)
+    made.acked("b", 100, 900, 2 * SECOND, level=False)
+    made.acked("b", 900, 900, 3 * SECOND + 500_000, level=True)
+    assert "b" not in made.counted

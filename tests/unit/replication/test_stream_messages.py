@@ -1,0 +1,138 @@
+"""What leader and follower say to each other, and what neither believes."""
+
+from __future__ import annotations
+
+from random import Random
+
+import orjson
+import pytest
+
+from penstock.errors import ProtocolError
+from penstock.replication.cursor import Gone, Piece, Place, after, begin, next_piece
+from penstock.replication.messages import (
+    PIECE_MOST,
+    Ack,
+    Beat,
+    Bye,
+    Bytes,
+    File,
+    Hello,
+    Message,
+    Refusal,
+    Retire,
+    SegmentFile,
+    Welcome,
+    decode,
+    encode,
+)
+from penstock.replication.terms import Written
+
+MESSAGES: list[Message] = [
+    Hello("c", 7, "m-1", 2, True, (Written(1, 1, 50), Written(3, 90, 99)), (SegmentFile(1, 99, 4096, 0),)),
+    Welcome(3, 1, 50, 1, 0, False),
+    Refusal(3, "another cluster"),
+    Bytes(3, 1, 4096, b"\0\1\2"),
+    File(3, "accounts.json", 10, 0, 0xFFFF_FFFF, 120, b"0123456789"),
+    Ack(3, 99, 12_000),
+    Beat(3, 17, 120, 99, 1_700_000_000_000_000),
+    Retire(3, 80, 60),
+    Bye("stopped"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda one: type(one).__name__)
+def test_what_is_said_is_what_is_heard(message: Message) -> None:
+    assert decode(*encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "told"),
+    [
+        (b"{", b"", "is no JSON"),
+        (b'{"say": "shout"}', b"", "says 'shout'; known: hello"),
+        (b'{"say": "ack", "term": 1, "synced": -1, "received": 0}', b"", "synced is -1"),
+        (b'{"say": "ack", "term": 1, "synced": 1}', b"", "received is missing"),
+        (b'{"say": "ack", "term": 1, "synced": 1, "received": 1, "x": 1}', b"", "unknown field 'x'"),
+        (b'{"say": "ack", "term": 1, "synced": 1, "received": 1}', b"x", "1 bytes follow; at most 0"),
+        (b'{"say": "bytes", "term": 1, "segment": 1, "offset": 0}', bytes(PIECE_MOST + 1), "at most 1048576 may"),
+    ],
+)
+def test_what_is_not_said_as_agreed_ends_the_stream(head: bytes, body: bytes, told: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode(head, body)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["../accounts.json", "log/../../x", "/etc/passwd", "lock", "stage/.hidden", "stage/a/b", "cut/x", "log/"]
+)
+def test_a_leader_writes_where_it_may(name: str) -> None:
+    head, body = encode(File(3, name, 1, 0, 0, 1, b"x"))
+    with pytest.raises(ProtocolError, match="no file that a leader may send"):
+        decode(head, body)
+
+
+def test_a_piece_lies_within_its_file() -> None:
+    head, body = encode(File(3, "accounts.json", 10, 8, 0, 1, b"123"))
+    with pytest.raises(ProtocolError, match="8 and 3 bytes, of 10"):
+        decode(head, body)
+
+
+def test_any_damage_is_told_or_is_another_message() -> None:
+    rng = Random(3)
+    for _ in range(3000):
+        head, body = encode(rng.choice(MESSAGES))
+        broken = bytearray(head)
+        for _ in range(rng.randint(1, 4)):
+            broken[rng.randrange(len(broken))] = rng.choice(b'0123456789[]{},:"ntx-.e')
+        try:
+            found = decode(bytes(broken), body)
+        except ProtocolError:
+            continue
+        assert orjson.loads(encode(found)[0]).keys() <= {"say", *type(found)._fields}
+
+
+# where a copy stands
+
+FILES = [SegmentFile(1, 99, 3_000_000, 0), SegmentFile(100, 180, 2_000_000, 0), SegmentFile(181, 180, 4096, 0)]
+
+
+def test_a_follower_gets_each_byte_once_and_in_order() -> None:
+    place, got = Place(1, 0), list[Piece]()
+    while (piece := next_piece(place, FILES)) is not None:
+        got.append(piece)
+        place = after(piece)
+    assert all(piece.size <= PIECE_MOST for piece in got)
+    for file in FILES:
+        mine = [piece for piece in got if piece.segment == file.first]
+        assert [piece.offset for piece in mine] == [sum(one.size for one in mine[:n]) for n in range(len(mine))]
+        assert sum(piece.size for piece in mine) == file.bytes
+    assert place == Place(181, 4096)
+    grown = [*FILES[:2], SegmentFile(181, 190, 5000, 0)]
+    assert next_piece(place, grown) == Piece(181, 0, 4096, 904)
+
+
+def test_what_is_no_longer_there_is_told() -> None:
+    with pytest.raises(Gone, match="LSN 1 is no longer kept"):
+        next_piece(Place(1, 500), FILES[1:])
+    with pytest.raises(Gone, match="which has 2000000"):
+        next_piece(Place(100, 2_000_001), FILES)
+
+
+@pytest.mark.parametrize(
+    ("common", "theirs", "first"),
+    [
+        (180, FILES, 181),  # nothing to send but what comes
+        (150, FILES[:2], 100),  # cut within the second file
+        (99, FILES[:1], 100),
+        (0, [], 1),
+        (40, [SegmentFile(1, 60, 900, 0)], 1),
+    ],
+)
+def test_bytes_begin_in_the_file_where_two_logs_part(common: int, theirs: list[SegmentFile], first: int) -> None:
+    assert begin(common, theirs, FILES) == first
+
+
+def test_one_whose_log_ends_before_ours_begins_is_seeded() -> None:
+    assert begin(0, [], FILES[1:]) is None
+    assert begin(60, [SegmentFile(1, 60, 900, 0)], FILES[1:]) is None
