@@ -28,17 +28,15 @@ TESTS = Path(__file__).parent
 LONG = ("spark", "conformance", "crash", "hostile", "property", "scenarios", "sim")
 """Folders with files that take long, longest first: short files at the end let all processes end together."""
 
-SESSIONS = 2
-"""How many processes have a Spark session, which takes long to start and for which the first jobs are slow."""
+SPARK = "spark"
+"""The share of whoever has a Spark session."""
 
 
 def share_of(file: str) -> str:
-    """What one process runs as a whole: a file, or every other file of those with a Spark session."""
+    """What one process runs as a whole: a file, or all those that share a Spark session, which takes long to start."""
     path = Path(file)
-    if path.parts[-3:-1] != ("tests", "spark") or path.name == "test_kills.py":  # it starts sessions of its own
-        return file
-    files = sorted(one.name for one in (TESTS / "spark").glob("test_*.py"))
-    return f"spark {files.index(path.name) % SESSIONS}"
+    of_the_session = path.parts[-3:-1] == ("tests", "spark") and path.name != "test_kills.py"  # it starts its own
+    return SPARK if of_the_session else file
 
 
 class Shares(LoadScopeScheduling):
@@ -62,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def place(item: pytest.Item) -> tuple[int, bool, str]:
         share = share_of(str(item.path))
-        return order.get(item.path.relative_to(TESTS).parts[0], len(LONG)), not share.startswith("spark "), share
+        return order.get(item.path.relative_to(TESTS).parts[0], len(LONG)), share != SPARK, share
 
     items.sort(key=place)
 

@@ -16,13 +16,6 @@ from penstock.spark.pipelines.driver import short
 from penstock.spark.remote import Where, remote
 from waiting import eventually
 
-QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
-    "spark.sql.shuffle.partitions": "1",
-}
-"""A JVM that starts with a quarter less work and is not meant to run for long."""
-
 
 class Lab:
     """A server, a client of it, and Spark."""

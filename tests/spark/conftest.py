@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
-from spark_lab import QUICK, Lab
+from spark_java import conf, home
+from spark_lab import Lab
+from spark_workers import program, workers_of
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,10 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from penstock.spark import session
 
-    made = session("local[2]", memory="1g", conf=QUICK)
+    os.environ.update(home())
+    with workers_of(program(tmp_path_factory.mktemp("workers"))):
+        made = session("local[2]", memory="1g", conf=conf())
     yield made
     made.stop()
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from penstock.spark import session
-from spark_lab import QUICK
+from spark_java import conf
 
 COLUMNS = "id bigint, region string, total double"
 
@@ -25,6 +25,6 @@ def start(spark: Any, url: str, checkpoint: str, *, stays: bool = False) -> Any:
 
 
 if __name__ == "__main__":
-    made = session("local[2]", memory="512m", conf=QUICK)
+    made = session("local[2]", memory="512m", conf=conf())
     start(made, sys.argv[1], sys.argv[2]).awaitTermination()
     made.stop()

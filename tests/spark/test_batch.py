@@ -238,7 +238,7 @@ def test_dead_letters_say_why_they_died(lab: Lab) -> None:
     lab.publish("dying", [1, 2])
     lab.publish("dead", [3])
     with lab.client.consume("dying", timeout=20) as consumer:
-        for message, why in zip(consumer, ("no stock", None), strict=False):
+        for why, message in zip(("no stock", None), consumer, strict=False):  # in this order it waits for no third
             message.reject(reason=why)
         consumer.flush()
     columns = "death_reason string, body binary"

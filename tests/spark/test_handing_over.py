@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from live_server import SOURCE, LiveServer
+from forked import SOURCE
+from live_server import LiveServer
 from penstock.spark.pipelines.inbox import Inbox, line_of
 
 SECRET = "aw6ahTh5-password-of-etl"

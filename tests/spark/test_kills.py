@@ -33,7 +33,8 @@ from penstock.cli.supervisor import Supervisor
 from penstock.config.load import load_mapping
 from penstock.spark.pipelines.lineage import read
 from penstock.spark.remote import Remote, Where
-from spark_lab import QUICK, command_of, descendants
+from spark_java import conf, home
+from spark_lab import command_of, descendants
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 PATIENCE_S = 240.0
@@ -60,7 +61,7 @@ class Plant:
             {
                 "server": {"data": str(folder / "data")},
                 "listen": {"amqp": "off", "http": "off", "flight": "127.0.0.1:0"},
-                "spark": {"master": "local[2]", "memory": "512MiB", "conf": QUICK},
+                "spark": {"master": "local[2]", "memory": "512MiB", "conf": conf()},
                 "queue": [{"name": "jobs"}, {"name": "more"}, {"name": "results"}],
                 "view": [{**VIEW, "name": "spark", "engine": "spark", "trigger": "0s"}, {**VIEW, "name": "server"}],
                 "pipeline": [
@@ -143,8 +144,8 @@ class Plant:
 def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     source = str(HERE.parents[1] / "src")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])]))
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR"):  # those of the session of the other tests
-        monkeypatch.delenv(name, raising=False)
+    for name, value in home().items():
+        monkeypatch.setenv(name, value)
     made = Plant(tmp_path)
     made.thread.start()
     yield made

@@ -1,0 +1,90 @@
+"""Java for Spark sessions of tests: quick to start, not meant to run for long.
+
+Half of what a session costs until its first answer is the loading of classes.  `python -m spark_java` runs some queries
+and leaves an archive of the classes that they took, which Java maps into memory the next time (class data sharing); it
+takes it only with the same class path, so sessions of tests have one home and one folder of settings.  Without the
+archive, or with one that does not fit, Java starts as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+
+from flight_house import FlightHouse
+from penstock import connect
+from penstock.spark.sessions import QUIET, linked_home, session
+from spark_workers import program, workers_of
+
+FOLDER = Path(sys.prefix).resolve() / "spark-of-tests"
+ARCHIVE = FOLDER / "classes.jsa"
+LOGGING = FOLDER / "log4j2.properties"
+
+LIGHT = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    f"-Dlog4j2.configurationFile={LOGGING}"
+)
+"""Options of a Java that starts with a quarter less work."""
+
+
+def home() -> Mapping[str, str]:
+    """Where Spark and its settings are, for the environment.  The archive asks for an empty folder of settings."""
+    made = FOLDER / "conf"
+    made.mkdir(parents=True, exist_ok=True)
+    for link in (FOLDER / "home").glob("*"):
+        if not link.exists():  # of a PySpark that has gone
+            link.unlink(missing_ok=True)
+    return {"SPARK_HOME": str(linked_home(FOLDER)), "SPARK_CONF_DIR": str(made)}
+
+
+def conf(java: str = "") -> dict[str, str]:
+    """Settings of a session that starts quickly and has little to do.  java: other options than the archive's."""
+    FOLDER.mkdir(exist_ok=True)
+    LOGGING.write_text(QUIET)
+    archive = f"-XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else ""
+    return {
+        "spark.driver.extraJavaOptions": f"{LIGHT} {java or archive}",
+        "spark.sql.shuffle.partitions": "1",
+    }
+
+
+def work(spark: Any, folder: Path) -> None:
+    """What loads the classes that tests take: a batch read, a stream and a write."""
+    with FlightHouse(folder / "server") as house, connect(house.url) as client:
+        for queue in ("one", "two"):
+            client.declare(queue)
+        client.publish_table("one", pa.table({"body": [b'{"id": 1, "region": "EU"}'] * 9}))
+        given = {"url": house.url, "queue": "one", "schema": "id BIGINT, region STRING"}
+        read = spark.read.format("penstock").options(**given).load()
+        assert read.groupBy("region").count().collect()[0][1] == 9
+        stream = spark.readStream.format("penstock").options(**given, stream="s").load()
+        writer = stream.dropDuplicates(["region"]).select("id").writeStream.format("penstock")
+        writer = writer.options(url=house.url, topic="two", checkpointLocation=str(folder / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        assert client.queue("two")["ready"] == 1
+
+
+def main() -> None:
+    """Make the archive."""
+    os.environ.update(home())
+    part = ARCHIVE.with_suffix(".part")
+    with TemporaryDirectory() as folder:
+        with workers_of(program(Path(folder))):
+            spark = session("local[2]", memory="1g", conf=conf(f"-XX:ArchiveClassesAtExit={part} -Xlog:cds=off"))
+        gateway = spark.sparkContext._gateway
+        work(spark, Path(folder))
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(300)
+    part.rename(ARCHIVE)
+
+
+if __name__ == "__main__":
+    main()
