@@ -25,7 +25,7 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 ORDER = (
-    "start", "amqp", "flight", "memory", "memory_bound", "depth", "restart", "recovery", "drain", "filters",
+    "start", "amqp", "clients", "flight", "memory", "memory_bound", "depth", "restart", "recovery", "drain", "filters",
 )  # fmt: skip
 """These first, in the order of the table; then all others by name."""
 
@@ -36,6 +36,7 @@ SHORT = {
     "views": ["--messages", "100000", "--repeat", "1"],
     "tls": ["--messages", "100000", "--repeat", "1"],
     "amqp": ["--messages", "100000", "--repeat", "1"],
+    "clients": ["--seconds", "3", "--repeat", "1"],
     "flight": ["--repeat", "1"],
     "memory": ["--messages", "1000000"],
     "depth": ["--messages", "200000"],
