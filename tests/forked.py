@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,12 @@ MOST = 1 << 18
 def can_fork(environ: Mapping[str, str]) -> bool:
     """Whether a process with these variables is what a forked one would be."""
     return not any(name.startswith(LOADED_AT_START) for name in environ)
+
+
+def of_the_product(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's variables for one of the product, which finds first what stands here."""
+    environ = {**os.environ, **(more or {})}
+    return {**environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE), environ.get("PYTHONPATH")]))}
 
 
 class Nursery:
@@ -137,7 +143,7 @@ def penstock(
     *arguments: str, given: str = "", env: Mapping[str, str] | None = None, seconds: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     """The command line as a process of its own, to its end."""
-    environ = {**os.environ, **(env or {}), "PYTHONPATH": str(SOURCE)}
+    environ = of_the_product(env)
     command = ["-m", "penstock", *arguments]
     if not can_fork(environ):
         return subprocess.run(
@@ -183,14 +189,31 @@ def load() -> None:
     tree.command("serve")
 
 
-def fork_when_asked(control: socket.socket) -> None:
-    """Until whoever asks has ended.  Raises _Child in each process that is made."""
+Asked = tuple[bytes, socket.socket, list[int]]
+"""A request, who is told of the process and of its end, and the descriptors of its streams."""
+
+
+def of_the_owner(control: socket.socket) -> Asked | None:
+    """What the process that made this one asks, over a socket that it keeps; None when it has ended."""
+    said, fds, _, _ = socket.recv_fds(control, MOST, 4)
+    return (said, socket.socket(fileno=fds[0]), fds[1:]) if said else None
+
+
+def of_a_visitor(listener: socket.socket) -> Asked | None:
+    """What a process asks that has connected for this."""
+    visitor = listener.accept()[0]
+    said, fds, _, _ = socket.recv_fds(visitor, MOST, 4)
+    return said, visitor, fds
+
+
+def fork_when_asked(asked: Mapping[socket.socket, Callable[[socket.socket], Asked | None]]) -> None:
+    """Until the owner has ended.  Raises _Child in each process that is made.  asked: how each socket is read."""
     waiting: dict[int, socket.socket] = {}
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([control, woken], [], [])
+        ready, _, _ = select.select([*asked, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
         while waiting:
@@ -199,27 +222,28 @@ def fork_when_asked(control: socket.socket) -> None:
                 break
             with waiting.pop(pid) as told:
                 _tell(told, os.waitstatus_to_exitcode(status))
-        if control not in ready:
-            continue
-        said, fds, _, _ = socket.recv_fds(control, MOST, 4)
-        if not said:
-            return
-        told = socket.socket(fileno=fds[0])
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for end in (control, told, *waiting.values()):
-                end.close()
-            for fd in (woken, wake):
+        for end, read in asked.items():
+            if end not in ready:
+                continue
+            request = read(end)
+            if request is None:
+                return
+            said, told, streams = request
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (*asked, told, *waiting.values()):
+                    other.close()
+                for fd in (woken, wake):
+                    os.close(fd)
+                wanted = json.loads(said)
+                become(wanted, streams)
+                raise _Child(wanted["command"])
+            for fd in streams:
                 os.close(fd)
-            request = json.loads(said)
-            become(request, fds[1:])
-            raise _Child(request["command"])
-        for fd in fds[1:]:
-            os.close(fd)
-        waiting[pid] = told
-        _tell(told, pid)
+            waiting[pid] = told
+            _tell(told, pid)
 
 
 def _tell(told: socket.socket, number: int) -> None:
@@ -237,7 +261,6 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])
-    _with_other_memory(request["command"])
 
 
 def _with_other_memory(command: Sequence[str]) -> None:
@@ -265,22 +288,28 @@ def run(command: Sequence[str]) -> None:
         runpy.run_path(command[0], run_name="__main__")
 
 
-def main() -> None:
-    """Fork until nobody is there to ask."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    del sys.path[0]  # the folder of tests
-    load()
+def serve(asked: Mapping[socket.socket, Callable[[socket.socket], Asked | None]]) -> Sequence[str] | None:
+    """Fork from this process, which has loaded what is wanted, until nobody asks; in a forked one: its command."""
     threads = {(Path("/proc/self/task") / one / "comm").read_text().strip() for one in os.listdir("/proc/self/task")}
     assert len(threads - {ALLOCATORS}) == 1, f"a process with threads is not forked: {threads}"
     gc.collect()
     gc.freeze()
     try:
-        fork_when_asked(control)
+        fork_when_asked(asked)
     except _Child as child:
-        command = child.command
-    else:
-        return
-    run(command)
+        return child.command
+    return None
+
+
+def main() -> None:
+    """The process that forks servers and commands."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    del sys.path[0]  # the folder of tests
+    load()
+    command = serve({control: of_the_owner})
+    if command is not None:
+        _with_other_memory(command)
+        run(command)
 
 
 if __name__ == "__main__":

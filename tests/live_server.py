@@ -17,9 +17,8 @@ from typing import Any, Self
 import pika
 from pika.exceptions import AMQPError
 
-from forked import Forked, can_fork
+from forked import Forked, can_fork, of_the_product
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
 START_S = 30.0
 
 
@@ -79,7 +78,7 @@ class LiveServer:
         doors = ["--http", self.http, "--flight", self.flight if self.with_flight else "off"]
         command = [*self.program, "serve", *self.arguments, "--data", str(self.data)]
         command += ["--amqp", amqp, *doors, "--ready-file", str(ready_file)]
-        environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        environ = of_the_product()
         with open(self.folder / "output.txt", "ab") as output:
             if self.loads or not can_fork(environ):
                 self.process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environ)

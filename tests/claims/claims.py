@@ -1,11 +1,13 @@
 """Do the tests that the documents name notice when the product breaks what they promise?
 
-    make soak-claims CLAIMS_ARGS="[--only TEXT] [--file FILE] [--tries N] [--seed S] [--part 1/2] [--out claims.jsonl]"
+    make soak-claims CLAIMS_ARGS="[--only TEXT] [--file FILE] [--again claims.jsonl] [--within core/queue] [--tries N]
+                                  [--seed S] [--part 1/2] [--out claims.jsonl]"
 
 For each such test it changes one place at a time among the lines that this test and its neighbours run, and runs the
-test again, in a process of its own.  A test that notices by an assertion is one that can fail.  Those that let all
-changes pass, or only ever fell over an exception, are listed at the end with the sentence that they are meant to prove;
-then it ends with 1.  A change may be none in effect, so a name in the list is a question, not a verdict.
+test again, in a process of its own.  A test that notices by an assertion, or over what it unpacks in a line of its own,
+is one that can fail.  Those that let all changes pass, or only fell over an exception of the product, are listed at
+the end with the sentence that they are meant to prove; then it ends with 1.  A change may be none in effect, so a name
+in the list is a question, not a verdict.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,14 +69,21 @@ class Verdict:
         return bool(self.noticed)
 
 
-class Chooser:
-    """Chooses changes for tests: in lines that the tests beside it run too, and those of other files seldom do.
+def words_of(text: str) -> frozenset[str]:
+    """Beginnings of its words, of which each form is one."""
+    return frozenset(word[:5] for word in re.findall(r"[a-z]{4,}", text.lower()))
 
-    What a sentence is about is run by its neighbours in the test file; what a single test runs alone is mostly chance.
+
+class Chooser:
+    """Chooses changes for tests, by turns in three orders: lines that the tests beside it run too and those of other
+    files seldom do; lines that few tests run at all; lines that have rare words in common with the sentence.
+
+    What a sentence is about is mostly run by its neighbours in the test file; what is refused, by the test alone.
     """
 
-    def __init__(self, seen: dict[Claim, set[tuple[str, int]]], seed: int) -> None:
-        self._seen = seen
+    def __init__(self, seen: dict[Claim, set[tuple[str, int]]], seed: int, within: str = "") -> None:
+        """within: only lines of files below src whose path has this in it."""
+        self._seen = {claim: {line for line in lines if within in line[0]} for claim, lines in seen.items()}
         self._all = Counter(line for lines in seen.values() for line in lines)
         self._files = Counter(claim.file for claim in seen)
         self._beside: dict[Path, Counter[tuple[str, int]]] = defaultdict(Counter)
@@ -82,13 +93,28 @@ class Chooser:
         self._seed = seed
 
     def choose(self, claim: Claim, most: int) -> list[Site]:
-        """Changes, the likeliest first."""
+        """Changes, the likeliest first; one of each line before a second of any."""
         dice = random.Random(f"{self._seed} {claim.test}")
         found = [site for path, line in sorted(self._seen[claim]) for site in self._at(path).get(line, ())]
-        found.sort(key=lambda site: self._likely(claim.file, site) * dice.uniform(0.5, 1.0), reverse=True)
-        return found[:most]
+        dice.shuffle(found)
+        turns: Counter[tuple[str, int]] = Counter()
+        turn_of: dict[Site, int] = {}
+        for site in found:
+            turn_of[site] = turns[site.path, site.line]
+            turns[site.path, site.line] += 1
+        words = {site: words_of(f"{site.path} {site.what}") for site in found}
+        common = Counter(word for some in words.values() for word in some)
+        said = words_of(f"{claim.test} {claim.sentence} {claim.file.stem}")
+        alone = {site: dice.uniform(0.5, 1.0) / self._all[site.path, site.line] for site in found}
+        orders = (
+            {site: self._likely_beside(claim.file, site) * dice.uniform(0.5, 1.0) for site in found},
+            alone,
+            {site: sum(1 / common[word] for word in words[site] & said) + alone[site] / 1000 for site in found},
+        )
+        rows = (sorted(found, key=lambda site: (turn_of[site], -order[site])) for order in orders)
+        return list(dict.fromkeys(site for row in zip(*rows, strict=True) for site in row))[:most]
 
-    def _likely(self, file: Path, site: Site) -> float:
+    def _likely_beside(self, file: Path, site: Site) -> float:
         line = (site.path, site.line)
         beside, all_files = self._beside[file][line], self._all[line]
         elsewhere = (all_files - beside + 1) / (len(self._seen) - self._files[file] + 20)
@@ -107,12 +133,15 @@ class Chooser:
 class Examiner:
     """A plugin of pytest that examines tests instead of running them: each run is one in a copy of this process."""
 
-    def __init__(self, wanted: Sequence[Claim], tries: int, seed: int, told: Callable[[Verdict], None]) -> None:
-        """told: called with each verdict as it comes."""
+    def __init__(
+        self, wanted: Sequence[Claim], tries: int, seed: int, within: str, told: Callable[[Verdict], None]
+    ) -> None:
+        """within: as a Chooser has it.  told: called with each verdict as it comes."""
         self.verdicts: list[Verdict] = []
         self._claims = {(claim.file, claim.test): claim for claim in wanted}
         self._tries = tries
         self._seed = seed
+        self._within = within
         self._told = told
         self._items: dict[Claim, list[pytest.Item]] = defaultdict(list)
         self._functions: Functions | None = None
@@ -138,7 +167,7 @@ class Examiner:
                 seen[claim] = lines
         load(path for lines in seen.values() for path, _ in lines)
         self._functions = Functions()
-        chooser = Chooser(seen, self._seed)
+        chooser = Chooser(seen, self._seed, self._within)
         for claim in seen:
             self._say(self.judge(claim, chooser.choose(claim, self._tries)))
         return True
@@ -195,7 +224,7 @@ class Examiner:
             for report in runtestprotocol(item, log=False, nextitem=None):
                 if report.failed:
                     error = self._failed_by
-                    if isinstance(error, AssertionError | pytest.fail.Exception):
+                    if isinstance(error, AssertionError | pytest.fail.Exception) or _looked(error, item.path):
                         return "assertion"
                     return f"{type(error).__name__}: {error}"[:200]
         return ""
@@ -219,6 +248,14 @@ class Examiner:
         return verdict
 
 
+def _looked(error: BaseException | None, file: Path) -> bool:
+    """Whether a test fell over what it was given, in a line of its own: `[message] = ...` asserts that there is one."""
+    last = None
+    for frame, _ in traceback.walk_tb(error.__traceback__ if error is not None else None):
+        last = frame.f_code.co_filename
+    return isinstance(error, LookupError | ValueError | StopIteration) and last == str(file)
+
+
 def load(paths: Iterable[str]) -> None:
     """Import files of the product, once for all copies of this process."""
     for path in sorted(set(paths)):
@@ -226,13 +263,17 @@ def load(paths: Iterable[str]) -> None:
 
 
 def examine(
-    wanted: Sequence[Claim], tries: int = TRIES, seed: int = 1, told: Callable[[Verdict], None] = lambda verdict: None
+    wanted: Sequence[Claim],
+    tries: int = TRIES,
+    seed: int = 1,
+    within: str = "",
+    told: Callable[[Verdict], None] = lambda verdict: None,
 ) -> list[Verdict]:
     """Judge tests, in copies of this process, which must have no threads."""
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(SOURCE), str(TESTS), str(INSIDE)]
     )  # of the servers that tests start
-    examiner = Examiner(wanted, tries, seed, told)
+    examiner = Examiner(wanted, tries, seed, within, told)
     quiet = [
         "-q",
         "-q",
@@ -260,10 +301,16 @@ def _line(verdict: Verdict) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _asked(line: Mapping[str, object]) -> tuple[str, str]:
+    return str(line["file"]).rpartition("/tests/")[2], str(line["test"])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="claims", description="Which tests that documents name can fail?")
     parser.add_argument("--only", default="", help="tests whose file or name has this in it")
     parser.add_argument("--file", type=Path, default=None, help="all tests of this file, named by a document or not")
+    parser.add_argument("--again", type=Path, default=None, help="tests that noticed nothing, by what --out has left")
+    parser.add_argument("--within", default="", help="only changes in files below src whose path has this in it")
     parser.add_argument("--part", default="1/1", help="2/3: the second third of them")
     parser.add_argument("--tries", type=int, default=TRIES)
     parser.add_argument("--seed", type=int, default=1)
@@ -272,6 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     part, _, parts = given.part.partition("/")
     known = claims() if given.file is None else tests_of(given.file.resolve())
     wanted = [claim for claim in known if given.only in claim.node]
+    if given.again is not None:
+        doubted = set(map(_asked, filter(lambda one: not one["noticed"], map(json.loads, given.again.open()))))
+        wanted = [claim for claim in wanted if _asked(_line(Verdict(claim))) in doubted]
     wanted = [claim for claim in wanted if not any(map(claim.file.is_relative_to, OUT_OF_SIGHT))]
     wanted = wanted[(int(part) - 1) :: int(parts)]
     done = 0
@@ -288,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print(f"{done}/{len(wanted)} {verdict.claim.test}: {word} ({asked} asked)", flush=True)
 
-    verdicts = examine(wanted, given.tries, given.seed, told)
+    verdicts = examine(wanted, given.tries, given.seed, given.within, told)
     doubtful = [verdict for verdict in verdicts if not verdict.stands]
     print(f"\n{len(verdicts) - len(doubtful)} of {len(verdicts)} tests that documents name can fail.")
     for verdict in doubtful:

@@ -11,6 +11,7 @@ import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -69,6 +70,10 @@ def _changes(node: ast.AST) -> Iterator[_Found]:
             yield _Found(node, f"`{ast.unparse(node)}` becomes `{ast.unparse(signed)}`", signed)
         case ast.Constant(value=bool()):
             yield _Found(node, f"`{node.value}` becomes `{not node.value}`", ast.Constant(not node.value))
+        case ast.Constant(value=int() as number):
+            yield _Found(node, f"`{number}` becomes `{number + 1}`", ast.Constant(number + 1))
+        case ast.Raise(exc=ast.expr()):
+            yield _Found(node, f"without `{ast.unparse(node)}`", None)
         case ast.AugAssign() | ast.Expr(value=ast.Call()) | ast.Delete():
             yield _Found(node, f"without `{ast.unparse(node)}`", None)
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
@@ -81,6 +86,17 @@ def _inside_functions(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for statement in node.body:
                 yield from _own_nodes(statement)
+    for row in _in_tables(tree):
+        yield from _own_nodes(row.body)
+
+
+def _in_tables(tree: ast.AST) -> Iterator[ast.Lambda]:
+    """Functions without a name that stand in no other function: rows of a table of rules."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Lambda):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _in_tables(node)
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -143,6 +159,7 @@ class Functions:
 
     def __init__(self) -> None:
         gc.unfreeze()
+        self._caches = [one for one in gc.get_objects() if isinstance(one, _lru_cache_wrapper)]
         self._by_place: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
         for function in gc.get_objects():
             if isinstance(function, FunctionType):
@@ -150,7 +167,9 @@ class Functions:
                 self._by_place[code.co_filename, code.co_name, code.co_firstlineno].append(function)
 
     def put_in(self, site: Site) -> None:
-        """Change this process as the mutant says."""
+        """Change this process as the mutant says; it remembers no answer of before."""
+        for cache in self._caches:
+            cache.cache_clear()
         file = str(SOURCE / site.path)
         source = Path(file).read_text(encoding="utf-8")
         before = dict(_codes(compile(source, file, "exec")))

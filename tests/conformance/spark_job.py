@@ -10,14 +10,14 @@ import pyspark
 
 from penstock.client import connect
 from penstock.spark import session
-from spark_lab import QUICK
+from spark_java import conf
 
 ROWS = 500
 
 
 def main(url: str, folder: str) -> None:
     """Batch read, a queue worked off into the sink, a topic followed in two runs."""
-    spark = session("local[2]", memory="512m", conf=QUICK)
+    spark = session("local[2]", memory="512m", conf=conf())
 
     def stream(**options: object) -> Any:
         return spark.readStream.format("penstock").options(url=url, schema="id bigint", **options).load().select("id")

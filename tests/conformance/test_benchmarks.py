@@ -39,6 +39,18 @@ def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_many_clients_are_measured_on_real_servers(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "bench_clients.py"), "--quick", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = {json.loads(line)["what"]: json.loads(line)["value"] for line in done.stdout.splitlines()}
+    kinds = ("publish", "work", "ten messages a second each")
+    assert figures.keys() == {
+        f"3 clients, {kind}: {what}" for kind in kinds for what in ("server CPU", "rate", "confirm p50", "confirm p99")
+    }
+    assert all(value > 0 for value in figures.values())
+
+
 def test_tls_is_measured_beside_what_goes_without(tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "bench_tls.py"), "--quick", "--mode", "both", "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

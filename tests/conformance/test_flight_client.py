@@ -204,6 +204,21 @@ def test_no_ack_consumers_settle_nothing(client: penstock.Client) -> None:
     assert client.queue("q")["ready"] == 0
 
 
+def test_a_message_that_came_again_can_be_extended_and_then_settled(client: penstock.Client) -> None:
+    client.declare("q", leasing="strict", lease_period="30s")
+    client.publish("q", b"once more")
+    with client.consume("q", timeout=10) as consumer:
+        next(iter(consumer)).release()
+        again = next(iter(consumer))
+        assert again.attempt == 2
+        again.extend("60s")
+        again.extend("90s")
+        again.ack()
+        consumer.flush()
+        assert consumer.stale == 0
+    assert list(client.peek("q")) == []
+
+
 def test_a_lease_ends_by_time_and_can_be_extended(client: penstock.Client, house: FlightHouse) -> None:
     client.declare("q", lease_period="10s")
     client.publish_table("q", pa.table({"body": ["short", "long"]}))

@@ -64,7 +64,7 @@ def test_a_full_disk_is_left_by_a_purge(tmp_path: Path, monkeypatch: pytest.Monk
     quota.write_text(str(120 << 20))
     monkeypatch.setenv("SOAK_QUOTA", str(quota))
     with OnSmallDisk(tmp_path, flight=True) as server:
-        assert f"setting log.retention: {RULE} (default)" in server.output()
+        eventually(lambda: f"setting log.retention: {RULE} (default)" in server.output(), server.output)
         assert server.told("/healthz")["retention"] == RULE
         assert server.told("/api/overview")["penstock"]["retention"]["rule"] == RULE  # type: ignore[index]
         sent = server.fill()

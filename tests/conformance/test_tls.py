@@ -20,7 +20,7 @@ from pika.exceptions import AMQPError
 
 import penstock
 from forked import penstock as command
-from penstock.client.trust import UnverifiedServer
+from penstock.client.urls import UnverifiedServer
 from tls_lab import Files, TlsServer
 
 REFUSED = (AMQPError, OSError)

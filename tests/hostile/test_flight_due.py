@@ -27,7 +27,7 @@ def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(tmp_path: Path)
     sent = replace(stream, messages=[schema, dictionary, Message(metadata=b'{"heartbeat": true}')])
     with Pressed(tmp_path) as pressed:
         pressed.wire.exchange(sent.frames())
-        assert pressed.watched.alive
+        pressed.judge()
 
 
 LARGE = """

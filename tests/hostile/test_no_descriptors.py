@@ -14,7 +14,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from live_server import SOURCE, LiveServer
+from forked import SOURCE
+from live_server import LiveServer
 from penstock.log.disk import KEPT, LEAST
 from rawlink import RawLink
 

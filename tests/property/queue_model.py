@@ -198,8 +198,10 @@ class Model:
         if old is None and (others := [o for o in self.standing(self.key(m)) if o is not m]):
             old = others[-1]
         self.last_of[self.key(m)] = m.lsn
-        if old is not None and old is not m and old.state != "leased":
-            del self.messages[old.lsn]
+        back = {o.lsn for o in self.back}  # what came back in this moment waits as well
+        for o in [o for o in self.standing(self.key(m)) if o is not m]:
+            if o.state != "leased" and (o is old or o.lsn in back):
+                del self.messages[o.lsn]
 
     def look_at_returned(self) -> None:
         """What came back goes if a newer one of its key lives."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -190,7 +191,7 @@ class SharesMachine(WholeMachine):
             settings = replace(settings, last_value_key=None)
         self.queue = RankedQueue(1, "/", "q", settings)
         self.queue.dispatch_most = self.steps
-        self.queue.sieved().most = self.most
+        self.queue.ensure_targets().most = self.most
         self.model = SharesModel(settings)
         self.connect()
         self.remember()
@@ -223,13 +224,18 @@ class SharesMachine(WholeMachine):
     def before(self) -> None:
         """As everywhere; keys of what falls due are told before the command, but after whatever else is due."""
         shares = self.queue.shares
+        mixed = [(worker, worker.mixed) for worker, _ in self.workers.values()]
         if shares is not None:
             assert isinstance(self.queue, RankedQueue)
+            for worker, of in mixed:
+                worker.mixed = partial(bool, of())  # as it was before the queue takes back what ends now
             delayed = [m.lsn for m in self.model.messages.values() if m.state == "delayed"]
             self.queue.strange.update(lsn for lsn in delayed if not shares.keys.knows(lsn))
             if any(self.model.messages[lsn].due <= self.clock for lsn in self.queue.strange.intersection(delayed)):
                 self.tick()  # which shows who waits behind those that are due: nothing overtakes them there
         super().before()
+        for worker, of in mixed:
+            worker.mixed = of
         if shares is not None and not all(map(shares.keys.knows, self.model.messages)):
             self.tick()
             self.after()

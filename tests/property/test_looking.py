@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from looking import Looker, Wrong
-from penstock.core.queue.shares import staging
+from penstock.core.queue.shares import shares
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
@@ -179,7 +179,7 @@ def wrong(sets: Sequence[Options]) -> list[str]:
         broker.restart()
         broker.advance(1)
         found += look(broker, cases, "after a crash")
-        with patch.object(staging, "WINDOW", 1):
+        with patch.object(shares, "WINDOW", 1):
             broker.restart()
             broker.advance(1)
             found += look(broker, cases, "after a start that knows few keys")
@@ -224,3 +224,8 @@ def test_looking_shows_what_is_counted(effort: int) -> None:
         for start in range(0, len(array), QUEUES_MOST):
             found = wrong(array[start : start + QUEUES_MOST])
             assert not found, "\n".join(found)
+
+
+def test_a_start_writes_nothing_before_its_boot_record() -> None:
+    """What a plan holds is held again although its queue has something to do at once: one without consumers."""
+    assert not wrong(covering(1333453761, OPTIONS_MOST)[:QUEUES_MOST])

@@ -228,7 +228,7 @@ class OrderedMachine(QueueMachine):
             settings = replace(settings, priority_expression=kind)
         self.queue = RankedQueue(1, "/", "q", settings)
         self.queue.dispatch_most = self.steps
-        self.queue.sieved().most = self.most
+        self.queue.ensure_targets().most = self.most
         self.model = OrderedModel(settings)
         self.connect()
 
@@ -257,7 +257,7 @@ class OrderedMachine(QueueMachine):
 
         assert isinstance(queue, RankedQueue)
         queue.renewed = forget
-        model.halted = lambda: queue.ranking is not None
+        model.halted = lambda: self.queue.ranking is not None  # also while a start is under way
         model.looked = looked
 
     def rate(self, effect: Rate) -> None:

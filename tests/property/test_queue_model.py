@@ -18,7 +18,7 @@ from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
-from penstock.core.queue.dispatching.target_list import Foreseen
+from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.order import main_order, returned, runs
 from penstock.core.queue.places import STATES
 from penstock.core.queue.settling import leases, letters, scattered
@@ -176,7 +176,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.steps = steps
         self.queue = Queue(1, "/", "q", settings)
         self.queue.dispatch_most = steps
-        self.queue.sieved().most = most
+        self.queue.ensure_targets().most = most
         self.model = Model(settings)
 
     def teardown(self) -> None:
@@ -310,15 +310,15 @@ class QueueMachine(RuleBasedStateMachine):
         own = [self.clock + expiry if expiry else 0 for _, _, expiry, _, _ in messages]
         later = [self.clock + delay if delay else 0 for _, _, _, delay, _ in messages]
         barriers = [lsn for lsn, (*_, barrier) in zip(lsns, messages, strict=True) if barrier and self.fenced]
-        walked = dict[str, int]()
-        looked_at = set[int]()
+        looked_at = dict[int, set[str]]()
         foreseen = dict[int, set[str]]()  # in line behind others
         look, look_ahead = filtering.Targets.arrive, Foreseen.look
 
         def looked(targets: filtering.Targets, *what: Any) -> None:
             look(targets, *what)
-            looked_at.update(what[0])
-            walked.update({text: one.walked for text, one in targets.lists.items()})
+            # a full list does not look at what arrives, but walks there later
+            for lsn in what[0]:
+                looked_at[lsn] = {text for text, one in targets.lists.items() if one.walked >= lsn}
 
         def looked_ahead(ahead: Foreseen, targets: filtering.Targets, chunk: Any, *what: Any) -> None:
             before = len(ahead)
@@ -334,9 +334,7 @@ class QueueMachine(RuleBasedStateMachine):
                 barriers=barriers or None,
             )  # fmt: skip
         for lsn, body, deadline, not_before in zip(lsns, bodies, own, later, strict=True):
-            # a full list does not look at what arrives, but walks there later
-            known = {text for text, upto in walked.items() if upto >= lsn} if lsn in looked_at else set[str]()
-            known |= foreseen.get(lsn, set())
+            known = looked_at.get(lsn, set()) | foreseen.get(lsn, set())
             self.bodies[lsn] = body
             self.fold.arrived(lsn, not_before)
             self.fold.waiting[lsn]["barrier"] = int(lsn in barriers)
@@ -590,7 +588,7 @@ class QueueMachine(RuleBasedStateMachine):
         waiting, columns = self.queue.snapshot()
         queue = Queue(1, "/", "q", self.queue.settings)
         queue.dispatch_most = self.steps
-        queue.sieved().most = self.most
+        queue.ensure_targets().most = self.most
         queue.stay_paused(self.queue.paused_until)
         queue.load(waiting, columns)
         self.queue = queue

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.core.views import contributions
 from penstock.core.views.view import Elements, View, body_of
 from penstock.expr.gathering.view_definition import Definition
-from penstock.server.views import builder, worker
+from penstock.server.views import builder, step_worker
 from penstock.testing import Broker
 from property.view_model import GROUPING, SELECT, rows, shown
 
@@ -145,7 +145,11 @@ class OverAQueue(RuleBasedStateMachine):
     def start(self, depth: int | None, once: bool, retry: bool, tiny: bool) -> None:
         self.bounds = pytest.MonkeyPatch()
         if tiny:  # nothing is kept in memory for views, and they take two messages at a time
-            for module, name, value in ((worker, "LAG_BYTES", 0), (worker, "PORTION", 2), (builder, "PORTION", 2)):
+            for module, name, value in (
+                (step_worker, "LAG_BYTES", 0),
+                (step_worker, "PORTION", 2),
+                (builder, "PORTION", 2),
+            ):
                 self.bounds.setattr(module, name, value)
         config = copy.deepcopy(CONFIG)
         if once:

@@ -18,7 +18,7 @@ from penstock.core.asks import Purpose, Scan
 from penstock.core.effects import Verb
 from penstock.core.queue import older, weighing
 from penstock.core.queue.agenda import DISPATCH
-from penstock.core.queue.dispatching.target_list import TargetList
+from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.sizes.sizes import Sizes
@@ -178,7 +178,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             settings = replace(settings, barrier_expression="/barrier = 1")
             self.queue = RankedQueue(1, "/", "q", settings)
             self.queue.dispatch_most = self.steps
-            self.queue.sieved().most = self.most
+            self.queue.ensure_targets().most = self.most
         self.model = WholeModel(settings)
         self.connect()
         self.sizes = Sizes()

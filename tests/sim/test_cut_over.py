@@ -17,10 +17,10 @@ from penstock.expr import Filter, compile_filter
 from penstock.log import SimDisk
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
-from penstock.server.replaying import feed, page
-from penstock.server.replaying.follower import Follower
+from penstock.server.replaying import page, topic_feed
+from penstock.server.replaying.log_source import Follower
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.topics import Selection
+from penstock.server.replaying.selection import Selection
 from penstock.testing.clock import FakeClock
 from penstock.testing.instance import Instance
 from penstock.testing.settings import load
@@ -56,10 +56,10 @@ class Taker:
         self.lsns += page.lsns
         self.bodies += page.bodies
 
-    def completed(self, *, last: bool) -> None:
+    def level(self) -> None:
         self.complete += 1
 
-    def ended(self, error: PenstockError) -> None:
+    def ended(self, error: PenstockError | None) -> None:
         self.error = error
 
 
@@ -176,9 +176,9 @@ class House:
 @pytest.mark.parametrize("seed", range(40))
 def test_no_gap_and_no_double(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(feed, "KEPT_BYTES", chance.choice([0, 1_000, 2 << 20]))
-    monkeypatch.setattr(feed, "WAITING_BYTES", chance.choice([2_000, 20_000, 8 << 20]))
-    monkeypatch.setattr(feed, "QUIET_BYTES", chance.choice([0, 1_000, 8_192]))
+    monkeypatch.setattr(topic_feed, "KEPT_BYTES", chance.choice([0, 1_000, 2 << 20]))
+    monkeypatch.setattr(topic_feed, "WAITING_BYTES", chance.choice([2_000, 20_000, 8 << 20]))
+    monkeypatch.setattr(topic_feed, "QUIET_BYTES", chance.choice([0, 1_000, 8_192]))
     rows = chance.choice([3, 4_096])
     monkeypatch.setattr(page, "PAGE_ROWS", rows)
     house = House(seed)
@@ -195,7 +195,7 @@ def test_no_gap_and_no_double(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
         if not follower.closed:
             assert taker.lsns == house.wanted(selection, text, begins)
             assert taker.complete == 1
-            assert follower.live
+            assert follower.source.live
     replays = house.engine.replays
     for follower, *_ in house.followers:
         follower.close()

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.log import MEMORY, SimDisk
 from penstock.server.views import rowfeed
-from penstock.server.views.declaring import declare as declare_views
+from penstock.server.views.declared import declare as declare_views
 from penstock.testing import Broker
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Life, clock

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
 LOOK_S = 0.05
-MEMORY_LEAK, DESCRIPTOR_LEAK = 40_000, 0.01
+MEMORY_LEAK, DESCRIPTOR_LEAK = 100_000, 0.025
 """Bytes a turn, and the share of turns that leave a descriptor open."""
 
 

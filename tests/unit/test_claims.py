@@ -54,3 +54,9 @@ def test_each_mutant_of_a_file_is_another_program() -> None:
     found = sites(path)
     assert len(found) > 5
     assert all(ast.dump(mutated(source, site.number)) != original for site in found)
+
+
+def test_a_rule_in_a_table_is_changed_too() -> None:
+    tree = ast.parse("RULES = {'few': lambda count: count < 3}")
+    [turned, moved] = [ast.unparse(mutated(ast.unparse(tree), number)) for number in range(2)]
+    assert (turned, moved) == ("RULES = {'few': lambda count: count >= 3}", "RULES = {'few': lambda count: count <= 3}")

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": {"records", "expr", "errors", "units", "version"},
     "log": {"records", "ports", "errors", "units"},
     "memory": {"records", "ports", "errors", "units"},
-    "replication": {"records", "ports", "errors", "units"},
+    "replication": {"records", "ports", "wire", "errors", "units"},
     "wire": {"records", "errors", "units"},
     "history": {"records", "ports", "expr", "log", "wire", "errors", "units"},
     "operations": BELOW_SERVER | {"server"},  # of which only `OF_ACCOUNTS`

@@ -197,7 +197,6 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
 
 
 def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run: bool, json: bool) -> None:
-    """Make a manifest anew."""
     from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import paths_of

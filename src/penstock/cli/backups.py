@@ -82,7 +82,6 @@ def _of_folder(data: str, target: Path, copy: bool) -> dict[str, Any]:
 
 
 def _never() -> bool:
-    """Nobody goes away."""
     return False
 
 

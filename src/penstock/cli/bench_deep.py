@@ -23,7 +23,6 @@ FILLED_BATCH = 10_000
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put the command there."""
     app.command()(deep)
 
 

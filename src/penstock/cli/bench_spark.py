@@ -35,7 +35,6 @@ MISSING = "bench spark needs pyspark, which is not installed: pip install 'penst
 
 
 def add_to(app: typer.Typer) -> None:
-    """Put the command there."""
     app.command()(spark)
 
 
@@ -86,7 +85,6 @@ def session(master: str) -> Generator[Any]:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that it took."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -153,7 +151,6 @@ def figures(count: int, size: int, started: float, seconds: dict[str, float]) ->
 
 
 def tell(found: dict[str, Any], *, as_json: bool) -> None:
-    """A line for each."""
     if as_json:
         write_json(found)
         return

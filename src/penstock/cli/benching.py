@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,13 +41,6 @@ Backlog = Annotated[int, typer.Option("--backlog", min=1, help="Messages that ar
 Setting = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the queue that it makes.")
 ]
-
-
-class BenchConsumer(Protocol):
-    """Messages of a queue as they come."""
-
-    def __iter__(self) -> Iterator[Message]: ...
-    def close(self) -> None: ...
 
 
 @app.command()

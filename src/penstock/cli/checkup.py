@@ -40,8 +40,6 @@ ASK_S = 1.0
 
 
 class Finding(NamedTuple):
-    """One thing looked at."""
-
     name: str
     verdict: Literal["good", "poor", "bad"]
     found: str

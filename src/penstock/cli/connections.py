@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, tell, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
 
@@ -62,10 +62,7 @@ def close(
         if not confirmed(f"{what} with {counted(channels, 'channel')}: close?", yes):
             return
         closed = client.close_connection(name, user=user, reason=reason)
-    if json:
-        write_json({"closed": list(closed)})
-    else:
-        write(f"{counted(len(closed), 'connection')} closed")
+    tell({"closed": list(closed)}, f"{counted(len(closed), 'connection')} closed", json)
 
 
 def _row(one: dict[str, Any]) -> list[object]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, tell, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
 
@@ -83,10 +83,7 @@ def declare_exchange(
         client.declare_exchange(
             name, type_, durable=not transient, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
-    if json:
-        write_json({"declared": name})
-    else:
-        write(f"exchange {name} declared")
+    tell({"declared": name}, f"exchange {name} declared", json)
 
 
 @exchange.command("delete")
@@ -106,10 +103,7 @@ def delete_exchange(
         if not confirmed(f"exchange {name} has {counted(bindings, 'binding')}: delete it with them?", yes):
             return
         client.delete_exchange(name, if_unused=if_unused)
-    if json:
-        write_json({"deleted": name, "bindings": bindings})
-    else:
-        write(f"exchange {name} deleted with {counted(bindings, 'binding')}")
+    tell({"deleted": name, "bindings": bindings}, f"exchange {name} deleted with {counted(bindings, 'binding')}", json)
 
 
 # -- bindings
@@ -153,10 +147,11 @@ def declare_binding(
     arguments = read_arguments(argument)
     with connect(url) as client:
         (client.bind_exchange if to_exchange else client.bind)(destination, source, key, arguments)
-    if json:
-        write_json({"bound": destination, "to": source, "key": key})
-    else:
-        write(f"{destination} takes {_key(key)} from exchange {source}")
+    tell(
+        {"bound": destination, "to": source, "key": key},
+        f"{destination} takes {_key(key)} from exchange {source}",
+        json,
+    )
 
 
 @binding.command("delete")
@@ -187,10 +182,11 @@ def delete_binding(
         if not confirmed(f"{kind} {destination} takes {_key(key)} from exchange {source}: no more?", yes):
             return
         (client.unbind_exchange if to_exchange else client.unbind)(destination, source, key, arguments)
-    if json:
-        write_json({"unbound": destination, "from": source, "key": key})
-    else:
-        write(f"{destination} takes {_key(key)} from exchange {source} no more")
+    tell(
+        {"unbound": destination, "from": source, "key": key},
+        f"{destination} takes {_key(key)} from exchange {source} no more",
+        json,
+    )
 
 
 def _key(key: str) -> str:

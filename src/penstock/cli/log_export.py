@@ -57,8 +57,6 @@ class Wanted:
 
 @dataclass(slots=True)
 class Done:
-    """What was written."""
-
     rows: int = 0
     bytes: int = 0
     first: int | None = None  # LSN of the first row and of the last one, where `lsn` is among the columns

@@ -54,7 +54,6 @@ def archive_of(data: str, named: str | None = None) -> Archive | None:
 
 
 def archive_place(data: str, named: str | None = None) -> Path | None:
-    """Its folder."""
     from penstock.log.archive.manifest import NAME
 
     place = Path(named) if named is not None else Path(data) / ARCHIVE_FOLDER

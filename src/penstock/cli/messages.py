@@ -110,7 +110,6 @@ class Sent:
     why: str = ""  # of the first that was refused
 
     def plain(self) -> dict[str, int]:
-        """For a program."""
         return {"published": self.stored, "unroutable": self.unroutable, "refused": self.refused}
 
     def add(self, receipt: TableReceipt) -> None:

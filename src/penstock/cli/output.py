@@ -71,6 +71,14 @@ def write_json(value: object, *, indent: bool = True) -> None:
     write(orjson.dumps(value, option=options, default=_plain).decode())
 
 
+def tell(facts: object, text: str, as_json: bool) -> None:
+    """What was done: JSON for a program, a line for a person."""
+    if as_json:
+        write_json(facts)
+    else:
+        write(text)
+
+
 def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
@@ -109,6 +117,14 @@ def write_table(
     for row in texts:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def write_list(found: Sequence[Mapping[str, object]], columns: Sequence[str], as_json: bool) -> None:
+    """Things of one kind: JSON for a program, these columns of a table for a person."""
+    if as_json:
+        write_json(found)
+    else:
+        write_table(columns, [[one.get(column) for column in columns] for one in found])
 
 
 def _shorten(columns: Sequence[str], texts: Sequence[list[str]], width: int) -> None:

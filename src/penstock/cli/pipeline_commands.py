@@ -157,7 +157,6 @@ def facts(one: Mapping[str, Any]) -> dict[str, object]:
 
 
 def told_ms(value: object) -> str | None:
-    """Milliseconds for a person."""
     return f"{value / 1000:.2f} s" if isinstance(value, (int, float)) else None
 
 

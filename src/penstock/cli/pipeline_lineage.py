@@ -145,7 +145,6 @@ def _row(one: Batch) -> tuple[str, str, str, str]:
 
 
 def given(one: Input) -> str:
-    """An input for people."""
     name = f"{one.kind} {one.exchange}/{one.name}" if one.exchange else f"{one.kind} {one.name}"
     if not one.known:
         return f"{name}: the log has lost which"

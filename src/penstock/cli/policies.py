@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, tell, write_list
 
 COLUMNS = ("name", "pattern", "apply-to", "definition", "priority", "origin")
 
@@ -22,10 +22,7 @@ def family(operator: bool) -> typer.Typer:
     def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
         with connect(url) as client:
             policies = client.policies(operator=operator)
-        if json:
-            write_json(policies)
-        else:
-            write_table(COLUMNS, [[one.get(column) for column in COLUMNS] for one in policies])
+        write_list(policies, COLUMNS, json)
 
     def set_(
         name: Annotated[str, typer.Argument(help="Its name.")],
@@ -43,20 +40,14 @@ def family(operator: bool) -> typer.Typer:
         values = parse_definition(definition)
         with connect(url) as client:
             new = client.set_policy(name, pattern, values, priority=priority, apply_to=apply_to, operator=operator)
-        if json:
-            write_json({"policy": name, "new": new})
-        else:
-            write(f"{word} {name} {'set' if new else 'changed'}")
+        tell({"policy": name, "new": new}, f"{word} {name} {'set' if new else 'changed'}", json)
 
     def delete(
         name: Annotated[str, typer.Argument(help="Its name.")], url: Url = DEFAULT_URL, json: Json = False
     ) -> None:
         with connect(url) as client:
             client.delete_policy(name, operator=operator)
-        if json:
-            write_json({"deleted": name})
-        else:
-            write(f"{word} {name} deleted, and what it did is undone")
+        tell({"deleted": name}, f"{word} {name} deleted, and what it did is undone", json)
 
     plural = f"{word[:-1]}ies"
     list_.__doc__ = f"List the {plural} of the vhost.\n\nExample: penstock {command} list"

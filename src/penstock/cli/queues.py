@@ -1,14 +1,28 @@
-"""`queue list|show|declare|alter|purge|delete|peek|ack`."""
+"""`queue list|show|declare|alter|purge|delete|peek|ack|pause|resume|explain|redrive|move`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import typer
 
 from penstock.cli.messages import show as show_message
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_facts, write_json, write_table
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Url,
+    connect,
+    counted,
+    tell,
+    write,
+    write_facts,
+    write_json,
+    write_list,
+    write_table,
+)
+from penstock.cli.single import reasons, until_or_for, when_of
 from penstock.errors import InvalidArgument
 
 app = typer.Typer(help="List, show, declare, change and look into queues.", no_args_is_help=True, rich_markup_mode=None)
@@ -29,10 +43,7 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """
     with connect(url) as client:
         queues = client.queues()
-    if json:
-        write_json([dict(queue) for queue in queues])
-    else:
-        write_table(COLUMNS, [[queue.get(column) for column in COLUMNS] for queue in queues])
+    write_list(queues, COLUMNS, json)
 
 
 @app.command()
@@ -48,23 +59,27 @@ def show(
     """
     with connect(url) as client:
         queue = client.details(name) if details else client.queue(name)
-    if details and not json:
-        for heading in ("subscriptions", "messages"):
-            rows = cast("list[dict[str, object]]", queue[heading])
-            if not rows:
-                write(f"no {heading}")
-                continue
-            columns = [column for column in rows[0] if column not in LONG]
-            write_table(columns, [[row.get(column) for column in columns] for row in rows], title=heading)
-        queue = {name: value for name, value in queue.items() if not isinstance(value, list)}
     if json:
         write_json(dict(queue))
         return
+    if details:
+        _show_lists(queue)
+        queue = {name: value for name, value in queue.items() if not isinstance(value, list)}
     settings = queue.get("settings")
     write_facts({name: value for name, value in queue.items() if name != "settings"})
     if isinstance(settings, dict) and settings:
         table = cast("dict[str, dict[str, object]]", settings)
         write_table(("setting", "value", "from"), [(name, row["value"], row["from"]) for name, row in table.items()])
+
+
+def _show_lists(details: Mapping[str, object]) -> None:
+    for heading in ("subscriptions", "messages"):
+        rows = cast("list[dict[str, object]]", details[heading])
+        if not rows:
+            write(f"no {heading}")
+            continue
+        columns = [column for column in rows[0] if column not in LONG]
+        write_table(columns, [[row.get(column) for column in columns] for row in rows], title=heading)
 
 
 @app.command()
@@ -83,10 +98,7 @@ def declare(
     settings: dict[str, Any] = dict(map(read_setting, setting or []))
     with connect(url) as client:
         client.declare(name, **settings)
-    if json:
-        write_json({"declared": name})
-    else:
-        write(f"queue {name} declared")
+    tell({"declared": name}, f"queue {name} declared", json)
 
 
 @app.command()
@@ -117,10 +129,11 @@ def alter(
             if depth and not confirmed(question, yes):
                 return
         left = client.alter(name, **settings)
-    if json:
-        write_json({"altered": name, "settings": sorted(settings), "left": left})
-    else:
-        write(f"queue {name} altered" + (f"; {counted(left, 'message')} left it" if left else ""))
+    tell(
+        {"altered": name, "settings": sorted(settings), "left": left},
+        f"queue {name} altered" + (f"; {counted(left, 'message')} left it" if left else ""),
+        json,
+    )
 
 
 @app.command()
@@ -135,10 +148,7 @@ def purge(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = Fal
         if not confirmed(f"queue {name} has {counted(ready, 'ready message')}: remove what is ready?", yes):
             return
         messages = client.purge(name)
-    if json:
-        write_json({"purged": name, "messages": messages})
-    else:
-        write(f"{counted(messages, 'message')} removed from queue {name}")
+    tell({"purged": name, "messages": messages}, f"{counted(messages, 'message')} removed from queue {name}", json)
 
 
 @app.command()
@@ -153,10 +163,7 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = Fa
         if not confirmed(f"queue {name} has {waiting}: delete it?", yes):
             return
         client.delete(name)
-    if json:
-        write_json({"deleted": name})
-    else:
-        write(f"queue {name} deleted")
+    tell({"deleted": name}, f"queue {name} deleted", json)
 
 
 def confirmed(question: str, yes: bool) -> bool:
@@ -237,7 +244,172 @@ def ack(
                 if not typer.confirm(f"queue {name} has {waiting}: settle what matches?"):
                     return
             affected = client.ack_filter(name, filter, by=by, option=option)
+    tell({"queue": name, "affected": affected}, f"{affected} messages of queue {name}", json)
+
+
+Filter = Annotated[str | None, typer.Option("--filter", help="Only messages that match this expression.")]
+Count = Annotated[int | None, typer.Option("--count", min=1, help="So many at most, the oldest first.")]
+Dry = Annotated[bool, typer.Option("--dry", "--dry-run", help="Say what would be moved, and change nothing.")]
+Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="Messages a second at most.")]
+
+
+@app.command()
+def pause(
+    name: Name,
+    until: Annotated[
+        str | None, typer.Option("--until", help="A duration from now (10m) or a time; without it, until resumed.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Deliver nothing from a queue for a while.  Publishes and acks go on, and a restart changes nothing.
+
+    Example: penstock queue pause to-ship --until 15m
+    """
+    with connect(url) as client:
+        told = client.pause(name, None if until is None else when_of(until))
+    tell(dict(told), f"queue {name} is paused" + ("" if until is None else f" {until_or_for(until)}"), json)
+
+
+@app.command()
+def resume(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Deliver again.
+
+    Example: penstock queue resume to-ship
+    """
+    with connect(url) as client:
+        was = client.resume(name)
+    tell({"queue": name, "was_paused": was}, f"queue {name} goes on" if was else f"queue {name} was not paused", json)
+
+
+@app.command()
+def explain(
+    name: Name,
+    message: Annotated[str | None, typer.Option("--message", help="Of one message: its LSN or bookmark.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Say why a queue, or one message of it, is not being delivered now.  It changes nothing.
+
+    Example: penstock queue explain to-ship --message 1042
+    """
+    with connect(url) as client:
+        told = client.explain(name, bookmark=message)
     if json:
-        write_json({"queue": name, "affected": affected})
+        write_json(dict(told))
+    elif message is None:
+        lines = reasons(told)
+        for line in lines or [f"nothing holds queue {name} back"]:
+            write(line)
     else:
-        write(f"{affected} messages of queue {name}")
+        for one in cast("list[Mapping[str, object]]", told["queues"]):
+            for line in reasons(one):
+                write(line)
+
+
+@app.command()
+def redrive(
+    name: Name,
+    filter: Filter = None,
+    count: Count = None,
+    rate: Rate = None,
+    dry: Dry = False,
+    yes: Yes = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Have Spark look for them; the same ones are sent.")] = False,
+    master: Annotated[str, typer.Option("--master", help="With --spark: local[*], or spark://host:port.")] = "local[*]",
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Send dead letters back to the queue in which they died first.  Tells what it would do, and asks.
+
+    Example: penstock queue redrive graveyard --filter "/error = 'timeout'" --count 500 --rate 50
+    """
+    if spark:
+        if rate is not None:
+            raise InvalidArgument("--rate does not go with --spark")
+        _redrive_by_spark(name, filter, count, master, url, dry=dry, yes=yes, json=json)
+        return
+    with connect(url) as client:
+        preview = client.redrive(name, filter=filter, count=count, dry_run=True)
+        _strays(preview, json)
+        if not _agreed(preview, name, dry, yes, json):
+            return
+        done = client.redrive(name, filter=filter, count=count, rate=rate)
+    _tell(done, json)
+
+
+def _redrive_by_spark(
+    name: str, filter: str | None, count: int | None, master: str, url: str, *, dry: bool, yes: bool, json: bool
+) -> None:
+    from penstock.spark import session
+    from penstock.spark.jobs.redriving import redrive as run
+
+    with connect(url):
+        pass  # says within seconds if nobody answers
+    made = session(master)
+    try:
+        preview = run(made, url, name, filter=filter, count=count, dry_run=True)
+        _strays(preview, json)
+        if _agreed(preview, name, dry, yes, json):
+            _tell(run(made, url, name, filter=filter, count=count), json)
+    finally:
+        made.stop()
+
+
+@app.command()
+def move(
+    name: Name,
+    to: Annotated[str, typer.Option("--to", help="The queue that gets them.")],
+    filter: Filter = None,
+    count: Count = None,
+    rate: Rate = None,
+    dry: Dry = False,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Move what waits in a queue to the end of another.  Tells what it would do, and asks.
+
+    Example: penstock queue move to-ship --to to-ship-later --filter "/weight > 30" --yes
+    """
+    with connect(url) as client:
+        preview = client.move(name, to, filter=filter, count=count, dry_run=True)
+        if not _agreed(preview, name, dry, yes, json):
+            return
+        done = client.move(name, to, filter=filter, count=count, rate=rate)
+    _tell(done, json)
+
+
+def _agreed(preview: Mapping[str, object], name: str, dry: bool, yes: bool, json: bool) -> bool:
+    """Whether to go on after what a dry run has told."""
+    matched = cast("int", preview["matched"])
+    if not matched:
+        tell(
+            {"moved": 0, "matched": 0, "targets": {}, "strays": preview["strays"]},
+            f"nothing to move in queue {name}",
+            json,
+        )
+        return False
+    if dry:
+        tell(dict(preview), f"{counted(matched, 'message')} of queue {name} would be moved: {_targets(preview)}", json)
+        return False
+    return confirmed(f"{counted(matched, 'message')} of queue {name}: {_targets(preview)}.  Go on?", yes)
+
+
+def _tell(done: Mapping[str, object], json: bool) -> None:
+    if json:
+        write_json(dict(done))
+        return
+    moved = cast("int", done["moved"])
+    write(f"{counted(moved, 'message')} moved" + (f": {_targets(done)}" if moved else ""))
+
+
+def _targets(done: Mapping[str, object]) -> str:
+    targets = cast("Mapping[str, int]", done["targets"])
+    return ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
+
+
+def _strays(preview: Mapping[str, object], json: bool) -> None:
+    if not json:
+        for why, number in cast("Mapping[str, int]", preview["strays"]).items():
+            write(f"{counted(number, 'message')} would stay: {why}")

@@ -45,7 +45,6 @@ class Line:
             self._bar.update(self._task, completed=done, description=describe(progress), refresh=True)
 
     def close(self) -> None:
-        """Take the line away."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

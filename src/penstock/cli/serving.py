@@ -231,7 +231,7 @@ def _bad_filters(settings: Settings, config: str) -> Iterator[str]:
 
 def _bad_views(settings: Settings, config: str) -> Iterator[str]:
     if settings.view:
-        from penstock.server.views.declaring import unreadable
+        from penstock.server.views.declared import unreadable
 
         for place, fault in unreadable(settings):
             yield f"{_origin(settings, f'{place}.select', config)}: [[view]] {place}: {fault.pointed()}"

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, note, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, note, tell, write, write_json, write_table
 from penstock.errors import InvalidArgument
 from penstock.units import parse_duration
 
@@ -73,10 +73,7 @@ def reschedule(
 
 
 def _tell(done: Mapping[str, object], json: bool, what: str) -> None:
-    if json:
-        write_json(dict(done))
-    else:
-        write(f"message {done['lsn']} {what} {', '.join(cast('Sequence[str]', done['queues']))}")
+    tell(dict(done), f"message {done['lsn']} {what} {', '.join(cast('Sequence[str]', done['queues']))}", json)
 
 
 def when_of(text: str) -> datetime | str:

@@ -149,7 +149,6 @@ class Supervisor:
         return self.drivers.get(SHARED)
 
     def _stop_drivers(self, names: Sequence[str]) -> None:
-        """All at once."""
         stops = [threading.Thread(target=self.drivers[name].stop, args=(STOP_S[0],)) for name in names]
         for stop in stops:
             stop.start()
@@ -293,7 +292,6 @@ class Supervisor:
 
     @staticmethod
     def _called(name: str) -> str:
-        """A driver, for people."""
         return "the pipelines' driver" if name == SHARED else f"driver {name} of pipelines"
 
     def _start_driver(self, name: str) -> None:

@@ -39,7 +39,6 @@ class Look:
 
 
 def look(client: Client) -> Look:
-    """How it is now."""
     return Look(time.monotonic(), client.overview(), client.queues())
 
 

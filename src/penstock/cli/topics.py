@@ -14,6 +14,7 @@ from penstock.cli.output import (
     connect,
     counted,
     note,
+    tell,
     write,
     write_facts,
     write_json,
@@ -152,7 +153,4 @@ def _delete(remote: Client, topic: str, exchange: str, filter: str | None, *, ye
         if not typer.confirm("Remove them?"):
             raise typer.Exit(1)
     removed = remote.sow_delete(topic, filter=filter, exchange=exchange)
-    if json:
-        write_json({"removed": removed})
-    else:
-        write(f"{counted(removed, 'record')} removed")
+    tell({"removed": removed}, f"{counted(removed, 'record')} removed", json)

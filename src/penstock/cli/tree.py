@@ -16,7 +16,7 @@ from typer.models import CommandInfo
 
 from penstock import __version__
 from penstock.cli import serving
-from penstock.cli.output import Json, write, write_json
+from penstock.cli.output import Json, tell
 
 SERVER = frozenset(("serve", "up", "check"))
 """The commands of `of_the_server`."""
@@ -39,7 +39,6 @@ class Root(TyperGroup):
 
 @cache  # families are added to one another, once
 def whole() -> typer.Typer:
-    """Every command."""
     from penstock.cli import (
         backups,
         bench_deep,
@@ -67,7 +66,6 @@ def whole() -> typer.Typer:
         topics,
         users,
         vhosts,
-        waiting,
         working,
     )
 
@@ -87,7 +85,6 @@ def whole() -> typer.Typer:
         top,
     ):
         family.add_to(app)
-    waiting.add_to(queues.app)
     app.add_typer(queues.app, name="queue")
     app.add_typer(single.app, name="message")
     app.add_typer(streams.app, name="stream")
@@ -171,7 +168,4 @@ def version(json: Json = False) -> None:
 
     Example: penstock version --json
     """
-    if json:
-        write_json({"penstock": __version__, "python": sys.version.split()[0]})
-    else:
-        write(f"penstock {__version__}")
+    tell({"penstock": __version__, "python": sys.version.split()[0]}, f"penstock {__version__}", json)

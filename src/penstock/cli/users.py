@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Annotated, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, tell, write_list
 from penstock.cli.queues import Yes, confirmed
 from penstock.cli.vhosts import write_limits
 from penstock.errors import InvalidArgument, NotFound
@@ -45,11 +44,7 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """
     with connect(url) as client:
         found = client.users()
-    if json:
-        write_json(found)
-    else:
-        columns = ("name", "tags", "limits")
-        write_table(columns, [[one[column] for column in columns] for one in found])
+    write_list(found, ("name", "tags", "limits"), json)
 
 
 @app.command()
@@ -69,7 +64,7 @@ def add(
     secret = read_password(password)
     with connect(url) as client:
         client.add_user(name, secret, tags=tag or ())
-    _told(json, {"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost")
+    tell({"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost", json)
 
 
 @app.command("change-password")
@@ -81,7 +76,7 @@ def change_password(name: Name, password: Password = None, url: Url = DEFAULT_UR
     secret = read_password(password)
     with connect(url) as client:
         client.change_password(name, secret)
-    _told(json, {"changed": name}, f"user {name} has another password")
+    tell({"changed": name}, f"user {name} has another password", json)
 
 
 @app.command("clear-password")
@@ -94,7 +89,7 @@ def clear_password(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: J
         if not confirmed(f"nobody can log in as {name} any more: clear the password?", yes):
             return
         client.change_password(name, "")
-    _told(json, {"cleared": name}, f"user {name} has no password")
+    tell({"cleared": name}, f"user {name} has no password", json)
 
 
 @app.command("set-tags")
@@ -111,7 +106,7 @@ def set_tags(
     tags = tag or []
     with connect(url) as client:
         client.set_user_tags(name, *tags)
-    _told(json, {"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}")
+    tell({"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}", json)
 
 
 @app.command()
@@ -128,7 +123,7 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = Fa
         if not confirmed(f"user {name} {has}: delete?", yes):
             return
         client.delete_user(name)
-    _told(json, {"deleted": name, "connections": connections}, f"user {name} deleted")
+    tell({"deleted": name, "connections": connections}, f"user {name} deleted", json)
 
 
 # -- permissions
@@ -149,11 +144,7 @@ def list_permissions(
         if name is not None and all(one["name"] != name for one in client.users()):
             raise NotFound(f"no user '{name}'")
         found = client.permissions(name, vhost=vhost)
-    if json:
-        write_json(found)
-    else:
-        columns = ("user", "vhost", "configure", "write", "read")
-        write_table(columns, [[one[column] for column in columns] for one in found])
+    write_list(found, ("user", "vhost", "configure", "write", "read"), json)
 
 
 @app.command("set-permissions")
@@ -173,7 +164,7 @@ def set_permissions(
     with connect(url) as client:
         client.set_permissions(name, configure, write_, read, vhost=vhost)
     what = {"user": name, "vhost": vhost, "configure": configure, "write": write_, "read": read}
-    _told(json, what, f"user {name}: configure {configure!r}, write {write_!r}, read {read!r}")
+    tell(what, f"user {name}: configure {configure!r}, write {write_!r}, read {read!r}", json)
 
 
 @app.command("clear-permissions")
@@ -188,7 +179,7 @@ def clear_permissions(
         if not confirmed(f"user {name} may do nothing in {vhost or 'the vhost'} any more: go on?", yes):
             return
         client.clear_permissions(name, vhost=vhost)
-    _told(json, {"user": name, "vhost": vhost, "cleared": True}, f"user {name} may not open {vhost or 'the vhost'}")
+    tell({"user": name, "vhost": vhost, "cleared": True}, f"user {name} may not open {vhost or 'the vhost'}", json)
 
 
 # -- limits
@@ -202,7 +193,7 @@ def set_limit(name: Name, limit: Limit, value: Value, url: Url = DEFAULT_URL, js
     """
     with connect(url) as client:
         client.set_user_limit(name, limit, value)
-    _told(json, {"user": name, limit: value}, f"user {name}: {limit} {value}")
+    tell({"user": name, limit: value}, f"user {name}: {limit} {value}", json)
 
 
 @app.command("clear-limit")
@@ -213,7 +204,7 @@ def clear_limit(name: Name, limit: Limit, url: Url = DEFAULT_URL, json: Json = F
     """
     with connect(url) as client:
         client.set_user_limit(name, limit, None)
-    _told(json, {"user": name, limit: None}, f"user {name}: no {limit}")
+    tell({"user": name, limit: None}, f"user {name}: no {limit}", json)
 
 
 @app.command("list-limits")
@@ -225,10 +216,3 @@ def list_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
     with connect(url) as client:
         limits = client.limits()
     write_limits("user", limits, as_json=json)
-
-
-def _told(as_json: bool, what: Mapping[str, object], text: str) -> None:
-    if as_json:
-        write_json(dict(what))
-    else:
-        write(text)

@@ -7,7 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_json, write_table
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Url,
+    connect,
+    counted,
+    tell,
+    write,
+    write_json,
+    write_list,
+    write_table,
+)
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import NotFound
 
@@ -26,11 +37,7 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """
     with connect(url) as client:
         found = client.vhosts()
-    if json:
-        write_json(found)
-    else:
-        columns = ("name", "description", "tags")
-        write_table(columns, [[one[column] for column in columns] for one in found])
+    write_list(found, ("name", "description", "tags"), json)
 
 
 @app.command()
@@ -47,10 +54,7 @@ def add(
     """
     with connect(url) as client:
         client.add_vhost(name, description=description, tags=tag)
-    if json:
-        write_json({"added": name})
-    else:
-        write(f"vhost {name} added")
+    tell({"added": name}, f"vhost {name} added", json)
 
 
 @app.command()
@@ -69,10 +73,11 @@ def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = Fa
         if not confirmed(f"vhost {name} has {has}: delete it with all of that?", yes):
             return
         client.delete_vhost(name)
-    if json:
-        write_json({"deleted": name, "queues": len(queues), "messages": messages, "connections": connections})
-    else:
-        write(f"vhost {name} deleted with {has}")
+    tell(
+        {"deleted": name, "queues": len(queues), "messages": messages, "connections": connections},
+        f"vhost {name} deleted with {has}",
+        json,
+    )
 
 
 @app.command("set-limit")
@@ -83,10 +88,7 @@ def set_limit(name: Name, limit: Limit, value: Value, url: Url = DEFAULT_URL, js
     """
     with connect(url) as client:
         client.set_vhost_limit(name, limit, value)
-    if json:
-        write_json({"vhost": name, limit: value})
-    else:
-        write(f"vhost {name}: {limit} {value}")
+    tell({"vhost": name, limit: value}, f"vhost {name}: {limit} {value}", json)
 
 
 @app.command("clear-limit")
@@ -97,10 +99,7 @@ def clear_limit(name: Name, limit: Limit, url: Url = DEFAULT_URL, json: Json = F
     """
     with connect(url) as client:
         client.set_vhost_limit(name, limit, None)
-    if json:
-        write_json({"vhost": name, limit: None})
-    else:
-        write(f"vhost {name}: no {limit}")
+    tell({"vhost": name, limit: None}, f"vhost {name}: no {limit}", json)
 
 
 @app.command("list-limits")

@@ -15,7 +15,7 @@ from penstock.client.waiting import WaitingCalls
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration
 
-_OF_A_VHOST = frozenset(
+OF_A_VHOST = frozenset(
     {
         "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
         "exchanges", "bindings",
@@ -36,7 +36,7 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
 
     def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
         """The answer of a server action by its name; fields that are None are left out."""
-        if with_vhost and name in _OF_A_VHOST:
+        if with_vhost and name in OF_A_VHOST:
             fields["vhost"] = self._vhost
         return self._link.act(name, fields)
 
@@ -100,7 +100,7 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
 
     def policies(self, *, operator: bool = False) -> list[dict[str, Any]]:
         """The policies of the vhost, or its operator policies, in RabbitMQ's words."""
-        return cast("list[dict[str, Any]]", self.action("policies", operator=operator)["policies"])
+        return self._listed("policies", operator=operator)
 
     def set_policy(
         self,
@@ -134,7 +134,7 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
         `lag_messages` is what it has not read, None while that is not counted yet; `lag` is the same for a queue and
         LSNs for a stream of the log.  `held_bytes` are of the log.
         """
-        return cast("list[dict[str, Any]]", self.action("streams")["streams"])
+        return self._listed("streams")
 
     def release_stream(self, name: str, *, drop: bool = False) -> int:
         """Let go of what a stream holds and refuse its reader; how many messages went back to their queue.
@@ -168,7 +168,7 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
 
     def queues(self) -> list[dict[str, Any]]:
         """Every queue with its counts."""
-        return cast("list[dict[str, Any]]", self.action("list")["queues"])
+        return self._listed("list", "queues")
 
     def queue(self, name: str) -> dict[str, Any]:
         """The counts of one queue."""

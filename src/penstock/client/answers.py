@@ -30,8 +30,6 @@ class End:
 
 
 class Answers:
-    """To one consumer."""
-
     def __init__(self, backlog: int) -> None:
         """backlog: what was asked for; 0 is no limit."""
         self.stale = 0  # settles that had no effect
@@ -46,7 +44,6 @@ class Answers:
     # -- the thread that reads
 
     def hear(self, said: dict[str, Any]) -> None:
-        """Anything but the end."""
         number = said.get("answer")
         with self._changed:
             if "subscribed" in said:
@@ -63,7 +60,6 @@ class Answers:
             self._changed.notify_all()
 
     def end(self, end: End) -> None:
-        """Nothing more comes."""
         with self._changed:
             self.ended = end
             self._changed.notify_all()

@@ -25,12 +25,10 @@ from penstock.client.consumer import Consumer
 from penstock.client.durations import Duration, span
 from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
-from penstock.client.outgoing import batches_of, body_of, headers_of, is_mandatory, one_row, unroutable, when
+from penstock.client.outgoing import Upload, batches_of, body_of, headers_of, is_mandatory, one_row, unroutable, when
 from penstock.client.reading import Querying
 from penstock.client.transactions import Transaction
-from penstock.client.trust import reason_of
-from penstock.client.uploads import Upload
-from penstock.client.urls import parse_url
+from penstock.client.urls import parse_url, reason_of
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.failures import error_from

@@ -14,23 +14,21 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import orjson
 import pyarrow as pa
 
 from penstock.client.answers import WAIT_S, Answers, End
 from penstock.client.link import Link, rebuilt
-from penstock.client.messages import Message, Rows
+from penstock.client.messages import Following, Message, Rows
+from penstock.client.transactions import Opening, Transaction
 from penstock.errors import PenstockError, Unavailable
 from penstock.wire.flight.schemas import SETTLE
-
-if TYPE_CHECKING:
-    from penstock.client.client import Client
 
 FLUSH_S = 0.01
 """A settle is sent at the latest so long after it was asked for; what is asked for meanwhile goes with it."""
@@ -42,11 +40,17 @@ CLOSE_S = WAIT_S
 """How long `close` waits for the server to say that the settles are durable."""
 
 
+class Owner(Opening, Protocol):
+    """The client, as its consumers know it."""
+
+    def forget(self, consumer: Consumer) -> None: ...
+
+
 class Consumer:
     """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
 
     def __init__(
-        self, client: Client, link: Link, command: bytes, *, backlog: int, heartbeat: float, timeout: float | None
+        self, client: Owner, link: Link, command: bytes, *, backlog: int, heartbeat: float, timeout: float | None
     ) -> None:
         """`heartbeat`: seconds after which the server gives up a silent consumer.  `timeout`: see `Client.consume`."""
         self._answers = Answers(backlog)
@@ -111,6 +115,14 @@ class Consumer:
         self._here = map(partial(Message, item, consumer=self), range(len(item)))
         return next(self._here, None)
 
+    def ack_with(self, message: Message, following: Sequence[Following]) -> None:
+        """Ack a message and publish others, both or neither.  (Messages call this.)"""
+        with Transaction(self._client) as transaction:
+            transaction.ack(message)
+            for one in following:
+                topic, body, options = one if len(one) == 3 else (*one, {})
+                transaction.publish(topic, body, **cast("dict[str, Any]", options))
+
     def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> None:
         """Gather one settle.  (Messages call this.)"""
         if self._closed:
@@ -129,7 +141,7 @@ class Consumer:
         return self._answers.stale
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Owner:
         """Whose it is."""
         return self._client
 

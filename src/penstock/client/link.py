@@ -113,6 +113,10 @@ class Acting(ABC):
     def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
         """The answer of a server action by its name; fields that are None are left out."""
 
+    def _listed(self, name: str, key: str = "", **fields: object) -> list[dict[str, Any]]:
+        """What an action lists, under its own name unless `key` is another."""
+        return cast("list[dict[str, Any]]", self.action(name, with_vhost=True, **fields)[key or name])
+
     @property
     @abstractmethod
     def vhost(self) -> str | None:

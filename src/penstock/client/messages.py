@@ -10,11 +10,11 @@ messages and looking at their bodies makes no dictionary of headers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import Any, Protocol, Self, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
@@ -25,10 +25,6 @@ from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.schemas import SETTLE
-
-if TYPE_CHECKING:
-    from penstock.client.consumer import Consumer
-
 
 Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, object]]"
 """A message to publish: topic, body, and options of `Client.publish`."""
@@ -194,12 +190,30 @@ class Values:
         return cast("str | None", self._rows.value("state", self._row))
 
 
+class Holder(Protocol):
+    """The consumer that a message is leased to, as the message knows it."""
+
+    @property
+    def client(self) -> object: ...
+
+    @property
+    def tag(self) -> str:
+        """What the server calls it."""
+        ...
+
+    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> None: ...
+
+    def ack_with(self, message: Message, following: Sequence[Following]) -> None:
+        """Ack a message and publish others, both or neither."""
+        ...
+
+
 class Message(Values):
     """One message.  Those of `consume` must be settled; those of `replay` and `peek` cannot be."""
 
     __slots__ = ("_consumer", "outcome")
 
-    def __init__(self, rows: Rows, row: int, consumer: Consumer | None = None) -> None:
+    def __init__(self, rows: Rows, row: int, consumer: Holder | None = None) -> None:
         super().__init__(rows, row)
         self._consumer = consumer
         self.outcome: str | None = None
@@ -216,11 +230,7 @@ class Message(Values):
         if not following:
             self._settle("ack")
             return
-        with self.holder.client.transaction() as transaction:
-            transaction.ack(self)
-            for one in following:
-                topic, body, options = one if len(one) == 3 else (*one, {})
-                transaction.publish(topic, body, **cast("dict[str, Any]", options))
+        self.holder.ack_with(self, following)
 
     def release(self) -> None:
         """Back to its place at once, not counted as a failure."""
@@ -253,7 +263,7 @@ class Message(Values):
             raise PreconditionFailed(f"{self!r} was settled already: {self.outcome}")
 
     @property
-    def holder(self) -> Consumer:
+    def holder(self) -> Holder:
         """The consumer that it is leased to.  Refused for a message that is not leased."""
         if self._consumer is None:
             raise Refused(f"{self!r} is not leased: only messages of `consume` are settled")

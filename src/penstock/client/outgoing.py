@@ -1,4 +1,5 @@
-"""What a caller publishes, as Arrow batches: bodies of any kind, tables of any maker.
+"""What a caller publishes, as Arrow batches: bodies of any kind, tables of any maker; and one upload of them, with the
+count that proves it complete.
 
 A table with a column `body` is taken as it is, its other columns being those of a publish; of any other table each row
 becomes a JSON object.  pandas and polars frames are turned into Arrow without importing either.
@@ -19,8 +20,9 @@ import pyarrow as pa
 
 from penstock.client.durations import Duration
 from penstock.client.durations import span as span_of
-from penstock.client.messages import TableReceipt
-from penstock.errors import InvalidArgument, Unroutable
+from penstock.client.link import rebuilt
+from penstock.client.messages import Refusal, TableReceipt
+from penstock.errors import InvalidArgument, PenstockError, Unavailable, Unroutable
 from penstock.wire.fields import nearest
 from penstock.wire.flight.schemas import PUBLISH
 
@@ -182,3 +184,85 @@ def _rows_as_json(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     bodies = [to_json(row) for row in batch.to_pylist()]
     kind = pa.repeat(pa.scalar(JSON, pa.string()), len(bodies))
     return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary()), cast("pa.Array[Any]", kind)], schema=wanted)
+
+
+WINDOW = 4
+"""Batches of a table that are sent before the first of their answers is read."""
+
+
+class Upload:
+    """One DoPut: batches out, answers in, never more than `WINDOW` answers behind."""
+
+    def __init__(self, writer: Any, reader: Any, *, answers: bool = True) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._answers = answers  # the server answers each batch
+        self._rows = 0
+        self._behind = 0
+        self._offset = 0
+        self._unroutable = 0
+        self._refused: list[Refusal] = []
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """One batch."""
+        self._writer.write_batch(batch)
+        if not batch.num_rows:
+            return
+        self._rows += batch.num_rows
+        self._behind += 1
+        if self._answers and self._behind > WINDOW:
+            self._hear()
+
+    def _hear(self) -> None:
+        said = self._read()
+        self._behind -= 1
+        self._unroutable += said["unroutable"]
+        for one in said["refused"]:
+            self._refused.append(Refusal(self._offset + one["row"], one["code"], one["reason"], one["message"]))
+        self._offset += said["rows"]
+
+    def _read(self) -> dict[str, Any]:
+        buffer = self._reader.read()
+        if buffer is None:
+            self._writer.close()  # raises what the server refused, if it did
+            raise Unavailable("the server ended the upload without an answer")
+        return cast("dict[str, Any]", orjson.loads(buffer.to_pybytes()))
+
+    def end(self) -> dict[str, Any]:
+        """Say how many rows were sent; the server's last answer."""
+        self._writer.write_metadata(orjson.dumps({"end": {"rows": self._rows}}))
+        self._writer.done_writing()
+        while self._answers and self._behind:
+            self._hear()
+        return self._read()
+
+    def finish(self) -> tuple[TableReceipt, list[Refusal]]:
+        """The whole upload's receipt."""
+        said = self.end()
+        receipt = TableReceipt(
+            said["rows"],
+            said["stored"],
+            said["duplicates"],
+            self._unroutable,
+            said["refused_rows"],
+            said["first"],
+            said["last"],
+            tuple(self._refused),
+            said.get("sequence"),
+        )
+        return receipt, self._refused
+
+    def failure(self, error: BaseException) -> PenstockError:
+        """Why the upload failed: what the server said at its end tells more than a broken write."""
+        try:
+            self._writer.close()
+        except pa.ArrowException as better:
+            return rebuilt(better)
+        return rebuilt(error)
+
+    def close(self) -> None:
+        """End the stream; what went wrong was told before."""
+        try:
+            self._writer.close()
+        except pa.ArrowException:
+            pass

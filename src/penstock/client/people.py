@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from penstock.client.link import Acting
 
@@ -18,7 +18,7 @@ class PeopleCalls(Acting):
 
     def users(self) -> list[dict[str, Any]]:
         """Every user: `name`, `tags`, `limits`."""
-        return cast("list[dict[str, Any]]", self.action("users")["users"])
+        return self._listed("users")
 
     def add_user(
         self,
@@ -65,7 +65,7 @@ class PeopleCalls(Acting):
 
     def permissions(self, user: str | None = None, *, vhost: str | None = None) -> list[dict[str, Any]]:
         """What users may do: `user vhost configure write read`; of one user, or in one vhost."""
-        return cast("list[dict[str, Any]]", self.action("permissions", user=user, vhost=vhost)["permissions"])
+        return self._listed("permissions", user=user, vhost=vhost)
 
     def set_permissions(self, user: str, configure: str, write: str, read: str, *, vhost: str | None = None) -> None:
         """What a user may do in a vhost (that of the connection by default): three RE2, found anywhere in a name."""
@@ -80,7 +80,7 @@ class PeopleCalls(Acting):
 
     def vhosts(self) -> list[dict[str, Any]]:
         """Those that the user may open, or all for one who sees everything."""
-        return cast("list[dict[str, Any]]", self.action("vhosts")["vhosts"])
+        return self._listed("vhosts")
 
     def add_vhost(self, vhost: str, *, description: str | None = None, tags: Sequence[str] | None = None) -> None:
         """Make a vhost.  PreconditionFailed when it is there already."""
@@ -96,7 +96,7 @@ class PeopleCalls(Acting):
 
     def limits(self) -> list[dict[str, Any]]:
         """Users and vhosts that have limits: `user` or `vhost`, and `value`, limits by name."""
-        return cast("list[dict[str, Any]]", self.action("limits")["limits"])
+        return self._listed("limits")
 
     def set_user_limit(self, user: str, limit: str, value: int | None) -> None:
         """`max-connections` or `max-channels`; None: no such limit."""

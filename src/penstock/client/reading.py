@@ -89,10 +89,13 @@ class Reading(Records):
         timeout     the iterator ends when nothing came for so long; None waits for ever
         """
         text = bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark
-        if (name is None) != (bookmarks is None):
+        done = saved = None
+        if name is not None and bookmarks is not None:
+            done, saved = partial(bookmarks.store, name), bookmarks.save
+            if text.strip().upper() == "MOST_RECENT":
+                text = bookmarks.most_recent(name) or "EPOCH"
+        elif name is not None or bookmarks is not None:
             raise InvalidArgument("replay: name and bookmarks belong together; one of them is missing")
-        if name is not None and bookmarks is not None and text.strip().upper() == "MOST_RECENT":
-            text = bookmarks.most_recent(name) or "EPOCH"
         id = secrets.token_hex(8) if follow or rate is not None else None
         asked = command(
             "replay",
@@ -119,8 +122,8 @@ class Reading(Records):
             self._link.act,
             id=id,
             timeout=timeout,
-            done=None if bookmarks is None or name is None else partial(bookmarks.store, name),
-            saved=None if bookmarks is None else bookmarks.save,
+            done=done,
+            saved=saved,
         )
 
     def sow_and_subscribe(

@@ -163,7 +163,7 @@ class Records(Administration):
 
     def topics(self) -> list[dict[str, Any]]:
         """Every declared topic with its key and its counts."""
-        return cast("list[dict[str, Any]]", self.action("topics")["topics"])
+        return self._listed("topics")
 
     def topic(self, name: str, exchange: str = "") -> dict[str, Any]:
         """One declared topic.  NotFound when it is not declared."""

@@ -15,7 +15,7 @@ class TopologyCalls(Acting):
 
     def exchanges(self) -> list[dict[str, Any]]:
         """Every exchange of the vhost, those that are always there first; the default one has no name."""
-        return cast("list[dict[str, Any]]", self.action("exchanges")["exchanges"])
+        return self._listed("exchanges")
 
     def declare_exchange(
         self,
@@ -51,8 +51,7 @@ class TopologyCalls(Acting):
         source         those that begin at this exchange
         destination    those that end at this exchange
         """
-        told = self.action("bindings", queue=queue, source=source, destination=destination)
-        return cast("list[dict[str, Any]]", told["bindings"])
+        return self._listed("bindings", queue=queue, source=source, destination=destination)
 
     def bind(self, queue: str, exchange: str, key: str = "", arguments: Arguments | None = None) -> None:
         """Let a queue take what an exchange routes by this key."""
@@ -75,7 +74,7 @@ class TopologyCalls(Acting):
 
         Flight has none: each of its calls stands by itself.
         """
-        return cast("list[dict[str, Any]]", self.action("connections", user=user)["connections"])
+        return self._listed("connections", user=user)
 
     def close_connection(
         self, name: str | None = None, *, user: str | None = None, reason: str | None = None

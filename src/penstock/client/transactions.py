@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import orjson
 import pyarrow as pa
@@ -32,14 +32,27 @@ from penstock.wire.flight.schemas import PUBLISH
 from penstock.wire.flight.tickets import command
 from penstock.wire.flight.transactions import Goal
 
-if TYPE_CHECKING:
-    from penstock.client.client import Client
+
+class Opening(Protocol):
+    """The client, as its transactions know it."""
+
+    @property
+    def vhost(self) -> str | None: ...
+
+    @property
+    def origin(self) -> int:
+        """The number that begins every bookmark of its server."""
+        ...
+
+    def open_transaction(self, asked: bytes, schema: pa.Schema) -> tuple[Any, Any]:
+        """Writer and reader of a commit."""
+        ...
 
 
 class Transaction:
     """Made by `Client.transaction`.  Of one thread, and used once."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Opening) -> None:
         self._client = client
         self._rows: list[tuple[Goal, dict[str, object]]] = []  # where each message goes, and its columns
         self._settles: list[tuple[Message, str, int | None, str | None]] = []

@@ -1,4 +1,5 @@
-"""Addresses of a server: `penstock://user:password@host:8815/vhost`, `penstocks://` with TLS.
+"""Addresses of a server: `penstock://user:password@host:8815/vhost`, `penstocks://` with TLS; and whom a client with
+TLS trusts, and what it shows of itself.
 
 What TLS needs beside that goes behind a question mark, so that it goes wherever an address does:
 
@@ -12,12 +13,71 @@ Without these files `PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT` and `PENSTOCK_TLS_KEY
 from __future__ import annotations
 
 import os
+import re
+import ssl
+import warnings
 from collections.abc import Mapping
-from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
-from penstock.client.trust import Trust
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+
+
+class UnverifiedServer(UserWarning):
+    """A connection whose other end may be anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Names of files in PEM; None for the CAs that the system trusts, and for no certificate of one's own."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    verify: bool = True  # the server's certificate and that it is for the host of the address
+
+    def options(self, server: str) -> dict[str, Any]:
+        """For pyarrow's client.  server: for the warning where it is not verified.  Raises InvalidArgument."""
+        options: dict[str, Any] = {}
+        if self.cert is not None and self.key is not None:
+            options |= {"cert_chain": _read("cert", self.cert), "private_key": _read("key", self.key)}
+        if not self.verify:
+            text = f"the certificate of {server} is not verified: whoever is between can read and change everything"
+            warnings.warn(text, UnverifiedServer, stacklevel=5)
+            return options | {"disable_server_verification": True}
+        system: Any = ssl.get_default_verify_paths()  # whose file may be None, other than its stub says
+        roots: str | None = self.ca or system.cafile
+        return options if roots is None else options | {"tls_root_certs": _read("ca", roots)}
+
+
+def reason_of(text: str, host: str, *, tls: bool) -> str | None:
+    """Why no connection came about, for a person, out of what gRPC says; None where that is not about TLS.
+
+    tls: whether the client speaks it.
+    """
+    if not tls:
+        closed = "the connection was closed at once: if TLS is spoken there, the address is one of penstocks://"
+        return closed if "Socket closed" in text else None
+    if "is not in peer certificate" in text:
+        return f"its certificate is not for {host!r}"
+    if (found := re.search(r"certificate verify failed: ([^:;]*)", text)) is not None:
+        return f"its certificate is not accepted ({found[1].strip()}): is its CA the one in ca?"
+    if "wrong version number" in text.lower():
+        return "it does not speak TLS there: is the address one of penstock://?"
+    return None
+
+
+def _read(name: str, file: str) -> bytes:
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{name}: {file} cannot be read: {error.strerror or error}") from error
+    if b"-----BEGIN" not in data:
+        raise InvalidArgument(f"{name}: {file} holds nothing in PEM")
+    return data
+
 
 DEFAULT_PORT = 8815
 DEFAULT_USER = "guest"
@@ -38,7 +98,6 @@ class Address:
 
     @property
     def location(self) -> str:
-        """For pyarrow.flight."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'grpc+tls' if self.tls else 'grpc'}://{host}:{self.port}"
 
@@ -58,6 +117,26 @@ def parse_url(
     verify: bool | None = None,
 ) -> Address:
     """The parts of an address; what is given beside it wins over what is in it.  Raises InvalidArgument."""
+    parts, port = _parts(url)
+    tls = parts.scheme == "penstocks"
+    told: dict[str, str | None] = {"ca": ca, "cert": cert, "key": key}
+    told["verify"] = None if verify is None else "on" if verify else "off"
+    trust = _trust(_asked(parts.query), told, os.environ) if tls else _none(parts.query, told)
+    named = unquote(parts.username) if parts.username else DEFAULT_USER
+    secret = unquote(parts.password) if parts.password is not None else DEFAULT_USER if not parts.username else ""
+    return Address(
+        cast("str", parts.hostname),
+        port,
+        named if user is None else user,
+        secret if password is None else password,
+        unquote(parts.path[1:]) or "/",
+        tls,
+        trust,
+    )
+
+
+def _parts(url: str) -> tuple[SplitResult, int]:
+    """An address that may be one, split, and its port."""
     given: object = url
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"{given!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
@@ -67,26 +146,12 @@ def parse_url(
     if not parts.hostname:
         raise InvalidArgument(f"{url!r} names no host")
     try:
-        port = parts.port
+        port = DEFAULT_PORT if parts.port is None else parts.port
     except ValueError:
         raise InvalidArgument(f"{url!r} has a port that is no number below 65536") from None
     if parts.fragment:
         raise InvalidArgument(f"{url!r} has a fragment, which means nothing here")
-    tls = parts.scheme == "penstocks"
-    told: dict[str, str | None] = {"ca": ca, "cert": cert, "key": key}
-    told["verify"] = None if verify is None else "on" if verify else "off"
-    trust = _trust(_asked(parts.query), told, os.environ) if tls else _none(parts.query, told)
-    named = unquote(parts.username) if parts.username else DEFAULT_USER
-    secret = unquote(parts.password) if parts.password is not None else DEFAULT_USER if not parts.username else ""
-    return Address(
-        parts.hostname,
-        DEFAULT_PORT if port is None else port,
-        named if user is None else user,
-        secret if password is None else password,
-        unquote(parts.path[1:]) or "/",
-        tls,
-        trust,
-    )
+    return parts, port
 
 
 def with_trust(url: str, **told: str | None) -> str:

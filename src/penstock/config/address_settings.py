@@ -136,13 +136,8 @@ ELSEWHERE: Mapping[str, str] = {
 assert {*MAKERS, *BESIDE, *LATER} == set(ADDRESS_KEYS)
 
 
-def read_address(table: Mapping[str, object]) -> dict[str, object]:
-    """The values of one address setting, as kept inside.  Raises BadValue for the first that cannot be."""
-    return {key: read_address_value(key, value) for key, value in table.items() if key not in OWN}
-
-
 def read_address_value(key: str, value: object) -> object:
-    """One of them.  Raises BadValue."""
+    """A value of an address setting, as kept inside.  Raises BadValue."""
     row = ADDRESS_KEYS.get(key)
     if row is None or key in LATER:
         if key in LATER:

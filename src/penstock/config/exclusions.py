@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from penstock.config.queue_values import BadValue
 from penstock.records.dataclass import dataclass
-from penstock.records.queue_settings import QueueSettings, parse_recovery_point
+from penstock.records.queue_settings import NAMES, QueueSettings, parse_recovery_point
 
 ONE_ORDER = ("priority_expression", "max_priority", "barrier_expression", "target_queue_depth")
 """Each says in its own way what may be delivered next, so a queue has one of them at most."""
@@ -30,43 +30,32 @@ _UNSET = QueueSettings()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Two settings that cannot both hold."""
+    """Settings that cannot all hold: what is given, that an unset queue has not, decides, and then a question."""
 
     key: str  # the setting to blame; behind a dot a field of it
-    broken: Callable[[QueueSettings], object]
     why: str
-
-
-def _given(settings: QueueSettings, key: str) -> bool:
-    """Whether something is set that an unset queue has not."""
-    return bool(getattr(settings, key) != getattr(_UNSET, key))
+    broken: Callable[[QueueSettings], object] | None = None
+    given: frozenset[str] = frozenset()  # all of these are
+    absent: frozenset[str] = frozenset()  # and none of these
 
 
 def needs(key: str, *others: str, why: str = "") -> Rule:
     """Where a setting is given, one of the others is too."""
     told = " or ".join(f"{{{other}}}" for other in others)
-    return Rule(
-        key,
-        lambda settings: _given(settings, key) and not any(_given(settings, other) for other in others),
-        f"it needs {told} beside it{why}",
-    )
+    return Rule(key, f"it needs {told} beside it{why}", given=frozenset({key}), absent=frozenset(others))
 
 
-def apart(key: str, other: str, why: str, among: Callable[[QueueSettings], bool] = lambda settings: True) -> Rule:
+def apart(key: str, other: str, why: str, among: Callable[[QueueSettings], object] | None = None) -> Rule:
     """Two that are not given together.  among: in which queues."""
-    return Rule(
-        key,
-        lambda settings: _given(settings, key) and _given(settings, other) and among(settings),
-        f"it cannot be set beside {{{other}}}{why}",
-    )
+    return Rule(key, f"it cannot be set beside {{{other}}}{why}", among, given=frozenset({key, other}))
 
 
 def _tenants(key: str, place: int) -> Rule:
     """A number for each key, where nothing says what the key is."""
     return Rule(
         f"{key}.key",
-        lambda settings: getattr(settings, key)[place] and settings.fairness_key is None,
         "it needs {fairness_key}, which says what the key is",
+        lambda settings: getattr(settings, key)[place] and settings.fairness_key is None,
     )
 
 
@@ -74,8 +63,9 @@ def _of_groups(key: str) -> Rule:
     """Where a queue is not shared by several instances."""
     return Rule(
         key,
-        lambda settings: settings.kind != "group-local" and _given(settings, key),
         "it belongs to group-local queues alone",
+        lambda settings: settings.kind != "group-local",
+        given=frozenset({key}),
     )
 
 
@@ -87,8 +77,8 @@ def _keys() -> Iterator[Rule]:
     """Where keys of messages say who may have which."""
     yield Rule(
         "group_key",
-        lambda one: one.group_key is not None and _once(one),
         "an at-most-once message is gone once it is sent, so its key would never be in use",
+        lambda one: one.group_key is not None and _once(one),
     )
     for key in ("group_key", "fairness_key"):
         yield from (apart(key, other, f": {why}") for other, why in WHOLE.items())
@@ -99,7 +89,7 @@ def _keys() -> Iterator[Rule]:
             yield apart(key, other, f" in a queue with priorities: {why}", lambda one: one.rank_text is not None)
     yield needs("weights", "fairness_key", why=", which says whose weight it is")
     yield Rule(
-        "max_leased.key", lambda one: one.max_leased[1] and _once(one), "an at-most-once message is never leased"
+        "max_leased.key", "an at-most-once message is never leased", lambda one: one.max_leased[1] and _once(one)
     )
     yield from (_tenants("max_leased", 1), _tenants("rate_limit", 2))
 
@@ -107,37 +97,37 @@ def _keys() -> Iterator[Rule]:
 def _rules() -> Iterator[Rule]:
     yield Rule(
         "dead_letter_routing_key",
-        lambda one: one.dead_letter_routing_key is not None and one.dead_letter_exchange is None,
         "routing_key_but_no_dlx_defined: it needs {dead_letter_exchange} beside it",
+        lambda one: one.dead_letter_routing_key is not None and one.dead_letter_exchange is None,
     )
     yield Rule(
         "fairness_model",
-        lambda one: _once(one) and one.fairness_model != "round-robin",
         "{value} needs at-least-once; with at-most-once use 'round-robin'",
+        lambda one: _once(one) and one.fairness_model != "round-robin",
     )
     yield Rule(
         "deliver",
-        lambda one: _once(one) and one.deliver != "durable",
         "'early' needs at-least-once; at-most-once removes durably before it sends",
+        lambda one: _once(one) and one.deliver != "durable",
     )
     yield Rule(
         "retry",
-        lambda one: _once(one) and one.retry is not None,
         "an at-most-once message is delivered once, so there is nothing to retry",
+        lambda one: _once(one) and one.retry is not None,
     )
     yield needs("priority_ageing", "max_priority")
     yield needs("delay_before_dispatch", "consumers_before_dispatch")
     yield apart("single_active_consumer", "consumers_before_dispatch", ": one consumer gets all, whoever else comes")
     yield Rule(
         "consumers_before_dispatch",
-        lambda one: -1 < one.max_consumers < one.consumers_before_dispatch,
         "so many never come with {max_consumers} below it",
+        lambda one: -1 < one.max_consumers < one.consumers_before_dispatch,
     )
     yield from _keys()
     yield Rule(
         "non_destructive",
-        lambda one: one.non_destructive and _once(one),
         "an at-most-once message is gone once it is sent",
+        lambda one: one.non_destructive and _once(one),
     )
     yield from (
         apart("non_destructive", key, ": nobody holds a message, and each reads in order of arrival")
@@ -151,15 +141,15 @@ def _rules() -> Iterator[Rule]:
     yield needs("dedup_key", "dedup_window", "unique", why=", which say for how long a key counts")
     yield Rule(
         "unique",
-        lambda one: one.unique and one.dedup_key is None and not one.dedup_window,
         "it needs {dedup_key} beside it, which says what a message's key is",
+        lambda one: one.unique and one.dedup_key is None and not one.dedup_window,
     )
     yield apart("dedup_window", "recovery_point", ": older messages have no key")
     yield apart("unique", "recovery_point", ": older messages have no key")
     yield Rule(
         "kind",
-        lambda one: one.kind == "group-local" and one.initial_owner is None,
         "a group-local queue needs {initial_owner} beside it",
+        lambda one: one.kind == "group-local" and one.initial_owner is None,
     )
     yield _of_groups("initial_owner")
     yield _of_groups("group_local_queue_domain")
@@ -175,8 +165,8 @@ def _rules() -> Iterator[Rule]:
     )
     yield Rule(
         "retry.max",
-        lambda one: one.retry is not None and one.retry.max < one.retry.initial,
         "it is shorter than the initial delay",
+        lambda one: one.retry is not None and one.retry.max < one.retry.initial,
     )
 
 
@@ -186,7 +176,11 @@ RULES = tuple(_rules())
 @lru_cache(1024)
 def _broken(settings: QueueSettings) -> Rule | None:
     """The first rule that these break; thousands of queues have the same ones."""
-    return next((rule for rule in RULES if rule.broken(settings)), None)
+    given = {name for name in NAMES if getattr(settings, name) != getattr(_UNSET, name)}
+    for rule in RULES:
+        if rule.given <= given and rule.absent.isdisjoint(given) and (rule.broken is None or rule.broken(settings)):
+            return rule
+    return None
 
 
 class _Spelled(dict[str, str]):

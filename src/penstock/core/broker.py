@@ -112,6 +112,16 @@ class Core(
         return published
 
     @property
+    def at_once(self) -> int:
+        """How many bytes of messages may be one batch whoever sent them, without asking `unjudged` first; 0: none may.
+
+        Where a queue holds its publishers up each of them is let in alone; deltas to records may wait for their record.
+        """
+        if self._router.blocking or self._publisher.keyed is not None:
+            return 0
+        return self._publisher.at_once
+
+    @property
     def blocking(self) -> bool:
         """Whether some queue holds its publishers up while it is full: ask `let_in` before `publish`."""
         return bool(self._router.blocking)

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from penstock.core.queue import whereabouts
 from penstock.core.queue.administering import DRAINING
-from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.dispatching.target_list import TargetList
+from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.limits import refusing
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.view import Queue
+from penstock.core.queue.view import Queue, queue_of
 from penstock.core.queue.whereabouts import held_up_by, messages, named, told
 from penstock.records.chunks import Now
 
@@ -114,18 +113,16 @@ def _takers(queue: Queue, now: Now) -> Iterator[Reason]:
         yield Reason("max_backlog", f"its max_backlog of {limit} is reached: {_are(queue.outstanding)} outstanding")
     if not queue.ready:
         return
-    why = [(consumer, _why_full(consumer)) for consumer in roster]
-    free = [consumer for consumer, full in why if full is None]
-    if not free:
-        yield from (full for _, full in why[:CONSUMERS_MOST] if full is not None)
+    full = [_why_full(consumer) for consumer in roster]
+    lists = dict.fromkeys(consumer.targets for consumer, why in zip(roster, full, strict=True) if why is None)
+    if not lists:
+        yield from filter(None, full[:CONSUMERS_MOST])
         if len(roster) > CONSUMERS_MOST:
             yield Reason("no_credit", f"{len(roster) - CONSUMERS_MOST} more consumers have no room either")
         return
-    lists = dict.fromkeys(consumer.targets for consumer in free)
-    if None not in lists:
-        filters = [one for one in lists if one is not None]
-        if all(queue.first_wanted(one) is None for one in filters):
-            yield from (_unmatched(queue, one) for one in filters)
+    filters = [one for one in lists if one is not None]
+    if None not in lists and all(queue.first_wanted(one) is None for one in filters):
+        yield from (_unmatched(queue, one) for one in filters)
 
 
 def _why_full(consumer: Consumer) -> Reason | None:
@@ -136,14 +133,15 @@ def _why_full(consumer: Consumer) -> Reason | None:
     if consumer.room > 0:
         return None
     if consumer.standby:
-        if consumer.queue.settings.single_active_consumer:
-            active = consumer.queue.consumers[0]
+        queue = queue_of(consumer)
+        if queue.settings.single_active_consumer:
+            active = queue.consumers[0]
             if active is not consumer and not active.standby:
                 return Reason("standby", f"{who} waits: {named(active)} is the single active consumer")
-        if consumer.queue.waits_for_filters:
+        if queue.waits_for_filters:
             return Reason("standby", f"{who} waits until the filters of all have looked at what waits first")
-        need = consumer.queue.settings.consumers_before_dispatch
-        here = len(consumer.queue.consumers)
+        need = queue.settings.consumers_before_dispatch
+        here = len(queue.consumers)
         return Reason("standby", f"{who} waits for other consumers: {here} of {need} are there")
     if not consumer.limit:
         return Reason("no_credit", f"{who} asked for a backlog of 0")

@@ -10,7 +10,7 @@ A null is an empty body, an empty header, or NULL.  Owns the way from Arrow to P
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import repeat
@@ -157,23 +157,30 @@ def typed(values: list[Value]) -> Typed | Objects:
         return pa.nulls(len(values))
     if len(kinds) > 1:
         return Objects(values)
-    (kind,) = kinds
-    if kind is bool:
-        return pa.array(cast("list[bool]", values), pa.bool_())
-    if kind is float:
-        return pa.array(cast("list[float]", values), pa.float64(), from_pandas=False)
-    if kind is int:
-        try:
-            return pa.array(cast("list[int]", values), pa.int64())
-        except (OverflowError, pa.ArrowInvalid):
-            return Objects(values)
-    if kind is str:
-        texts = cast("list[str | None]", values)
-        try:
-            return pa.array([value or None for value in texts], pa.binary())
-        except UnicodeEncodeError:
-            return pa.array([to_bytes(value) if value else None for value in texts], pa.binary())
-    return Objects(values)
+    make = _ARRAYS.get(kinds.pop())
+    return Objects(values) if make is None else make(values)
+
+
+def _whole_numbers(values: list[Any]) -> Typed | Objects:
+    try:
+        return pa.array(values, pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        return Objects(values)
+
+
+def _texts(values: list[Any]) -> Typed:
+    try:
+        return pa.array([value or None for value in values], pa.binary())
+    except UnicodeEncodeError:
+        return pa.array([to_bytes(value) if value else None for value in values], pa.binary())
+
+
+_ARRAYS: dict[type, Callable[[list[Any]], Typed | Objects]] = {
+    bool: lambda values: pa.array(values, pa.bool_()),
+    float: lambda values: pa.array(values, pa.float64(), from_pandas=False),
+    int: _whole_numbers,
+    str: _texts,
+}
 
 
 def settled(column: Typed | Objects, rows: int) -> pa.Array[Any]:

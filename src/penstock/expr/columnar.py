@@ -4,7 +4,7 @@ A sub-tree whose operands are columns of one type is computed by Arrow where Arr
 every value of these types; any other is computed by the Python function compiled from it, and its result is a column
 again.  Fields of the body are taken out of it once.  What stays with Python, because Arrow differs or the types mix:
 comparison of texts with numbers, of integers beyond 2**53 with doubles, results beyond 64 bits, integers divided by
-zero, `%`, arrays, and the functions not named in `_call`.
+zero, `%`, arrays, and the functions in none of the tables at the end of this file.
 
 A dear expression, whose work the meter counts for each message, is Python's as a whole, so that both give up alike.
 """
@@ -14,6 +14,7 @@ A dear expression, whose work the meter counts for each message, is Python's as 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, cast
 
@@ -128,12 +129,6 @@ class Columnar:
                 return _arithmetic(node.operator, self._operand(node.left, view), self._operand(node.right, view))
             case Compare():
                 return _compare(node.operator, self._operand(node.left, view), self._operand(node.right, view))
-            case And():
-                return reduce(compute.and_kleene, (_logic(self._operand(item, view)) for item in node.items))
-            case Or():
-                return reduce(compute.or_kleene, (_logic(self._operand(item, view)) for item in node.items))
-            case Not():
-                return compute.invert(_logic(self._operand(node.operand, view)))
             case Between():
                 operand = self._operand(node.operand, view)
                 low, high = self._operand(node.low, view), self._operand(node.high, view)
@@ -149,57 +144,26 @@ class Columnar:
             case Affix():
                 return _affix(node, self._operand(node.operand, view))
             case Is():
-                operand = self._operand(node.operand, view)
-                if node.what == "NULL":
-                    return compute.is_null(operand)
-                if operand.type != _FLOAT:
-                    return pa.scalar(False)
-                return compute.fill_null(compute.is_nan(operand), False)
+                return _is(node.what, self._operand(node.operand, view))
             case Call():
                 return self._call(node, view)
+            case And() | Or() | Not():
+                return self._logical(node, view)
+
+    def _logical(self, node: And | Or | Not, view: View) -> Typed:
+        if isinstance(node, Not):
+            return compute.invert(_logic(self._operand(node.operand, view)))
+        join = compute.and_kleene if isinstance(node, And) else compute.or_kleene
+        return reduce(join, (_logic(self._operand(item, view)) for item in node.items))
 
     def _call(self, node: Call, view: View) -> Typed:
-        name, arguments = node.name, node.arguments
-        match name:
-            case "TRUE_VALUE" | "FALSE_VALUE":
-                return pa.scalar(name == "TRUE_VALUE")
-            case "NAN_VALUE":
-                return pa.scalar(float("nan"))
-            case "MESSAGE_SIZE":
-                return compute.binary_length(view.body).cast(_INT)
-            case "TOPIC_NAME":
-                return view.topic
-            case "LAST_UPDATED":
-                if view.time is None:
-                    return NO_VALUES
-                _exact(view.time)
-                return compute.divide(view.time.cast(_FLOAT), 1e6)
-            case "UNIX_TIMESTAMP":
-                return _constant(view.seconds)
-            case "IF":
-                chosen = self._operand(arguments[0], view)
-                one, other = _alike([self._scalars(argument, view) for argument in arguments[1:]])
-                return compute.if_else(compute.fill_null(_logic(chosen), False), one, other)
-            case "COALESCE":
-                return compute.coalesce(*_alike([self._scalars(argument, view) for argument in arguments]))
-            case "REGEXP_MATCH":
-                operand = self._scalars(arguments[0], view)
-                return _like(operand, cast("str", cast("Literal", arguments[1]).value))
-            case "ABS":
-                operand = _number(self._scalars(arguments[0], view))
-                return operand if operand.type == _NONE else compute.abs_checked(operand)
-            case "INSTR":
-                return _instr(self._scalars(arguments[0], view), arguments[1])
-            case "REVERSE":
-                return compute.binary_reverse(_text(self._scalars(arguments[0], view)))
-            case "CONCAT":
-                return _concat([_text(self._scalars(argument, view)) for argument in arguments])
-            case _:
-                raise _Unfit
-
-    def _scalars(self, node: Node, view: View) -> Typed:
-        """An argument of a function."""
-        return self._operand(node, view)
+        if node.name in _OF_VIEW:
+            return _OF_VIEW[node.name](view)
+        if node.name in _OF_LITERALS:
+            return _OF_LITERALS[node.name](self._operand(node.arguments[0], view), node.arguments[1])
+        if node.name in _OF_COLUMNS:
+            return _OF_COLUMNS[node.name]([self._operand(argument, view) for argument in node.arguments])
+        raise _Unfit
 
 
 def _constant(value: Value) -> Typed:
@@ -284,6 +248,14 @@ def _arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
     return found
 
 
+def _is(what: str, column: Typed) -> Typed:
+    if what == "NULL":
+        return compute.is_null(column)
+    if column.type != _FLOAT:
+        return pa.scalar(False)
+    return compute.fill_null(compute.is_nan(column), False)
+
+
 def _like(column: Typed, pattern: str) -> Typed:
     if column.type == _NONE or not pattern:
         return _NULL_TRUTH
@@ -318,7 +290,25 @@ def _instr(column: Typed, part: Node) -> Typed:
     return compute.add(found.cast(_INT), 1)
 
 
+def _if(columns: list[Typed]) -> Typed:
+    one, other = _alike(columns[1:])
+    return compute.if_else(compute.fill_null(_logic(columns[0]), False), one, other)
+
+
+def _abs(columns: list[Typed]) -> Typed:
+    column = _number(columns[0])
+    return column if column.type == _NONE else compute.abs_checked(column)
+
+
+def _updated(view: View) -> Typed:
+    if view.time is None:
+        return NO_VALUES
+    _exact(view.time)
+    return compute.divide(view.time.cast(_FLOAT), 1e6)
+
+
 def _concat(columns: list[Typed]) -> Typed:
+    columns = [_text(column) for column in columns]
     if all(isinstance(column, pa.Scalar) for column in columns):
         raise _Unfit
     sizes = (compute.fill_null(compute.binary_length(column), 0).cast(_INT) for column in columns)
@@ -328,3 +318,30 @@ def _concat(columns: list[Typed]) -> Typed:
         *columns, pa.scalar(b"", _TEXT), null_handling="replace", null_replacement=b""
     )
     return compute.if_else(compute.equal(joined, b""), pa.scalar(None, _TEXT), joined)
+
+
+_OF_VIEW: dict[str, Callable[[View], Typed]] = {
+    "TRUE_VALUE": lambda view: pa.scalar(True),
+    "FALSE_VALUE": lambda view: pa.scalar(False),
+    "NAN_VALUE": lambda view: pa.scalar(float("nan")),
+    "MESSAGE_SIZE": lambda view: compute.binary_length(view.body).cast(_INT),
+    "TOPIC_NAME": lambda view: view.topic,
+    "LAST_UPDATED": _updated,
+    "UNIX_TIMESTAMP": lambda view: _constant(view.seconds),
+}
+"""Functions without arguments."""
+
+_OF_LITERALS: dict[str, Callable[[Typed, Node], Typed]] = {
+    "REGEXP_MATCH": lambda column, pattern: _like(column, cast("str", cast("Literal", pattern).value)),
+    "INSTR": _instr,
+}
+"""Functions of a column and of a literal."""
+
+_OF_COLUMNS: dict[str, Callable[[list[Typed]], Typed]] = {
+    "IF": _if,
+    "COALESCE": lambda columns: compute.coalesce(*_alike(columns)),
+    "ABS": _abs,
+    "REVERSE": lambda columns: compute.binary_reverse(_text(columns[0])),
+    "CONCAT": _concat,
+}
+"""Functions of columns; of no other does Arrow do what the language says."""

@@ -75,6 +75,12 @@ _OF_THE_MESSAGE: dict[str, tuple[str, Column | None]] = {
     "TOPIC_NAME": ("topic_name(topic)", "topic"),
     "UNIX_TIMESTAMP": ("now", "now"),
 }
+_BESIDE_BODIES: tuple[tuple[str, str, Column], ...] = (
+    ("headers_in", "header", "properties"),
+    ("topics", "topic", "topic"),
+    ("lsns", "lsn", "lsn"),
+    ("times", "time", "time"),
+)
 _SOURCES = {"body": "record", "headers": "headers", "properties": "properties"}
 
 
@@ -143,37 +149,15 @@ class _Writer:
         read = {"filter": self.truth, "value": self.value, "raw": self.raw}[mode]
         result = read(self.tree)
         loads = [f"{name} = {self._lookup(field)}" for field, name in self.shared.items()]
-        steps: list[str] = []
-        if "body" in self.sources:
-            self.needs.add("body")
-        if "body" in self.sources and not self.parsed:
-            steps += ("try:", "    record = loads(body)", "except NotJSON:", "    record = NOTHING")
-            steps += ("if record.__class__ is not dict:", "    record = root(record)")
-        if self.sources & {"headers", "properties"} or "properties" in self.needs:
-            self.needs.add("properties")
-            steps.append("headers, properties = header_tables(header)")
+        steps = self._sources()
         if self.metered:
-            large = " + ".join(
-                f"len({name})" for name, used in (("body", "body"), ("header", "properties")) if used in self.needs
-            )
-            steps.append(f"meter.start({large})")
+            sizes = [name for name, used in (("body", "body"), ("header", "properties")) if used in self.needs]
+            steps.append(f"meter.start({' + '.join(f'len({name})' for name in sizes)})")
             lines = (*(f"    {load}" for load in loads), f"    append({result})")
-            nothing = "False" if mode == "filter" else "None"
-            steps += ("try:", *lines, "except TooMuchWork:", f"    append({nothing})")
+            steps += ("try:", *lines, "except TooMuchWork:", f"    append({False if mode == 'filter' else None})")
         else:
             steps += (*loads, f"append({result})")
-        columns = {"bodies": "body"}
-        if self.parsed and "body" in self.sources:
-            columns["records"] = "record"
-        for column, plural, one in (
-            ("properties", "headers_in", "header"),
-            ("topic", "topics", "topic"),
-            ("lsn", "lsns", "lsn"),
-            ("time", "times", "time"),
-        ):
-            if column in self.needs:
-                columns[plural] = one
-        columns |= {f"answers(context, {name!r})": name for name in sorted(self.asked)}
+        columns = self._columns()
         rows = "bodies" if len(columns) == 1 else f"zip({', '.join(columns)})"
         records = "records, " if self.parsed else ""
         source = "\n".join(
@@ -189,6 +173,27 @@ class _Writer:
         )
         exec(compile(source, "<expression>", "exec"), self.names)  # the source is written above from repr() alone
         return Program(cast("Run", self.names["run"]), frozenset(self.needs), source)
+
+    def _sources(self) -> list[str]:
+        """What takes a message's body and header apart, as far as its fields are in them."""
+        steps: list[str] = []
+        if "body" in self.sources:
+            self.needs.add("body")
+            if not self.parsed:
+                steps += ("try:", "    record = loads(body)", "except NotJSON:", "    record = NOTHING")
+                steps += ("if record.__class__ is not dict:", "    record = root(record)")
+        if self.sources & {"headers", "properties"} or "properties" in self.needs:
+            self.needs.add("properties")
+            steps.append("headers, properties = header_tables(header)")
+        return steps
+
+    def _columns(self) -> dict[str, str]:
+        """What the function goes through at once: an argument of it, and the name of one element."""
+        columns = {"bodies": "body"}
+        if self.parsed and "body" in self.sources:
+            columns["records"] = "record"
+        columns |= {plural: one for plural, one, needed in _BESIDE_BODIES if needed in self.needs}
+        return columns | {f"answers(context, {name!r})": name for name in sorted(self.asked)}
 
     # names and constants
 

@@ -150,20 +150,27 @@ def _explain(unexpected: UnexpectedInput, text: str) -> tuple[str, int]:
     """What stood there and what could have, in the words of the language; and the offset."""
     if isinstance(unexpected, UnexpectedToken):
         token = cast("Token", getattr(unexpected, "token"))  # noqa: B009  # lark leaves its type out
-        expected = set(unexpected.expected)
-        if expected == {"LPAR"}:
-            word, place = _word_before(text, len(text) if token.type == "$END" else token.start_pos or 0)
-            if word.upper() not in ("IN", "WITH"):
-                return f"{_shown(word)} is no function call, and a field begins with '/'", place
-        if token.type == "$END":
-            return f"the expression ends where {_wanted(expected)} should follow", len(text.rstrip(" \t\r\n\f"))
-        place = token.start_pos or 0
-        if token.type == "SLASH" and "FIELD" in expected:
-            return "a field name must follow '/' without a blank", place
-        if str(token) in _COMPARISONS and "AND" in expected:
-            return f"{_shown(str(token))} cannot stand here: comparisons do not chain, join two with AND", place
-        return f"{_shown(str(token))} cannot stand here: expected {_wanted(expected)}", place
+        return _explain_token(token, set(unexpected.expected), text)
     assert isinstance(unexpected, UnexpectedCharacters)
+    return _explain_characters(unexpected, text)
+
+
+def _explain_token(token: Token, expected: set[str], text: str) -> tuple[str, int]:
+    if expected == {"LPAR"}:
+        word, place = _word_before(text, len(text) if token.type == "$END" else token.start_pos or 0)
+        if word.upper() not in ("IN", "WITH"):
+            return f"{_shown(word)} is no function call, and a field begins with '/'", place
+    if token.type == "$END":
+        return f"the expression ends where {_wanted(expected)} should follow", len(text.rstrip(" \t\r\n\f"))
+    place = token.start_pos or 0
+    if token.type == "SLASH" and "FIELD" in expected:
+        return "a field name must follow '/' without a blank", place
+    if str(token) in _COMPARISONS and "AND" in expected:
+        return f"{_shown(str(token))} cannot stand here: comparisons do not chain, join two with AND", place
+    return f"{_shown(str(token))} cannot stand here: expected {_wanted(expected)}", place
+
+
+def _explain_characters(unexpected: UnexpectedCharacters, text: str) -> tuple[str, int]:
     place = cast("int", getattr(unexpected, "pos_in_stream"))  # noqa: B009  # the same
     allowed = unexpected.allowed
     here = text[place]

@@ -7,9 +7,8 @@ bodies that contain `x`, or a backslash.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from penstock.expr.tree import Affix, Compare, Field, In, Like, Literal, Node, Scalar
+from penstock.expr.tree import Affix, Compare, Field, In, Like, Literal, Node
 from penstock.expr.values import parse_number, to_bytes
 from penstock.records.dataclass import dataclass
 
@@ -54,24 +53,19 @@ class Equality:
 
 def equality_of(node: Node) -> Equality | None:
     """The node as an equality, if it is one."""
-    found: Iterable[Scalar]
-    if isinstance(node, Compare) and node.operator == "=":
-        field, literal = node.left, node.right
-        if isinstance(field, Literal):
-            field, literal = literal, field
-        if not isinstance(field, Field) or not isinstance(literal, Literal):
+    operands: tuple[Node, ...]
+    match node:
+        case Compare(operator="=", left=Literal(), right=Field() as field):
+            operands = (node.left,)
+        case Compare(operator="=", left=Field() as field):
+            operands = (node.right,)
+        case In(operand=Field() as field):
+            operands = node.items
+        case _:
             return None
-        found = (literal.value,)
-    elif isinstance(node, In) and isinstance(node.operand, Field):
-        field = node.operand
-        literals = [item for item in node.items if isinstance(item, Literal)]
-        if len(literals) < len(node.items):
-            return None
-        found = [literal.value for literal in literals]
-    else:
-        return None
+    found = [operand.value for operand in operands if isinstance(operand, Literal)]
     values = tuple(value for value in found if value is not None and value != "" and value == value)
-    return Equality(field, values) if values else None
+    return Equality(field, values) if values and len(found) == len(operands) else None
 
 
 def needles_of(tree: Node) -> Contains | None:

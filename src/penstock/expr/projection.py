@@ -60,30 +60,36 @@ def parse_projection(text: str | Sequence[str]) -> tuple[Projection, ...]:
     for piece in pieces:
         if out and out[-1].hints and re.fullmatch(r"\w+", piece):
             out[-1] = replace(out[-1], hints=(*out[-1].hints, piece))
-            continue
-        named = _NAMED.fullmatch(piece)
-        if named is None:
-            if _MISNAMED.search(piece):
-                raise ExpressionError("the name of a projected field is a path: expr AS /path", text=piece, place=0)
-            tree = parse(piece)
-            if not isinstance(tree, Field):
-                raise ExpressionError("a projected expression needs a name: expr AS /path", text=piece, place=0)
-            out.append(Projection(piece, tree, _path(tree, piece)))
-            continue
-        target = parse(named[2])
-        hints = tuple(word.strip() for word in (named[3] or "").split(",") if word.strip())
-        out.append(Projection(named[1], parse(named[1]), _path(target, piece), hints))
-    seen: dict[tuple[str, ...], Projection] = {}
-    for one in out:
-        for size in range(1, len(one.path) + 1):
-            if one.path[:size] in seen:
-                raise ExpressionError(f"{_shown(one.path)} is projected twice", text=one.text, place=0)
-        if any(other[: len(one.path)] == one.path for other in seen):
-            raise ExpressionError(f"{_shown(one.path)} is projected twice", text=one.text, place=0)
-        seen[one.path] = one
+        else:
+            out.append(_projection(piece))
     if not out:
         raise ExpressionError("the projection is empty", text=str(text), place=0)
+    _refuse_overlaps(out)
     return tuple(out)
+
+
+def _projection(piece: str) -> Projection:
+    named = _NAMED.fullmatch(piece)
+    if named is not None:
+        hints = tuple(word.strip() for word in (named[3] or "").split(",") if word.strip())
+        path = _path(parse(named[2]), piece)
+        return Projection(named[1], parse(named[1]), path, hints)
+    if _MISNAMED.search(piece):
+        raise ExpressionError("the name of a projected field is a path: expr AS /path", text=piece, place=0)
+    tree = parse(piece)
+    if not isinstance(tree, Field):
+        raise ExpressionError("a projected expression needs a name: expr AS /path", text=piece, place=0)
+    return Projection(piece, tree, _path(tree, piece))
+
+
+def _refuse_overlaps(projections: list[Projection]) -> None:
+    """No path is projected twice, nor one beside what stands below it."""
+    seen = set[tuple[str, ...]]()
+    for one in projections:
+        above = {one.path[:size] for size in range(1, len(one.path) + 1)}
+        if above & seen or any(other[: len(one.path)] == one.path for other in seen):
+            raise ExpressionError(f"{_shown(one.path)} is projected twice", text=one.text, place=0)
+        seen.add(one.path)
 
 
 def parse_grouping(text: str | Sequence[str]) -> tuple[Node, ...]:

@@ -77,23 +77,20 @@ def resolve(
     places = _Places(log, missing, wall, log.durable if last is None else last)
     alone = span.end is None  # a time by itself names no message that one could start after
     start = min(places.first(p, span.with_start or (alone and p.kind == "time")) for p in span.start.parts())
-    since = 0
-    if wall is not None and all(point.kind == "time" and point.time > wall for point in span.start.parts()):
-        since = min(point.time for point in span.start.parts())
-    end: int | None = None
-    until: int | None = None
-    if span.end is not None:
-        ahead = [p.time for p in span.end.parts() if p.kind == "time" and wall is not None and p.time > wall]
-        if len(ahead) == len(span.end.parts()):
-            until = min(ahead) + (1 if span.with_end else 0)
-        else:
-            end = min(
-                places.first(point, not span.with_end, is_end=True)
-                for point in span.end.parts()
-                if not (point.kind == "time" and wall is not None and point.time > wall)
-            )
-            end = max(start, end)
-    return Stretch(start, end, since, until, places.notice)
+    since = 0 if _here(span.start, wall) else min(point.time for point in span.start.parts())
+    if span.end is None:
+        return Stretch(start, None, since, None, places.notice)
+    here = _here(span.end, wall)
+    if not here:
+        until = min(point.time for point in span.end.parts()) + span.with_end
+        return Stretch(start, None, since, until, places.notice)
+    end = min(places.first(point, not span.with_end, is_end=True) for point in here)
+    return Stretch(start, max(start, end), since, None, places.notice)
+
+
+def _here(end: Point, wall: int | None) -> list[Point]:
+    """Those points of an end of a span that are no times that lie ahead of `wall`."""
+    return [point for point in end.parts() if point.kind != "time" or wall is None or point.time <= wall]
 
 
 class _Places:

@@ -74,6 +74,15 @@ def write(disk: Disk, origin: int, lsn: int, state: bytes, vias: dict[str, list[
     return name
 
 
+def remove_above(disk: Disk, lsn: int) -> None:
+    """Remove the checkpoints that hold records above an LSN."""
+    above = [name for name in disk.list(FOLDER) if (match := _NAME.match(name)) and int(match[1]) > lsn]
+    for name in above:
+        disk.remove(f"{FOLDER}/{name}")
+    if above:
+        disk.sync_folder(FOLDER)
+
+
 def newest(disk: Disk, origin: int, warnings: list[str]) -> Checkpoint | None:
     """The newest sound checkpoint of this origin, or None."""
     for name in reversed(disk.list(FOLDER)):

@@ -189,6 +189,14 @@ class Layout:
         return Frame(offset, size + body, size, rows, lsn, durable, crc, self.crc, buffers, last, self.compressed)
 
 
+def message_size(prefix: bytes | bytearray) -> int:
+    """How long the header is that begins with these eight bytes, they included.  NotAFrame for other bytes."""
+    size = _I32.unpack_from(prefix, 4)[0]
+    if prefix[:4] != START or not 8 <= size <= HEADER_LIMIT or size & 7:
+        raise NotAFrame("no message starts here")
+    return 8 + int(size)
+
+
 class FrameReader:
     """Reads frames; remembers the layouts it met: a file has one, or two when some of its batches are compressed."""
 
@@ -217,10 +225,7 @@ class FrameReader:
             return None
         if prefix in (END_OF_STREAM, bytes(8)):
             return None
-        size = _I32.unpack_from(prefix, 4)[0]
-        if prefix[:4] != START or not 8 <= size <= HEADER_LIMIT or size & 7:
-            raise NotAFrame("no message starts here")
-        frame = self.header(window.read(offset, 8 + size), offset)
+        frame = self.header(window.read(offset, message_size(prefix)), offset)
         if offset + frame.length > window.size:
             raise NotAFrame("the batch reaches beyond the end of the file")
         return frame

@@ -115,11 +115,11 @@ def _set_aside(disk: Disk, name: str, offset: int, content: bytes, recovery: Rec
     recovery.cut_files.append(kept)
 
 
-def set_aside_file(disk: Disk, name: str, recovery: Recovery) -> None:
-    """Move a file that never became a segment."""
+def set_aside_file(disk: Disk, name: str, recovery: Recovery, why: str = "was never finished") -> None:
+    """Move a whole file."""
     kept = _free_name(disk, name, 0)
     disk.rename(name, kept)
     disk.sync_folder(CUT)
     disk.sync_folder(FOLDER)
-    recovery.warnings.append(f"{name} was never finished; moved to {kept}")
+    recovery.warnings.append(f"{name} {why}; moved to {kept}")
     recovery.cut_files.append(kept)

@@ -66,12 +66,20 @@ _UNCLEAN_GAP = 1 << 32
 
 
 def open_segments(
-    disk: Disk, catalog: Catalog, *, origin: int, new_first: int, repair: bool = True, watch: Watch = nobody
+    disk: Disk,
+    catalog: Catalog,
+    *,
+    origin: int,
+    new_first: int,
+    repair: bool = True,
+    claims: bool = True,
+    watch: Watch = nobody,
 ) -> Recovery:
     """Fill the catalog from the folder, the last segment writable; what must be changed is left for `mend`.
 
     `origin` and `new_first` are for an empty folder.  With `repair` False nothing will be changed, a torn tail is only
     found, and an empty folder is LogDamaged.  `watch` is told of each segment.
+    With `claims` False nobody believes what batches claim to be on the disk: in a copy it may be another's disk.
     Raises LogDamaged, and OSError for a disk that cannot be read or written.
     """
     recovery = Recovery()
@@ -98,7 +106,7 @@ def open_segments(
         if last_one:
             if header.generation:
                 raise LogDamaged(f"{name} is a closed segment, but the next one is missing")
-            _open_last(disk, segment, frames, recovery, files.torn_roll, repair)
+            _open_last(disk, segment, frames, recovery, files.torn_roll, repair=repair, claims=claims)
         else:
             # whole before what it replaced is removed: else that is the last copy of its rows
             _open_closed(segment, frames, recovery, found[at + 1][0], check=header.first in files.instead)
@@ -270,7 +278,7 @@ def _header(
 
 
 def _open_last(
-    disk: Disk, segment: Segment, frames: FrameReader, recovery: Recovery, torn_roll: str, repair: bool
+    disk: Disk, segment: Segment, frames: FrameReader, recovery: Recovery, torn_roll: str, *, repair: bool, claims: bool
 ) -> None:
     """Check the last segment batch by batch; its torn tail is to be cut, and the start of a next segment put aside."""
     scan = walk(segment, frames, recovery.base_batches, check=True)
@@ -279,7 +287,7 @@ def _open_last(
     if scan.sealed:
         raise sealed(segment, scan, torn_roll)
     claim, stray = behind(segment, frames, end, size)
-    if max(claim, scan.claimed) >= lost:
+    if claims and max(claim, scan.claimed) >= lost:
         raise claimed(segment, scan, claim)
     recovery.clean = scan.clean and stray == end and not torn_roll
     if not repair:
@@ -288,7 +296,8 @@ def _open_last(
         recovery.mends.append(partial(set_aside_file, disk, torn_roll, recovery))
     if stray > end:
         recovery.mends.append(partial(cut, disk, segment, end, stray, recovery))
-    recovery.mends.append(partial(write_again, disk, segment, segment.batch_of(scan.claimed), end))
+    sure = segment.batch_of(scan.claimed) if claims else -1
+    recovery.mends.append(partial(write_again, disk, segment, sure, end))
 
 
 _ROWS = 500_000

@@ -110,6 +110,13 @@ def read_header(file: File) -> tuple[SegmentHeader, int]:
     return _header_of(prefix + file.pread(_size_after(prefix), 8))
 
 
+def header_in(start: bytes | bytearray) -> tuple[SegmentHeader, int] | None:
+    """As `read_header`, of a file's first bytes; None: there are too few of them yet."""
+    if len(start) < 8 or len(start) < 8 + _size_after(bytes(start[:8])):
+        return None
+    return _header_of(bytes(start))
+
+
 def _size_after(prefix: bytes) -> int:
     """How long the schema is that follows these eight bytes."""
     size = struct.unpack_from("<i", prefix, 4)[0] if prefix[:4] == START and len(prefix) >= 8 else 0

@@ -42,21 +42,13 @@ def walk(segment: Segment, frames: FrameReader, bases: list[tuple[Segment, int]]
             return scan
         if frame is None:
             return scan
-        if frame.rows and (frame.lsn <= segment.last or frame.lsn < segment.header.first):
-            scan.stop = f"does not follow LSN {segment.last}"
-            return scan
-        message = window.read(at, frame.length) if check or not frame.rows else b""
-        if message and not sound(frame, message):
-            scan.stop = "is not what was written"
+        scan.stop = _unsound(segment, window, frame, at, check=check)
+        if scan.stop:
             return scan
         if frame.rows:
-            last = frame.last if frame.last >= 0 else _last_lsn(window, frame)
-            if last - frame.lsn < frame.rows - 1:
-                scan.stop = "has rows out of order"
-                return scan
             if frame.rows <= 4096 and not frame.compressed and _is_base(window, frame):
                 bases.append((segment, len(segment.lsns)))
-            segment.add(frame.lsn, last, at, frame.length, frame.rows, check)
+            segment.add(frame.lsn, _last_lsn(window, frame), at, frame.length, frame.rows, check)
         at += frame.length
         scan.end = segment.end = at
         scan.clean = not frame.rows and frame.lsn == STOPPED
@@ -64,8 +56,22 @@ def walk(segment: Segment, frames: FrameReader, bases: list[tuple[Segment, int]]
         scan.claimed = max(scan.claimed, frame.durable)
 
 
+def _unsound(segment: Segment, window: Window, frame: Frame, at: int, *, check: bool) -> str:
+    """Why a frame cannot stand here; empty: it can."""
+    if frame.rows and (frame.lsn <= segment.last or frame.lsn < segment.header.first):
+        return f"does not follow LSN {segment.last}"
+    message = window.read(at, frame.length) if check or not frame.rows else b""
+    if message and not sound(frame, message):
+        return "is not what was written"
+    if frame.rows and _last_lsn(window, frame) - frame.lsn < frame.rows - 1:
+        return "has rows out of order"
+    return ""
+
+
 def _last_lsn(window: Window, frame: Frame) -> int:
     """The last value of the first column."""
+    if frame.last >= 0:
+        return frame.last
     at = frame.offset + frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
     return int.from_bytes(window.read(at, 8), "little", signed=True)
 

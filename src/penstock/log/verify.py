@@ -260,6 +260,16 @@ class _Look:
             seen.base = max(seen.base, base.floor if base is not None else 0)
 
 
+def _misplaced(before: _Seen | None, one: _Seen, origin: int, *, missing: bool) -> list[str]:
+    """Whether a segment does not belong behind the one before it; missing: a gap was told already."""
+    segment, header = one.segment, one.segment.header
+    if header.origin != origin:
+        return [f"{segment.name} belongs to another data folder (origin {header.origin}, not {origin})"]
+    if before is None or missing or before.end is not None or header.previous == before.segment.last:
+        return []
+    return [str(gap(before.segment, header))]
+
+
 def _judged(listed: _Listed, seen: list[_Seen]) -> Report:
     """What all files together say."""
     report = Report(damage=listed.damage, warnings=listed.warnings)
@@ -269,22 +279,16 @@ def _judged(listed: _Listed, seen: list[_Seen]) -> Report:
         return report
     missing = bool(listed.damage)  # then a gap is where a file is that was told already
     report.origin = seen[0].segment.header.origin
-    for at, one in enumerate(seen):
-        segment, header = one.segment, one.segment.header
-        if header.origin != report.origin:
-            report.damage.append(
-                f"{segment.name} belongs to another data folder (origin {header.origin}, not {report.origin})"
-            )
-        elif at and header.previous != seen[at - 1].segment.last and not missing and seen[at - 1].end is None:
-            report.damage.append(str(gap(seen[at - 1].segment, header)))
-        if at < len(seen) - 1:
-            one.end = ends_early(segment, one.walked, seen[at + 1].segment.header.previous)
-            if header.generation:
-                segment.last = header.last
+    for before, one, after in zip([None, *seen], seen, [*seen[1:], None], strict=False):
+        report.damage += _misplaced(before, one, report.origin, missing=missing)
+        if after is not None:
+            one.end = ends_early(one.segment, one.walked, after.segment.header.previous)
+            if one.segment.header.generation:
+                one.segment.last = one.segment.header.last
         report.damage += one.damage
         if one.end is not None:
             report.damage.append(str(one.end))
-        report.segments.append(describe(segment, at < len(seen) - 1))
+        report.segments.append(describe(one.segment, after is not None))
         report.batches += one.batches
         report.rows += one.rows
         report.bytes += one.bytes

@@ -293,8 +293,8 @@ class Appender:
         self._offset = new.end
 
 
-def create_segment(disk: Disk, header: SegmentHeader) -> Segment:
-    """A new file with its header, synced, its folder synced.
+def create_segment(disk: Disk, header: SegmentHeader, start: bytes = b"") -> Segment:
+    """A new file with its header, synced, its folder synced; `start`: the header's bytes as another member has them.
 
     When the disk is full, or there is no descriptor, nothing of it is left, for certain: the log goes on in the old
     file, and a crash must not find both.  OSError otherwise means that nobody knows what is there.
@@ -302,7 +302,7 @@ def create_segment(disk: Disk, header: SegmentHeader) -> Segment:
     name = segment_name(header.first)
     file = disk.open(name, create=True)
     try:
-        start = header.encode()
+        start = start or header.encode()
         file.pwrite(start, 0)
         file.sync()
         disk.sync_folder(FOLDER)

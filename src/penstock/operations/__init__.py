@@ -2,9 +2,10 @@
 
     operation      one row of the table: name, right, arguments, function, and where users find it
     house          what the functions work on
-    policies, people, vhosts, queues, topology, connections      the acts, by noun
+    story, moving  what takes longer: the life of a message from the log, and moving many
+    queues, details, messages, topics, topology, policies, people, vhosts, readers, server      the acts, by noun
     table          all of them
 
-Doors are derived from the table: Flight's actions as they stand, HTTP's paths by way of RabbitMQ's shapes.  Arguments
-and answers are plain values.  Functions know no door.
+Doors are derived from the table: Flight's actions as they stand, HTTP's paths as the rows
+say, or by way of RabbitMQ's shapes.  Arguments and answers are plain values.  Functions know no door.
 """

@@ -1,12 +1,13 @@
-"""What operations work on: the core, the accounts, and who is connected."""
+"""What operations work on: the core, the accounts, and who is connected; and for those that read the log its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.log import Log
     from penstock.records.chunks import Now
     from penstock.server.accounts import Accounts
     from penstock.server.users import Users
@@ -71,4 +72,84 @@ class House(Protocol):
 
     def renew(self, user: str) -> None:
         """Open connections of a user go on with the rights as they are now."""
+        ...
+
+    def streams(self) -> Sequence[Mapping[str, object]]:
+        """Durable readers as facts, with what they hold and have not read yet."""
+        ...
+
+    def views(self, vhost: str) -> Iterator[Mapping[str, object]]:
+        """Views and conflated topics of a vhost as facts, by name."""
+        ...
+
+
+class Reports(Protocol):
+    """The last word of drivers about each Spark pipeline."""
+
+    def tell(self, driver: str, host: str, pid: int, state: str, pipelines: Mapping[str, object]) -> None:
+        """Take one.  InvalidArgument for names that no pipeline can have, and for too many of them."""
+        ...
+
+    def leave(self, names: Sequence[str]) -> None:
+        """These have left the settings."""
+        ...
+
+    def all(self) -> Sequence[Mapping[str, object]]:
+        """Of every pipeline that the settings name or a driver has told about, by name."""
+        ...
+
+
+class Reading(Protocol):
+    """A server, to who reads its log in a thread, and hands to the loop what is the core's."""
+
+    @property
+    def core(self) -> Core:
+        """Belongs to the loop."""
+        ...
+
+    @property
+    def log(self) -> Log:
+        """Whose rows are read in this thread."""
+        ...
+
+    def now(self) -> Now:
+        """The instant of a decision, on the loop."""
+        ...
+
+    def call(self, work: Callable[[], T], *, durable: bool = True) -> T:
+        """The result of `work` on the loop, once what was decided is durable; False: it names nothing new."""
+        ...
+
+    def gone(self) -> bool:
+        """Whether nobody waits any more."""
+        ...
+
+
+class Beside(Reading, Protocol):
+    """The same to operations that run in such a thread."""
+
+    @property
+    def peer(self) -> str:
+        """The client, for people."""
+        ...
+
+    @property
+    def pipelines(self) -> Reports:
+        """Any thread."""
+        ...
+
+    def usable(self) -> None:
+        """LogBroken where nothing that is decided would last."""
+        ...
+
+    def decide(self, work: Callable[[], T]) -> T:
+        """As `call`, of what writes records.  LogBroken."""
+        ...
+
+    def later(self, begin: Callable[[Callable[[T], None]], None]) -> T:
+        """What the core tells by and by whom `begin` hands to it, on the loop; durable, and LogBroken, as `decide`."""
+        ...
+
+    def lsn_at(self, time: int) -> int:
+        """The first LSN from a time on, in microseconds since the epoch; it reads the log."""
         ...

@@ -1,8 +1,8 @@
-"""Queues: made, deleted, purged, halted."""
+"""Queues: made, altered, deleted, purged, halted, counted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,15 @@ from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.queue_values import in_line, written
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.operations.operation import RABBITMQ, Answer, Operation
-from penstock.records.queue_settings import ruling_of
-from penstock.records.rights import TENDS, USES, uses
+from penstock.records.queue_settings import ruling_of, time_of
+from penstock.records.rights import SEES, TENDS, USES, sees, uses
 from penstock.wire.fields import VHOST, count, flag, name, table
 
 if TYPE_CHECKING:
+    from penstock.core.broker import Core
     from penstock.core.queue.view import Queue
-    from penstock.operations.house import House
+    from penstock.operations.house import Beside, House
+    from penstock.records.chunks import Now
     from penstock.records.queue_settings import QueueSettings
     from penstock.server.access import Who
 
@@ -92,6 +94,25 @@ def declare_by_arguments(
     return {"queue": queue, "new": present is None}
 
 
+def alter(house: Beside, who: Who, queue: str, vhost: str, settings: Mapping[str, object]) -> Answer:
+    """`left`: how many messages left it, because a `recovery_point` that is given is later than they are."""
+    core = house.core
+    point = {key: value for key, value in settings.items() if "recovery_point" in given_names({key: value})}
+    time = time_of(queue_settings_from_mapping(point, queue).recovery_point)
+    places = {time: house.lsn_at(time)} if time is not None and time <= house.now().wall else {}
+
+    def work() -> Answer:
+        found = core.queue(vhost, queue)
+        present = core.ruling(found)
+        own = queue_settings_from_mapping(settings, queue, base=present.own)
+        return {
+            "queue": queue,
+            "left": core.alter_queue(house.now(), found, own, given_names(settings, present.given), places),
+        }
+
+    return house.decide(work)
+
+
 def delete(house: House, who: Who, queue: str, vhost: str, if_unused: bool, if_empty: bool) -> Answer:
     """A queue goes with what waits in it: how many messages were ready."""
     found = house.core.queue(vhost, queue)
@@ -118,16 +139,55 @@ def resume(house: House, who: Who, queue: str, vhost: str) -> Answer:
     return {"queue": queue, "was_paused": house.core.resume_queue(house.now(), found, by=who.user)}
 
 
+# -- looking
+
+
+def stats(house: House, who: Who, queue: str, vhost: str) -> Answer:
+    """Its counts, what rules it, and the settings that are not the default."""
+    core = house.core
+    found = core.queue(vhost, queue)
+    facts, settings = core.policy_facts(found), settings_in_force(core, found)
+    return {**counts(core, found, house.now()), **facts, "settings": settings}
+
+
+def queues(house: House, who: Who, vhost: str) -> Iterator[dict[str, object]]:
+    """Every queue of a vhost that the user may see, by name, with its counts."""
+    found = [one for one in house.core.queues() if one.vhost == vhost]
+    for one in sorted(found, key=lambda one: one.name):
+        if who.rights is None or who.rights.sees_queue(vhost, one.name):
+            yield counts(house.core, one, house.now())
+
+
+def counts(core: Core, queue: Queue, now: Now) -> dict[str, object]:
+    """A queue and its counts."""
+    return {"queue": queue.name, "vhost": queue.vhost, **core.stats(queue, now)}
+
+
+def settings_in_force(core: Core, queue: Queue) -> dict[str, dict[str, object]]:
+    """Those that are not the default: `value`, and `from`, which is `argument` or names what rules."""
+    return {
+        key: {"value": written(QUEUE_KEYS[key], getattr(queue.settings, key), "python"), "from": source}
+        for key, source in core.sources(queue).items()
+        if source != "default"
+    }
+
+
 _QUEUE = name("queue")
+
+_LIKE_RABBITMQ = "over HTTP queues are declared with arguments, ruled by policies and shown as RabbitMQ's tools do"
 
 DECLARE = Operation(
     "declare", declare, "decide", "queue, settings: make a queue, or find that it is there as asked", USES,
     (_QUEUE, VHOST, flag("durable", True), flag("auto_delete"), flag("passive"), table("settings")),
-    sdk="declare", cli="queue declare", missing="over HTTP queues are declared with arguments, as RabbitMQ's tools do",
+    sdk="declare", cli="queue declare", missing=_LIKE_RABBITMQ,
 )  # fmt: skip
 DECLARE_BY_ARGUMENTS = Operation(
     "declare_by_arguments", declare_by_arguments, "decide", "queue, arguments: as AMQP declares", USES,
     (_QUEUE, VHOST, flag("durable", True), flag("auto_delete"), table("arguments")), action=False, missing=RABBITMQ,
+)  # fmt: skip
+ALTER = Operation(
+    "alter", alter, "read", "queue, settings: change settings of a queue", TENDS, (_QUEUE, VHOST, table("settings")),
+    sdk="alter", cli="queue alter", missing=_LIKE_RABBITMQ,
 )  # fmt: skip
 DELETE = Operation(
     "delete", delete, "decide", "queue, if_unused, if_empty: remove a queue and what waits in it",
@@ -146,4 +206,13 @@ RESUME = Operation(
     "resume", resume, "decide", "queue: deliver again", TENDS, (_QUEUE, VHOST), sdk="resume", cli="queue resume"
 )
 
-ROWS = (DECLARE, DECLARE_BY_ARGUMENTS, DELETE, PURGE, PAUSE, RESUME)
+STATS = Operation(
+    "stats", stats, "look", "queue: its counts", sees("queue", "queue"), (_QUEUE, VHOST), sdk="queue", cli="queue show",
+    missing=_LIKE_RABBITMQ,
+)  # fmt: skip
+QUEUES = Operation(
+    "list", queues, "list", "every queue of a vhost with its counts", SEES, (VHOST,), key="queues", sdk="queues",
+    cli="queue list", missing=_LIKE_RABBITMQ,
+)  # fmt: skip
+
+ROWS = (DECLARE, DECLARE_BY_ARGUMENTS, ALTER, DELETE, PURGE, PAUSE, RESUME, STATS, QUEUES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.operations import people, policies, queues, server, topology, vhosts
+from penstock.operations import details, messages, people, policies, queues, readers, server, topics, topology, vhosts
 from penstock.operations.operation import Operation
 
-OPERATIONS: Mapping[str, Operation] = {
-    one.name: one for one in (*queues.ROWS, *topology.ROWS, *policies.ROWS, *people.ROWS, *vhosts.ROWS, *server.ROWS)
-}
+NOUNS = (queues, details, messages, topics, topology, policies, people, vhosts, readers, server)
+
+OPERATIONS: Mapping[str, Operation] = {one.name: one for noun in NOUNS for one in noun.ROWS}

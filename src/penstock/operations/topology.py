@@ -1,9 +1,8 @@
-"""Exchanges and bindings: what routes messages; and topics that keep what no queue takes."""
+"""Exchanges and bindings: what routes messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
@@ -85,35 +84,49 @@ def bindings(
 
     Those of the default exchange, which every queue has, too.  between: of several ends.  Raises NotFound.
     """
-    topology = house.core.topology
     if not between and [queue, source, destination].count(None) < 2:
         raise InvalidArgument(f"bindings: queue is {shown(queue)}, not the only one of queue, source and destination")
     if vhost is None or (queue is source is destination is None):
-        by_default = (
-            _default_binding(one) for one in house.core.queues() if vhost in {None, one.vhost} and _plain(one)
-        )
-        routed = ((of, some) for (of, _), some in list(topology.by_source.items()))
-        return chain(by_default, (_binding(one) for of, some in routed if vhost in {None, of} for one in list(some)))
+        return _every(house, vhost)
+    topology = house.core.topology
     for exchange in (source, destination):
         if exchange is not None and topology.exchange(vhost, exchange) is None:
             raise NotFound("Not Found" if between else f"no exchange '{exchange}' in vhost '{vhost}'")
     if queue is not None:
-        found = house.core.queue(vhost, queue)
-        if who.rights is not None and not who.rights.sees_queue(vhost, queue):
-            raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
-        own = [_default_binding(found)] if _plain(found) and source in {None, DEFAULT} else []
-        ends = topology.bindings_to(vhost, "queue", queue)
-        return [*own, *(_binding(one) for one in ends if source in {None, one.source})]
+        own, ends = _own(house, who, vhost, queue), topology.bindings_to(vhost, "queue", queue)
+        return [one for one in (*own, *map(_binding, ends)) if source in {None, one["source"]}]
     if destination is not None:
         ends = topology.bindings_to(vhost, "exchange", destination)
         return [_binding(one) for one in ends if source in {None, one.source}]
-    if source == DEFAULT:
-        return (_default_binding(one) for one in house.core.queues() if one.vhost == vhost and _plain(one))
-    return map(_binding, list(topology.bindings_from(vhost, source or "")))
+    return (
+        _by_default(house, vhost)
+        if source == DEFAULT
+        else map(_binding, list(topology.bindings_from(vhost, source or "")))
+    )
+
+
+def _every(house: House, vhost: str | None) -> Iterator[dict[str, object]]:
+    """Of one vhost or of all, those of the default exchange first."""
+    yield from _by_default(house, vhost)
+    for (of, _), some in list(house.core.topology.by_source.items()):
+        if vhost in {None, of}:
+            yield from map(_binding, list(some))
+
+
+def _by_default(house: House, vhost: str | None) -> Iterator[dict[str, object]]:
+    """One for each queue that sees its own name in the default exchange."""
+    return (_default_binding(one) for one in house.core.queues() if vhost in {None, one.vhost} and _plain(one))
+
+
+def _own(house: House, who: Who, vhost: str, queue: str) -> Sequence[dict[str, object]]:
+    """The one of a queue that the user sees, if it has one."""
+    found = house.core.queue(vhost, queue)
+    if who.rights is not None and not who.rights.sees_queue(vhost, queue):
+        raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
+    return [_default_binding(found)] if _plain(found) else []
 
 
 def _plain(queue: Queue) -> bool:
-    """Whether it sees its own name in the default exchange."""
     return not queue.settings.underlying_topic and queue.settings.exchange == DEFAULT
 
 
@@ -174,15 +187,6 @@ def _end(
         who.rights.configure("binding", vhost, [("write", kind, end), ("read", "exchange", source)])
         who.rights.binds(house.core, vhost, source, key)
     return kind, end
-
-
-# -- topics
-
-
-def declare_topic(house: House, who: Who, topic: str, exchange: str, vhost: str) -> Answer:
-    """Keep what is published to it and no queue takes; keys and schemas are for Flight's action and the settings."""
-    house.core.declare_topic(house.now(), vhost, exchange, topic)
-    return {"topic": topic}
 
 
 _BOUND = (

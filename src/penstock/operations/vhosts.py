@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ from penstock.server.permissions import ALL
 from penstock.wire.fields import Field, count, flag, name, text, texts
 
 if TYPE_CHECKING:
+    from penstock.core.broker import Core
     from penstock.operations.house import House
+    from penstock.records.chunks import Now
     from penstock.server.access import Who
     from penstock.server.accounts import Accounts
 
@@ -73,29 +76,34 @@ async def delete_vhost(house: House, who: Who, vhost: str) -> Answer:
 
 def _emptied(house: House, vhost: str) -> int:
     """How many things of a vhost were deleted; 0: there is none."""
-    core, now, topology = house.core, house.now, house.core.topology
-    rulings = [(one.name, operator) for operator in (False, True) for one in core.policies(vhost, operator=operator)]
-    for policy, operator in rulings:
-        core.delete_policy(now(), vhost, policy, operator=operator)
-    queues = list(islice((one for one in core.queues() if one.vhost == vhost), STEP))
-    for queue in queues:
-        core.delete_queue(now(), queue)
-    exchanges = [exchange for of, exchange in topology.exchanges if of == vhost][: STEP - len(queues)]
-    for exchange in exchanges:
-        core.delete_exchange(now(), vhost, exchange)
-    topics = [(exchange, key) for of, exchange, key in topology.topics if of == vhost]
-    topics = topics[: STEP - len(queues) - len(exchanges)]
-    for exchange, key in topics:
-        core.delete_topic(now(), vhost, exchange, key)
-    gone = len(rulings) + len(queues) + len(exchanges) + len(topics)
-    if gone:
-        return gone
-    bindings = [one for (of, _), found in topology.by_source.items() if of == vhost for one in found][:STEP]
-    for one in bindings:  # between predeclared exchanges
-        core.unbind(
-            now(), vhost, one.source, one.destination, one.destination_type, one.key, table_of(one.arguments)
-        )  # fmt: skip
-    return len(bindings)
+    core, now = house.core, house.now()
+    some = list(islice(_deletions(core, now, vhost), STEP)) or list(islice(_unbindings(core, now, vhost), STEP))
+    for delete in some:
+        delete()
+    return len(some)
+
+
+def _deletions(core: Core, now: Now, vhost: str) -> Iterator[Callable[[], object]]:
+    for operator in (False, True):
+        for policy in core.policies(vhost, operator=operator):
+            yield partial(core.delete_policy, now, vhost, policy.name, operator=operator)
+    for queue in core.queues():
+        if queue.vhost == vhost:
+            yield partial(core.delete_queue, now, queue)
+    for of, exchange in core.topology.exchanges:
+        if of == vhost:
+            yield partial(core.delete_exchange, now, vhost, exchange, if_unused=False)
+    for of, exchange, key in core.topology.topics:
+        if of == vhost:
+            yield partial(core.delete_topic, now, vhost, exchange, key)
+
+
+def _unbindings(core: Core, now: Now, vhost: str) -> Iterator[Callable[[], object]]:
+    """Of what is left when all else is gone: bindings between predeclared exchanges."""
+    for (of, source), found in core.topology.by_source.items():
+        for one in found if of == vhost else ():
+            end = one.destination, one.destination_type, one.key, table_of(one.arguments)
+            yield partial(core.unbind, now, vhost, source, *end)
 
 
 def _there(house: House, vhost: str) -> None:

@@ -6,9 +6,10 @@ its particulars as JSON in `properties` (called `header` on a `Control`), and LS
 then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "this queue's own living messages in
 [a, b)".
 
-To add a kind: take the next free number, never reuse one, and write its row.  Every reader that the row names has to
-know the kind, and no other may; what has to be synced, who waits for it, and what becomes of the messages of its pairs
-everybody reads from the row.  If an existing kind changes its meaning, add real old bytes to the tests.
+To add a kind: take the number above the highest, never one that is left out, and write its row.  Every reader that the
+row names has to know the kind, and no other may; what has to be synced, who waits for it, and what becomes of the
+messages of its pairs everybody reads from the row.  If an existing kind changes its meaning, add real old bytes to the
+tests.
 """
 
 from __future__ import annotations

@@ -86,7 +86,9 @@ def _broken(data: bytes, cause: Exception | None = None) -> ProtocolError:
 def decode(data: bytes) -> Properties:
     """The properties in `data`: flags and list, and nothing after them.
 
-    Errors: ProtocolError with reply code 501 (flags or sizes that do not fit) or 502 (not UTF-8, unknown field type).
+    A text that is not UTF-8 gets U+FFFD for what is wrong in it: doors refuse such a header (`peek`), and what was
+    stored before they did must not stop who reads it.
+    Errors: ProtocolError with reply code 501 (flags or sizes that do not fit) or 502 (unknown field type).
     """
     p = Properties()
     try:
@@ -134,7 +136,7 @@ def decode(data: bytes) -> Properties:
 
 def _short(data: bytes, pos: int) -> tuple[str, int]:
     end = pos + 1 + data[pos]
-    return data[pos + 1 : end].decode(), end
+    return data[pos + 1 : end].decode(errors="replace"), end
 
 
 _TELLING = 0x2957
@@ -142,7 +144,7 @@ _TELLING = 0x2957
 
 
 def plain_mode(data: bytes) -> int:
-    """The delivery mode (0 when absent) of a well-formed header that says nothing else the core reads; else -1.
+    """The delivery mode (0 when absent) of a sound header in ASCII that says nothing else the core reads; else -1.
 
     A third of the cost of `peek`, for headers that differ in every message by an id.
     """
@@ -174,7 +176,7 @@ def plain_mode(data: bytes) -> int:
                 pos += 1 + data[pos]
     except IndexError:
         return -1
-    return mode if pos == size else -1
+    return mode if pos == size and data[2:].isascii() else -1
 
 
 MANY = 96
@@ -195,6 +197,8 @@ def plain_mode_of_all(headers: Sequence[bytes]) -> int:
     at = np.concatenate(([0], ends[:-1]))
     if (ends - at).min() < 2 or (data[at] != flags[0]).any() or (data[at + 1] != flags[1]).any():
         return -1
+    if np.count_nonzero(data & 0x80) != count * ((flags[0] >> 7) + (flags[1] >> 7)):
+        return -1  # a text that is not ASCII has to be looked at
     at += 2
     mode = 0
     for flag in (0x8000, 0x4000, _DELIVERY_MODE, 0x0400, 0x0200, 0x0080, 0x0020, 0x0008):
@@ -216,8 +220,8 @@ def plain_mode_of_all(headers: Sequence[bytes]) -> int:
 def peek(data: bytes) -> Peek:
     """Delivery mode, priority, expiration, user id and headers of an encoded header, without the other values.
 
-    The whole list is walked, so a header that does not fit its frame is found here; texts that are skipped are not
-    checked for UTF-8.  Errors as `decode`.
+    The whole list is walked and every text looked at: what has passed here can be decoded.  Errors as `decode`, and
+    ProtocolError 502 for a text that is not UTF-8.
     """
     if data == EMPTY:
         return _NOTHING
@@ -225,11 +229,10 @@ def peek(data: bytes) -> Peek:
     try:
         flags = data[0] << 8 | data[1]
         pos = 2
-        if flags & 0xC000:
-            if flags & 0x8000:
-                pos += 1 + data[pos]
-            if flags & 0x4000:
-                pos += 1 + data[pos]
+        if flags & 0x8000:
+            pos = _checked(data, pos)
+        if flags & 0x4000:
+            pos = _checked(data, pos)
         if flags & 0x2000:
             headers, pos = read_table(data, pos)
         if flags & 0x1000:
@@ -240,28 +243,28 @@ def peek(data: bytes) -> Peek:
             pos += 1
         if flags & 0x07FF:
             if flags & 0x0400:
-                pos += 1 + data[pos]
+                pos = _checked(data, pos)
             if flags & 0x0200:
-                pos += 1 + data[pos]
+                pos = _checked(data, pos)
             if flags & 0x0100:
                 start = pos + 1
                 pos = start + data[pos]
                 expiration = data[start:pos].decode()
             if flags & 0x0080:
-                pos += 1 + data[pos]
+                pos = _checked(data, pos)
             if flags & 0x007F:
                 if flags & 0x0040:
                     pos += 8
                 if flags & 0x0020:
-                    pos += 1 + data[pos]
+                    pos = _checked(data, pos)
                 if flags & 0x0010:
                     start = pos + 1
                     pos = start + data[pos]
                     user = data[start:pos].decode()
                 if flags & 0x0008:
-                    pos += 1 + data[pos]
+                    pos = _checked(data, pos)
                 if flags & 0x0004:
-                    pos += 1 + data[pos]
+                    pos = _checked(data, pos)
                 if flags & 0x0003:
                     raise _broken(data)
     except (IndexError, UnicodeDecodeError) as error:
@@ -269,6 +272,13 @@ def peek(data: bytes) -> Peek:
     if pos != len(data):
         raise _broken(data)
     return _peek((mode, priority, expiration, user, headers))
+
+
+def _checked(data: bytes, pos: int) -> int:
+    """The end of a text.  UnicodeDecodeError where it is none."""
+    end = pos + 1 + data[pos]
+    data[pos + 1 : end].decode()
+    return end
 
 
 _NOTHING = Peek(0, None, None, None, None)

@@ -289,3 +289,12 @@ def parse_recovery_point(text: str) -> RecoveryPoint:
         moment = moment.replace(tzinfo=UTC)
     since = moment - _EPOCH
     return RecoveryPoint("time", time=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+
+
+def time_of(recovery_point: str) -> int | None:
+    """The time (microseconds) that a recovery point is, if it is one; of what cannot be read others tell."""
+    try:
+        point = parse_recovery_point(recovery_point)
+    except ValueError:
+        return None
+    return point.time if point.kind == "time" else None

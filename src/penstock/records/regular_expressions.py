@@ -23,7 +23,8 @@ PROGRAM_BYTES = 1 << 20
 SPECIAL = frozenset("^$*+?()[]{}|\\")
 """Characters that make a topic a pattern.  A dot alone does not: names are full of dots."""
 
-_QUANTIFIED = re.compile(r"(?:[*+?]|\{[0-9]*,?[0-9]*\})")
+_POSSESSIVE = re.compile(r"(?:[*+?]|\{[0-9]*,?[0-9]*\})\+")
+_RECURSION = re.compile(r"\(\?[+-]?[0-9]")
 _GROUPS = (
     ("(?=", "look-ahead (?=...)"),
     ("(?!", "negative look-ahead (?!...)"),
@@ -148,19 +149,17 @@ def _unsupported(pattern: str) -> tuple[str, int]:
             in_class = True
             place += 2 if pattern.startswith("[^]", place) else 1 if pattern.startswith("[]", place) else 0
         elif here == "(":
-            for start, name in _GROUPS:
-                if pattern.startswith(start, place):
-                    return name, place
-            if re.match(r"\(\?[+-]?[0-9]", pattern[place:]):
-                return "recursion " + pattern[place : place + 4], place
-        else:
-            quantifier = _QUANTIFIED.match(pattern, place)
-            if (
-                quantifier is not None
-                and place
-                and len(quantifier[0])
-                and pattern[quantifier.end() : quantifier.end() + 1] == "+"
-            ):
-                return f"possessive quantifier {quantifier[0]}+", place
+            if name := _unsupported_group(pattern, place):
+                return name, place
+        elif place and (possessive := _POSSESSIVE.match(pattern, place)) is not None:
+            return f"possessive quantifier {possessive[0]}", place
         place += 1
     return "", 0
+
+
+def _unsupported_group(pattern: str, place: int) -> str:
+    """The name of what begins with the parenthesis here; empty: nothing unusual."""
+    for start, name in _GROUPS:
+        if pattern.startswith(start, place):
+            return name
+    return "recursion " + pattern[place : place + 4] if _RECURSION.match(pattern, place) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from penstock.records.ddl import parse_ddl
@@ -50,41 +50,65 @@ def is_sow(settings: Mapping[str, object]) -> bool:
 
 def wrong(settings: Mapping[str, object]) -> str | None:
     """Why these settings of a topic cannot be; None: they can."""
-    key, source, expiration = settings.get(KEY), settings.get(KEY_FROM), settings.get(EXPIRATION)
-    if key is not None:
-        if not isinstance(key, list) or not key:
-            return f'key is a list of paths such as ["/id"], not {key!r}'
-        if source is not None:
-            return "a key comes from the fields of `key` or, with `key_from`, from its publisher"
-        try:
-            parse_paths(cast("list[object]", key))
-        except ValueError as error:
-            return str(error)
-    domain = settings.get(KEY_DOMAIN)
-    if domain is not None:
-        if not isinstance(domain, str) or not 0 < len(domain.encode()) <= DOMAIN_MOST:
-            return f"key_domain is {str(domain)[:60]!r}, not a name of 1 to {DOMAIN_MOST} bytes"
-        if key is None:
-            return "a key_domain is of keys that come from the fields of `key`"
-    if source not in (None, "publisher"):
-        return f"key_from is 'publisher' or nothing, not {source!r}"
-    schema = settings.get(SCHEMA)
-    if schema is not None:
-        if not isinstance(schema, str):
-            return f"schema is text such as 'id bigint, total double', not {str(schema)[:60]!r}"
-        try:
-            parse_ddl(schema)
-        except ValueError as error:
-            return f"schema: {error}"
-    index = settings.get(INDEX)
-    if index is not None:
-        if not is_sow(settings):
-            return "an index is of records, and a topic without a key has none"
-        if index not in INDEXES:
-            return f"index is one of {', '.join(INDEXES)}, not {index!r}"
-    if expiration is not None:
-        if not is_sow(settings):
-            return "records expire, and a topic without a key has none"
-        if isinstance(expiration, bool) or not isinstance(expiration, int) or expiration < 0:
-            return f"expiration is {expiration!r}, not a number of microseconds"
+    for name, judge in _JUDGES.items():
+        value = settings.get(name)
+        why = None if value is None else judge(value, settings)
+        if why is not None:
+            return why
     return None
+
+
+def _wrong_key(key: object, settings: Mapping[str, object]) -> str | None:
+    if not isinstance(key, list) or not key:
+        return f'key is a list of paths such as ["/id"], not {key!r}'
+    if settings.get(KEY_FROM) is not None:
+        return "a key comes from the fields of `key` or, with `key_from`, from its publisher"
+    try:
+        parse_paths(cast("list[object]", key))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _wrong_domain(domain: object, settings: Mapping[str, object]) -> str | None:
+    if not isinstance(domain, str) or not 0 < len(domain.encode()) <= DOMAIN_MOST:
+        return f"key_domain is {str(domain)[:60]!r}, not a name of 1 to {DOMAIN_MOST} bytes"
+    return "a key_domain is of keys that come from the fields of `key`" if settings.get(KEY) is None else None
+
+
+def _wrong_source(source: object, _: Mapping[str, object]) -> str | None:
+    return None if source == "publisher" else f"key_from is 'publisher' or nothing, not {source!r}"
+
+
+def _wrong_schema(schema: object, _: Mapping[str, object]) -> str | None:
+    if not isinstance(schema, str):
+        return f"schema is text such as 'id bigint, total double', not {str(schema)[:60]!r}"
+    try:
+        parse_ddl(schema)
+    except ValueError as error:
+        return f"schema: {error}"
+    return None
+
+
+def _wrong_index(index: object, settings: Mapping[str, object]) -> str | None:
+    if not is_sow(settings):
+        return "an index is of records, and a topic without a key has none"
+    return None if index in INDEXES else f"index is one of {', '.join(INDEXES)}, not {index!r}"
+
+
+def _wrong_expiration(expiration: object, settings: Mapping[str, object]) -> str | None:
+    if not is_sow(settings):
+        return "records expire, and a topic without a key has none"
+    if isinstance(expiration, bool) or not isinstance(expiration, int) or expiration < 0:
+        return f"expiration is {expiration!r}, not a number of microseconds"
+    return None
+
+
+_JUDGES: dict[str, Callable[[object, Mapping[str, object]], str | None]] = {
+    KEY: _wrong_key,
+    KEY_DOMAIN: _wrong_domain,
+    KEY_FROM: _wrong_source,
+    SCHEMA: _wrong_schema,
+    INDEX: _wrong_index,
+    EXPIRATION: _wrong_expiration,
+}

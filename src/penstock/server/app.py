@@ -47,7 +47,7 @@ from penstock.server.services import Say, Server, say_aloud
 from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.stopping import Stopping
 from penstock.server.upkeep.keeper import Keeper
-from penstock.server.views.declaring import declare as declare_views
+from penstock.server.views.declared import declare as declare_views
 from penstock.wire.amqp.frames import Limits
 
 logger = logging.getLogger("penstock.server")
@@ -144,6 +144,7 @@ class App(Server):
                 self.clock,
                 call_soon=loop.call_soon,
                 read_cold=self._read_cold,
+                at_round_end=self.pulse.at_round_end(loop),
                 shares=self.shares,
             )
             pools = self.pools

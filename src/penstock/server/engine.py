@@ -29,7 +29,7 @@ from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
 from penstock.server.caching import Fetches, Tending
 from penstock.server.events.notices import Notices
-from penstock.server.filters.backfilling import Backfills
+from penstock.server.filters.backfills import Backfills
 from penstock.server.filters.judging import Judges
 from penstock.server.filters.scanning import Scans
 from penstock.server.gates import Gates, receiver_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.ports import Clock
     from penstock.server.filters.evaluating import Ask
-    from penstock.server.runtime import Off
+    from penstock.server.runtime import Off, Soon
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
 
@@ -65,12 +65,13 @@ class Engine(Runtime):
         bodies: Caches,
         clock: Clock,
         *,
-        call_soon: Callable[[Callable[[], None]], object],
+        call_soon: Soon,
         read_cold: ReadCold,
+        at_round_end: Soon | None = None,
         shares: Shares | None = None,
     ) -> None:
         """shares: what one user may take; those of `THINGS` without."""
-        super().__init__(core, log, bodies, clock, call_soon=call_soon, read_cold=read_cold)
+        super().__init__(core, log, bodies, clock, call_soon=call_soon, read_cold=read_cold, at_round_end=at_round_end)
         self.shares = shares or Shares()
         self.archive: Archiving | None = None
         self.keeper: Keeper | None = None  # who tends the log, where somebody does
@@ -157,6 +158,8 @@ class Engine(Runtime):
         if self.rooms.lines:
             self.rooms.look()
         self._armed = False
+        for decide in self.before_turn:
+            decide()
         core = self.core
         journal = core.take_journal()
         urgent = bool(journal) and self._note(journal)

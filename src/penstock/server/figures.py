@@ -12,7 +12,7 @@ from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behin
 from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.core.queue.weighing import weighed
 from penstock.server.amqp.channel import Channel
-from penstock.server.streams.standing import standings
+from penstock.server.streams.lag import standings
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.facts import (
     ActionMetrics,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Now
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
-    from penstock.server.replaying.follower import Follower
+    from penstock.server.replaying.log_source import LogSource
 
 
 def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
@@ -80,7 +80,7 @@ def stream_numbers(engine: Engine) -> list[StreamMetrics]:
 def replay_numbers(engine: Engine) -> ReplayMetrics:
     """All subscriptions to topics that clients have."""
     replays = engine.replays
-    asked = [one for one in replays.followers if one.asked is not None]
+    asked = [one for one in replays.sources if one.asked is not None]
     return ReplayMetrics(
         open=len(asked),
         paused=sum(one.paused for one in asked),
@@ -161,12 +161,12 @@ def consumers(
         if rights is None or rights.sees_queue(queue.vhost, queue.name):
             for consumer in list(queue.consumers):
                 yield _consuming(queue, consumer)
-    for follower in list(engine.replays.followers):
-        asked = follower.asked
+    for source in list(engine.replays.sources):
+        asked = source.asked
         if asked is None or vhost not in {None, asked.selection.vhost} or name not in {None, asked.name}:
             continue
         if rights is None or _sees(rights, asked.selection.vhost, asked.name):
-            yield _replaying(engine, follower)
+            yield _replaying(engine, source)
 
 
 def _sees(rights: Rights, vhost: str, name: str) -> bool:
@@ -198,13 +198,13 @@ def _whose(holder: object) -> dict[str, object]:
     return {"user": session.user, "connection": f"{session.peer} -> {session.local}"}
 
 
-def _level(engine: Engine, follower: Follower) -> bool:
+def _level(engine: Engine, source: LogSource) -> bool:
     """Whether it has looked at all that is durable."""
-    return not follower.paused and (follower.live or not engine.replays.lag(follower))
+    return not source.paused and (source.live or not engine.replays.lag(source))
 
 
-def _replaying(engine: Engine, follower: Follower) -> dict[str, object]:
-    asked = follower.asked
+def _replaying(engine: Engine, source: LogSource) -> dict[str, object]:
+    asked = source.asked
     assert asked is not None
     return {
         "kind": "replay",
@@ -216,9 +216,9 @@ def _replaying(engine: Engine, follower: Follower) -> dict[str, object]:
         "ack_required": False,
         "exclusive": False,
         "prefetch": 0,
-        "active": not follower.paused,
+        "active": not source.paused,
         "unacknowledged": 0,
-        "state": "paused" if follower.paused else "live" if _level(engine, follower) else "behind",
-        "bookmark": format_bookmark(engine.log.origin, max(follower.position - 1, 0)),
-        "lag": engine.replays.lag(follower),
+        "state": "paused" if source.paused else "live" if _level(engine, source) else "behind",
+        "bookmark": format_bookmark(engine.log.origin, max(source.position - 1, 0)),
+        "lag": engine.replays.lag(source),
     }

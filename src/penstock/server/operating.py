@@ -7,7 +7,8 @@ are durable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.server.access import Who
     from penstock.server.accounts import Accounts
     from penstock.server.engine import Engine
+    from penstock.server.flight.handover import Handover
     from penstock.server.http.links import Links
     from penstock.server.services import Server
     from penstock.server.users import Users
@@ -75,15 +77,23 @@ class Operating:
     def __init__(self, server: Server, early: Callable[[], None] | None = None, waits: Waits | None = None) -> None:
         """early: raises Unavailable while the server starts."""
         self.server = server
-        self._early = early or (lambda: None)
+        self._early = early  # None: it is over
         self._waits = waits or Waits()
         self._links: Links | None = None
+        self._handover: Handover | None = None
 
     @property
     def engine(self) -> Engine:
         """Raises Unavailable while the server starts."""
-        self._early()
+        if self._early is not None:
+            self.refuse_early()
         return self.server.engine
+
+    def refuse_early(self) -> None:
+        """Unavailable while the server starts."""
+        if self._early is not None:
+            self._early()
+            self._early = None
 
     @property
     def core(self) -> Core:
@@ -106,7 +116,7 @@ class Operating:
 
     async def change(self, work: Callable[[Accounts], T]) -> T:
         """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
-        self._early()
+        self.refuse_early()
         return await self.accounts.change(work)
 
     async def decide(self, work: Callable[[], T], *, wait: bool = True) -> T:
@@ -114,8 +124,7 @@ class Operating:
 
         wait: False leaves the waiting to whoever decides many things at once.
         """
-        engine = self.engine
-        self.usable()
+        engine = self.usable()
         if not self.server.serving:
             raise Unavailable("the server stops")
         before = engine.core.last_lsn
@@ -130,10 +139,12 @@ class Operating:
             await self._waits.durable(engine, last)
         return result
 
-    def usable(self) -> None:
+    def usable(self) -> Engine:
         """LogBroken when nothing that is decided would last."""
-        if self.engine.broken is not None:
-            raise LogBroken(f"the log is broken: {self.engine.broken}")
+        engine = self.engine
+        if engine.broken is not None:
+            raise LogBroken(f"the log is broken: {engine.broken}")
+        return engine
 
     async def durable(self, lsn: int) -> None:
         """Return when everything up to `lsn` is durable.  Raises LogBroken."""
@@ -141,7 +152,7 @@ class Operating:
 
     async def operate(self, operation: Operation, who: Who, arguments: Mapping[str, Any]) -> Any:
         """What an operation answers: of a list an iterable, of any other an object.  Rights were judged before."""
-        self._early()
+        self.refuse_early()
         done = partial(operation.run, self, who, **arguments)
         match operation.manner:
             case "decide":
@@ -150,6 +161,21 @@ class Operating:
                 return await done()
             case "look" | "list":
                 return done()
+            case "read":
+                return await self._read(operation, who, arguments)
+
+    async def _read(self, operation: Operation, who: Who, arguments: Mapping[str, Any]) -> Any:
+        """In a thread of its own."""
+        from penstock.server.flight.handover import Aside, Handover  # not loaded before somebody asks
+
+        if self._handover is None:
+            self._handover = Handover(self.engine, asyncio.get_running_loop().call_soon_threadsafe)
+        gone = threading.Event()
+        house = Aside(self._handover, f"http/{who.user}", gone.is_set)
+        try:
+            return await asyncio.to_thread(partial(operation.run, house, who, **arguments))
+        finally:
+            gone.set()
 
     async def declare(self, user: str, vhost: str, queue: str) -> None:
         """A queue without settings that ends with the server, as the test of a vhost makes one."""
@@ -177,7 +203,7 @@ class Operating:
     @property
     def links(self) -> Links:
         """Sessions as administrators see them.  Raises Unavailable while the server starts."""
-        self._early()
+        self.refuse_early()
         if self._links is None:
             from penstock.server.http.links import Links  # not loaded before somebody looks
 
@@ -209,6 +235,17 @@ class Operating:
         metrics = facts.metrics()
         figures = {name: getattr(metrics, name) for name in FIGURES}
         return {**facts.health(), "version": metrics.version, **figures}
+
+    def streams(self) -> Sequence[Mapping[str, object]]:
+        """Durable readers as facts."""
+        from penstock.server.streams.lag import facts  # not loaded before somebody looks
+
+        return facts(self.engine)
+
+    def views(self, vhost: str) -> Iterator[Mapping[str, object]]:
+        """Views and conflated topics of a vhost as facts, by name."""
+        shown = [one for one in self.engine.views.all_shown() if one.vhost == vhost]
+        return (one.facts() for one in sorted(shown, key=lambda one: one.name))
 
     def renew(self, user: str) -> None:
         """Open connections of a user go on with the rights as they are now."""

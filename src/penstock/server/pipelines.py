@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import InvalidArgument
+from penstock.operations.readers import PIPELINES_MOST
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ SILENT_US = 10_000_000
 """After so long without a word a driver counts as gone."""
 
 FORGOTTEN_US = 3_600_000_000
-PIPELINES_MOST = 1000
 RULES_MOST = 1000
 TEXT_MOST = 2000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")

@@ -13,8 +13,13 @@ import asyncio
 import selectors
 import time
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
 from penstock.records.dataclass import dataclass
+from penstock.server.rounds import Rounds
+
+if TYPE_CHECKING:
+    from penstock.server.runtime import Soon
 
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Upper ends of the buckets, in seconds; one more bucket has no end."""
@@ -37,6 +42,7 @@ class Pulse:
     """Measures the turns of the loop that `new_loop` makes.  Belongs to the thread of that loop."""
 
     def __init__(self) -> None:
+        self._rounds = Rounds()
         self._counts = [0] * (len(BOUNDS) + 1)
         self._total = self._longest = self._longest_cpu = 0.0
         self._woke = time.monotonic()
@@ -44,8 +50,14 @@ class Pulse:
         self._cpu_read = self._woke
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        """An event loop whose turns are measured."""
-        return asyncio.SelectorEventLoop(_Watched(self))
+        """An event loop whose turns are measured, and whose rounds have an end."""
+        loop = asyncio.SelectorEventLoop(_Watched(self, self._rounds))
+        self._rounds.begin(loop)
+        return loop
+
+    def at_round_end(self, loop: asyncio.AbstractEventLoop) -> Soon:
+        """How to run something when all that is ready in this round of the loop was heard; soon, of another's loop."""
+        return self._rounds.at_end if loop is self._rounds.loop else loop.call_soon
 
     def pauses(self) -> Pauses:
         """What was measured."""
@@ -84,16 +96,19 @@ class Pulse:
 
 
 class _Watched(selectors.DefaultSelector):
-    """The system's selector, which tells a pulse when it is asked and when it answers."""
+    """The system's selector, which tells a pulse when it is asked and when it answers, and closes the rounds."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: Pulse, rounds: Rounds) -> None:
         super().__init__()
         self._pulse = pulse
+        self._rounds = rounds
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        pulse = self._pulse
+        pulse, rounds = self._pulse, self._rounds
         looked = time.monotonic()
         pulse.rest(looked)
+        timeout = rounds.sleep(timeout)
         ready = super().select(timeout)
         pulse.wake(looked, time.monotonic(), timeout, bool(ready))
+        rounds.close(ready)
         return ready

@@ -29,7 +29,6 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.records.queue_settings import parse_recovery_point
 from penstock.server.filters.evaluating import Ask, breathe, spent
 from penstock.server.filters.judging import look
 
@@ -81,15 +80,6 @@ def lsn_at(log: Log, time: int) -> int:
     from penstock.history.places import lsn_at
 
     return lsn_at(_Around(log.origin, log.durable, log.first_lsn, log), time)
-
-
-def time_of(recovery_point: str) -> int | None:
-    """The time (microseconds) that a recovery point is, if it is one; of what cannot be read others tell."""
-    try:
-        point = parse_recovery_point(recovery_point)
-    except ValueError:
-        return None
-    return point.time if point.kind == "time" else None
 
 
 class Recoveries:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Soon = Callable[[Callable[[], None]], object]
+"""Has something run soon, on the loop."""
+
 Lowest = Callable[[], "int | None"]
 """The lowest LSN that somebody may still need; None: he needs nothing."""
 
@@ -50,16 +53,21 @@ class Runtime(ABC):
         bodies: Caches,
         clock: Clock,
         *,
-        call_soon: Callable[[Callable[[], None]], object],
+        call_soon: Soon,
         read_cold: ReadCold,
+        at_round_end: Soon | None = None,
     ) -> None:
-        """read_cold: reads rows of the log, off the loop where there is one."""
+        """read_cold: reads rows of the log, off the loop where there is one.
+
+        at_round_end: runs something once all that is ready was heard; `call_soon` without.
+        """
         self.core = core
         self.log = log
         self.bodies = bodies
         self.loader = Loader(bodies, read_cold)
         self.clock = clock
         self.call_soon = call_soon
+        self._at_round_end = at_round_end or call_soon
         self.read_cold = read_cold
         self.past: Spread = log  # what can be read back: the log, and its archive where there is one
         self.archived: Callable[[SegmentInfo], bool] | None = (
@@ -72,6 +80,7 @@ class Runtime(ABC):
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
         self.on_checkpoint: list[Callable[[], None]] = []  # run before each checkpoint; they may write records
+        self.before_turn: list[Callable[[], None]] = []  # run at the beginning of each: what was gathered is decided
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
         self.readers: list[Lowest] = []  # of running reads
         self.row_readers: list[Lowest] = []  # the same; they need rows, whichever file has them
@@ -90,10 +99,10 @@ class Runtime(ABC):
         return Now(self.clock.wall(), self.clock.mono())
 
     def arm(self) -> None:
-        """See that `finish_turn` runs once before the loop waits again."""
+        """See that `finish_turn` runs once before the loop waits again: at the end of this round, or of the next."""
         if not self._armed:
             self._armed = True
-            self.call_soon(self.finish_turn)
+            self._at_round_end(self.finish_turn)
 
     def answer(self, answer: Answer) -> None:
         """Tell the core what it has asked for."""

@@ -58,6 +58,7 @@ class Users:
         """
         self.accounts = accounts if accounts is not None else Accounts()
         self._permitted = dict[str, Permitted]()
+        self._who = dict[str, Who]()
         self.accounts.changed.append(self._forget)
         self._passwords: dict[str, bytes] = {}
         self._kept: dict[str, Kept] = {}
@@ -113,6 +114,15 @@ class Users:
 
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged.  Any thread."""
+        remembered = self._who  # whoever forgets puts another one there
+        found = remembered.get(user)
+        if found is None:
+            found = self._look_up(user)
+            if found.there:
+                remembered[user] = found
+        return found
+
+    def _look_up(self, user: str) -> Who:
         tags = tuple(tag for tag in self.tags(user) if tag in TAGS)
         if self._account(user) is None and user == next(iter(self._tags), None):
             tags = (*tags, DRIVER)
@@ -152,7 +162,7 @@ class Users:
         return [name for name in self._tags if self._account(name) is None and name not in self.accounts.removed]
 
     def _forget(self) -> None:
-        self._permitted = {}
+        self._permitted, self._who = {}, {}
         self._entitlements.forget()
 
     def tags(self, user: str) -> tuple[str, ...]:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from penstock.config.queue_arguments import given_names, queue_settings_from_mapping
 from penstock.testing.instance import Instance
 from penstock.testing.publishing import NO_END, Publishing
+from penstock.testing.record_subscriptions import Viewing
 from penstock.testing.running import VHOST
 from penstock.testing.story import Event, tell
 from penstock.testing.subscribing import Subscribing
 from penstock.testing.transactions import Transactions
-from penstock.testing.viewing import Viewing
 from penstock.testing.waiting import Waiting
 
 

@@ -91,6 +91,7 @@ class Doors:
 
     def _begin(self) -> AmqpDoor:
         self.instance.loop_soon = self.loop.call_soon
+        self.instance.loop_end = self.pulse.at_round_end(self.loop)
         amqp = self.settings.amqp
         limits = Limits(
             frame_max=amqp.frame_max, channel_max=amqp.channel_max, heartbeat=0, max_message_size=amqp.message_max
@@ -231,7 +232,7 @@ class Doors:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(WAIT_S)
         self.loop.close()
-        self.instance.loop_soon = None
+        self.instance.loop_soon = self.instance.loop_end = None
         if self.failure is not None:
             raise PenstockError(f"the broker met a bug of its own: {self.failure!r}") from self.failure
 

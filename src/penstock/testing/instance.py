@@ -22,13 +22,14 @@ from penstock.memory import Caches
 from penstock.server.engine import Engine
 from penstock.server.opening.house import apply_settings, finish_decided, open_core
 from penstock.server.scratch_pages import Scratch
-from penstock.server.views.declaring import declare as declare_views
+from penstock.server.views.declared import declare as declare_views
 from penstock.testing.scratch import NoFile
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.simdisk import SimDisk
     from penstock.records.entries import Entry, Rows
+    from penstock.server.runtime import Soon
     from penstock.testing.clock import FakeClock
 
 T = TypeVar("T")
@@ -43,7 +44,6 @@ class TellingLog(Log):
     _untold: deque[Entry]
 
     def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
-        """As `Log.append`."""
         self._waiting().extend(entries)
         super().append(entries, urgent=urgent, sync=sync)
 
@@ -67,7 +67,8 @@ class Instance:
     def __init__(self, disk: SimDisk, clock: FakeClock, settings: Settings, *, seed: int) -> None:
         self.clock = clock
         self.settings = settings
-        self.loop_soon: Callable[[Callable[[], None]], object] | None = None  # set while real ports are open
+        self.loop_soon: Soon | None = None  # set while real ports are open
+        self.loop_end: Soon | None = None  # the same of the end of a round
         self._jobs: deque[Callable[[], None]] = deque()
         self._inside = False  # a command runs: its turns are run by it, not by the loop
         section = settings.log
@@ -98,6 +99,7 @@ class Instance:
                 clock,
                 call_soon=self._soon,
                 read_cold=self._read_cold,
+                at_round_end=self._at_round_end,
             )
             self.engine.acts.steps.allow_execute = settings.server.allow_execute
             self.log.on_durable = self.engine.durable
@@ -147,6 +149,12 @@ class Instance:
             self._jobs.append(job)
         else:
             self.loop_soon(job)
+
+    def _at_round_end(self, job: Callable[[], None]) -> None:
+        if self._inside or self.loop_end is None:
+            self._jobs.append(job)
+        else:
+            self.loop_end(job)
 
     def _read_cold(self, lsns: Sequence[int], answer: Callable[[Rows], None], most: int = 0) -> None:
         """Rows from the log; never answered at once, for the engine closes a gate until the answer."""

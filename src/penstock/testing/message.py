@@ -45,7 +45,6 @@ class Message:
         lease_until: float | None,
         time: float | None = None,
     ) -> None:
-        """For subscriptions alone."""
         self.queue = queue
         self.queue_id = queue_id
         self.topic = topic  # as people write it: `K`, or `E/K` for another exchange than the default one

@@ -20,8 +20,6 @@ NO_END = 253_370_764_800_000_000
 
 
 class Publishing(Running):
-    """Publishing."""
-
     def publish(
         self,
         topic: str,

@@ -44,8 +44,6 @@ class Record:
 
 
 class Records(Running):
-    """Queries and removal."""
-
     def sow(
         self,
         topic: str,
@@ -146,7 +144,7 @@ def records_of(
 
     from penstock.core.queue.places import AVAILABLE
     from penstock.core.sow.ordering import order_of
-    from penstock.server.flight.reading.contents import lsns_of
+    from penstock.server.flight.reading.queue_contents import lsns_of
     from penstock.server.sow.query import Counts, Query, keys_of, plain, run
 
     query = Query(filter, order_of(order_by), top_n, skip_n or 0)

@@ -19,7 +19,6 @@ class NoFile:
         self._mappings: list[mmap] = []
 
     def extend(self, size: int) -> mmap:
-        """`ports.Backing`."""
         if self.size + size > self.capacity:
             raise OSError(errno.ENOSPC, "No space left on device")
         self._starts.append(self.size)
@@ -28,15 +27,12 @@ class NoFile:
         return self._mappings[-1]
 
     def write(self, data: memoryview, offset: int) -> None:
-        """`ports.Backing`."""
         at = bisect_right(self._starts, offset) - 1
         place = offset - self._starts[at]
         self._mappings[at][place : place + len(data)] = data
 
     def give_back(self) -> None:
-        """`ports.Backing`."""
         self.given_back += 1
 
     def close(self) -> None:
-        """`ports.Backing`."""
         self.closed = True

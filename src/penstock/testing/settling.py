@@ -12,14 +12,12 @@ from penstock.expr.filter import bound
 from penstock.testing.arguments import check_text
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running
-from penstock.wire.flight.marks import read_marks
+from penstock.wire.flight.bookmarks import read_marks
 
 _VERBS = {None: Verb.ACK, "ack": Verb.ACK, "cancel": Verb.CANCEL, "expire": Verb.EXPIRE}
 
 
 class Settling(Running):
-    """Settling."""
-
     def ack(self, queue: str, bookmarks: Sequence[str] | str, by: str = "", option: str | None = None) -> int:
         """Settle messages wherever they are, as the queue's `leasing` allows to the client `by`; how many it affected.
 

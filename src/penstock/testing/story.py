@@ -1,4 +1,4 @@
-"""The life of one message for tests: as `server.messages.story` tells it, with what is not durable yet."""
+"""The life of one message for tests: as `operations.story` tells it, with what is not durable yet."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import NotFound
+from penstock.operations.messages import known
+from penstock.operations.story import Event, Record
+from penstock.operations.story import tell as tell_story
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
-from penstock.server.messages.looking import known
-from penstock.server.messages.story import Event, Record
-from penstock.server.messages.story import tell as tell_story
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:

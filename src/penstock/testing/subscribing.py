@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.sow.ordering import order_of
@@ -11,21 +12,21 @@ from penstock.errors import InvalidArgument
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
-from penstock.server.replaying.follower import Asked
+from penstock.server.replaying.log_source import Asked
 from penstock.server.sow.record_events import Wish as RecordWish
-from penstock.server.views.watching import interval_of
+from penstock.server.views.row_source import interval_of
 from penstock.testing.arguments import check_count, check_text, check_texts, check_topic, micros_of
-from penstock.testing.beside import TopicsBeside
-from penstock.testing.following import Following
 from penstock.testing.instance import Instance
 from penstock.testing.records import select_of
 from penstock.testing.running import VHOST
 from penstock.testing.subscription import Subscription
+from penstock.testing.topic_subscriptions import Following, TopicsBeside
+
+if TYPE_CHECKING:
+    from penstock.core.sow.select import SelectList
 
 
 class Subscribing(Following):
-    """Subscriptions."""
-
     def subscribe(
         self,
         queue: str,
@@ -81,65 +82,89 @@ class Subscribing(Following):
         gap = None if rate_max_gap is None else micros_of("rate_max_gap", rate_max_gap)
         client = next(self._names) if name is None else name
         filter = self.asked(filter, client)
-        compiled = None if filter is None else compile_filter(filter)
-        records = None
-        interval = interval_of(conflation)
-        keys = (conflation_key,) if isinstance(conflation_key, str) else tuple(conflation_key or ())
-        projected = (projection,) if isinstance(projection, str) else tuple(projection or ())
-        groups = (grouping,) if isinstance(grouping, str) else None if grouping is None else tuple(grouping)
-        gathered = bool(projected) or groups is not None
-        fields = select_of(select, gathered=gathered)
+        if filter is not None:
+            compile_filter(filter)
         if live:
             raise InvalidArgument(
                 "live is not done: of a topic only what is durable is told; "
                 'a queue with deliver = "early" sends ahead of the sync'
             )
-        if sow or delta or oof or top_n is not None or interval is not None or keys or gathered:
+        gathered = _texts(projection), None if grouping is None else _texts(grouping)
+        keys, interval = _texts(conflation_key), interval_of(conflation)
+        fields = select_of(select, gathered=gathered != ((), None))
+        records = None
+        if sow or delta or oof or top_n is not None or interval is not None or keys or gathered != ((), None):
             if bookmark is not None:
                 raise InvalidArgument("a subscription with a bookmark has no records: leave sow, delta and oof out")
             records = RecordWish(sow, filter, delta, no_empties, oof, order_of(order_by), top_n, skip_n or 0,
-                                  interval, keys, projected, groups, fields, timestamp)  # fmt: skip
+                                  interval, keys, *gathered, fields, timestamp)  # fmt: skip
 
         def work(instance: Instance) -> Subscription:
-            asked = records
-            if asked is None and instance.engine.views.shown(VHOST, queue) is not None:
-                asked = RecordWish(sow=False, filter=filter, select=fields, timestamp=timestamp)
-            watches = None if asked is None else self.watch(instance, queue, client, asked)
-            if watches is None and interval is not None:
-                raise InvalidArgument(f"'{queue}' is no topic with a key, and no view: nothing is conflated")
-            if watches is not None:
-                self._subscriptions.append(watches)
-                return watches
-            if bookmark is not None or not self._are_queues(instance, queue):
-                follows = self.follow(instance, queue, client, filter, bookmark or "NOW", rate, gap,
-                                      bookmark_not_found, fields, timed=timestamp)  # fmt: skip
-                self._subscriptions.append(follows)
-                return follows
-            if fully_durable:
-                raise InvalidArgument('fully_durable is no option of a queue: its setting deliver = "durable" is that')
-            if records is None and (fields is not None or timestamp):
-                raise InvalidArgument(
-                    f"'{queue}' is a queue, whose work comes whole: select and timestamp go with topics"
-                )
-            subscription = Subscription(self, instance, queue, client)
-            subscription.wish = Wish(
-                VHOST,
-                queue,
-                tag=client,
-                holder=subscription,
-                client=client,
-                filter=compiled,
-                max_backlog=max_backlog,
-            )
-            if records is not None:
-                self.look_first(instance, queue, records, subscription)
-            instance.core.open(instance.engine.now(), subscription.wish)
-            subscription.follow_beside = partial(self._go_beside, instance, subscription)
-            subscription.follow_beside(filter, queue)
-            self._subscriptions.append(subscription)
-            return subscription
+            found: Subscription | None = self._rows(instance, queue, client, records, filter, fields, timed=timestamp)
+            if found is None and (bookmark is not None or not self._are_queues(instance, queue)):
+                found = self.follow(instance, queue, client, filter, bookmark or "NOW", rate, gap,
+                                    bookmark_not_found, fields, timed=timestamp)  # fmt: skip
+            if found is None:
+                if fully_durable:
+                    raise InvalidArgument(
+                        'fully_durable is no option of a queue: its setting deliver = "durable" is that'
+                    )
+                if records is None and (fields is not None or timestamp):
+                    raise InvalidArgument(
+                        f"'{queue}' is a queue, whose work comes whole: select and timestamp go with topics"
+                    )
+                found = self._lease(instance, queue, client, filter, max_backlog, records)
+            self._subscriptions.append(found)
+            return found
 
         return self.command(work)
+
+    def _rows(
+        self,
+        instance: Instance,
+        topic: str,
+        client: str,
+        wish: RecordWish | None,
+        filter: str | None,
+        select: SelectList | None,
+        *,
+        timed: bool,
+    ) -> Subscription | None:
+        """To records or rows, where they are asked for or there is nothing else by this name."""
+        interval = None if wish is None else wish.conflation
+        if wish is None and instance.engine.views.shown(VHOST, topic) is not None:
+            wish = RecordWish(sow=False, filter=filter, select=select, timestamp=timed)
+        found = None if wish is None else self.watch(instance, topic, client, wish)
+        if found is None and interval is not None:
+            raise InvalidArgument(f"'{topic}' is no topic with a key, and no view: nothing is conflated")
+        return found
+
+    def _lease(
+        self,
+        instance: Instance,
+        queue: str,
+        client: str,
+        filter: str | None,
+        max_backlog: int | None,
+        records: RecordWish | None,
+    ) -> Subscription:
+        """To a queue, or a pattern of queues."""
+        subscription = Subscription(self, instance, queue, client)
+        subscription.wish = Wish(
+            VHOST,
+            queue,
+            tag=client,
+            holder=subscription,
+            client=client,
+            filter=None if filter is None else compile_filter(filter),
+            max_backlog=max_backlog,
+        )
+        if records is not None:
+            self.look_first(instance, queue, records, subscription)
+        instance.core.open(instance.engine.now(), subscription.wish)
+        subscription.follow_beside = partial(self._go_beside, instance, subscription)
+        subscription.follow_beside(filter, queue)
+        return subscription
 
     def asked(self, text: str | None, client: str) -> str | None:
         """A filter for one client; there are no users here."""
@@ -180,3 +205,8 @@ class Subscribing(Following):
             return len(mine)
 
         return self.command(work)
+
+
+def _texts(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One text or several."""
+    return (value,) if isinstance(value, str) else tuple(value or ())

@@ -6,17 +6,20 @@ meanwhile, for the client has it; what a closed subscription had not taken is go
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.effects import Verb
 from penstock.core.queue.settling.settle import extend
+from penstock.core.queue.view import queue_of
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter
 from penstock.records.chunks import as_chunk
+from penstock.server.follow import ENDLESS
 from penstock.server.gates import Receiver
 from penstock.testing.arguments import check_count, check_text, check_topic, micros_of
 from penstock.testing.message import Message
@@ -26,9 +29,11 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
+    from penstock.core.sow.select import SelectList
     from penstock.memory import Piece
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic
+    from penstock.server.follow import Follow
     from penstock.testing.instance import Instance
     from penstock.testing.running import Running
 
@@ -115,7 +120,6 @@ class Subscription(Receiver):
         return False
 
     def deliver(self, effect: Delivery, piece: Piece) -> None:
-        """Take neighbouring rows."""
         origin = self._instance.log.origin
         bodies: Sequence[bytes] = piece.bodies or ()
         queue = effect.queue
@@ -171,7 +175,7 @@ class Subscription(Receiver):
             by_queue.setdefault(message.queue_id, set()).add(message.lsn)
         for consumer in wish.all():
             lsns = sorted(by_queue.get(consumer.queue.id, ()))
-            core.settle(now, consumer.queue, [as_chunk(lsns)], Verb.UNSEEN, by=consumer)
+            core.settle(now, queue_of(consumer), [as_chunk(lsns)], Verb.UNSEEN, by=consumer)
 
     def put(self, message: Message) -> None:
         """Something that was not delivered, for `take`."""
@@ -205,7 +209,7 @@ class Subscription(Receiver):
             consumers = self.consumers(message)
             for consumer in consumers:
                 affected = affected or core.settle(
-                    now, consumer.queue, [chunk], verb, by=consumer, delay=delay, reason=reason
+                    now, queue_of(consumer), [chunk], verb, by=consumer, delay=delay, reason=reason
                 )
             if not consumers:
                 if verb in (Verb.CANCEL, Verb.RELEASE):
@@ -228,13 +232,78 @@ class Subscription(Receiver):
             now = instance.engine.now()
             chunk: Chunk = range(message.lsn, message.lsn + 1)
             for consumer in self.consumers(message):
-                if extend(consumer.queue, consumer, chunk, now.mono + micros):
+                if extend(queue_of(consumer), consumer, chunk, now.mono + micros):
                     if message.lease_until is not None:
                         message.lease_until = max(message.lease_until, (now.wall + micros) / 1e6)
                     return True
             return False
 
         return self._broker.command(work)
+
+
+T = TypeVar("T")
+
+
+class Unleased(Subscription, ABC, Generic[T]):
+    """A subscription to messages, records or rows: nothing is leased, and there is nothing to settle."""
+
+    def __init__(
+        self, broker: Running, instance: Instance, topic: str, name: str, select: SelectList | None = None
+    ) -> None:
+        """For the broker alone, which sets `follow`.  select: the fields that are sent."""
+        super().__init__(broker, instance, topic, name)
+        self.follow: Follow[T] | None = None  # None: closed, or not yet open
+        self.select = select
+        self.is_complete = False  # what there was has come: it is level, or at the end of its range
+        self.error: PenstockError | None = None  # why nothing more comes
+        self.inbox: Inbox[T] = Inbox(self)
+
+    @abstractmethod
+    def receive(self, portion: T) -> None:
+        """What came is taken."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may get more."""
+        return self.follow is not None and not self.follow.closed and self._instance is self._broker.instance
+
+    def end(self, *, lost: bool) -> None:
+        follow, self.follow = self.follow, None
+        self._inbox.clear()
+        if follow is not None:
+            follow.close()
+
+    def _limit(self) -> int | None:
+        return None if self.is_open else 0
+
+    def settle(self, message: Message, verb: Verb, delay: int | None = None, reason: str | None = None) -> bool:
+        """There is nothing to settle."""
+        return False
+
+    def extend(self, message: Message, seconds: float) -> bool:
+        return False
+
+
+class Inbox(Generic[T]):
+    """An unleased subscription as a taker; its own `take` is the test's."""
+
+    def __init__(self, subscription: Unleased[T]) -> None:
+        self._subscription = subscription
+
+    def room(self) -> int:
+        """A test takes what it likes."""
+        return ENDLESS
+
+    def take(self, portion: T, /) -> None:
+        self._subscription.receive(portion)
+
+    def level(self) -> None:
+        """What there was has come."""
+        self._subscription.is_complete = True
+
+    def ended(self, error: PenstockError | None) -> None:
+        self._subscription.error = error
+        self._subscription.is_complete = self._subscription.is_complete or error is None
 
 
 def written(topic: Topic) -> str:

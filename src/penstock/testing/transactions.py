@@ -114,14 +114,11 @@ class Transaction:
 
 
 class Transactions(Publishing):
-    """Committing."""
-
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing."""
         return Transaction(self)
 
     def commit(self, makes: list[Make], ends: list[tuple[Message, Verb, float | None]]) -> tuple[str, ...]:
-        """One commit: for `Transaction`."""
 
         def work(instance: Instance) -> tuple[str, ...]:
             engine = instance.engine

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from penstock.core.explaining import Reason, explain_queue
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.server.messages.looking import having, known, past
-from penstock.server.messages.moving import Done, Wanted, move
-from penstock.server.messages.story import tell
+from penstock.operations.messages import having, known, past
+from penstock.operations.moving import Done, Wanted, move
+from penstock.operations.story import tell
 from penstock.testing.arguments import check_count, check_text, micros_of
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running
 
+T = TypeVar("T")
+
+
+class _Here:
+    """An instance, to what reads its log."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.core, self.log, self.now = instance.core, instance.log, instance.engine.now
+
+    def call(self, work: Callable[[], T], *, durable: bool = True) -> T:
+        """There is no other thread."""
+        return work()
+
+    def gone(self) -> bool:
+        return False
+
 
 class Waiting(Running):
-    """Messages that wait."""
-
     def pause(self, queue: str, seconds: float | None = None) -> None:
         """Deliver nothing from a queue for so long; None: until `resume`.  Durable when this returns."""
         wait = None if seconds is None else micros_of("seconds", seconds)
@@ -106,11 +120,7 @@ class Waiting(Running):
 
         def work(instance: Instance) -> Done:
             instance.make_durable()  # what is not on the disk is not read
-
-            def on_loop(step: Callable[[], Any]) -> Any:
-                return step()
-
-            done = move(instance.engine, wanted, on_loop, lambda: False)
+            done = move(_Here(instance), wanted)
             instance.make_durable()
             return done
 

@@ -28,7 +28,6 @@ LSN_MAX = 2**53 - 1
 NUMBER_MOST = 2**63 - 1
 """The highest batch of a sink's: writers with numbers of their own may count in nanoseconds."""
 
-
 DEPTH_MOST = 32
 """Objects and lists inside each other: as many as an AMQP table may have."""
 
@@ -37,7 +36,7 @@ class Field(NamedTuple):
     """One declared argument: what it is called, its kind, its bounds, and what it is where nobody gives it."""
 
     name: str
-    kind: Literal["name", "text", "count", "flag", "duration", "table", "texts", "value"]
+    kind: Literal["name", "text", "count", "flag", "duration", "table", "texts", "numbers", "value"]
     default: Any = None
     low: int = 0
     high: int = LSN_MAX  # of a number; of a text its bytes, of a list its length
@@ -72,6 +71,11 @@ def table(of: str) -> Field:
 def texts(of: str, most: int) -> Field:
     """A list of texts, or None when absent."""
     return Field(of, "texts", high=most)
+
+
+def numbers(of: str, most: int) -> Field:
+    """A list of LSNs, or None when absent."""
+    return Field(of, "numbers", high=most)
 
 
 VHOST = text("vhost", "/")
@@ -302,6 +306,8 @@ class Fields:
                 return self.table(field.name)
             case "texts":
                 return self.texts(field.name, field.high)
+            case "numbers":
+                return self.numbers(field.name, field.high)
             case "value":
                 return self._take(field.name)
 
@@ -400,6 +406,21 @@ class Lenient(Fields):
             raise self.bad(name, value, "an object")
         return cast("dict[str, object]", self.shallow(name, cast("object", value)))
 
+    def loosely(self, declared: Iterable[Field]) -> dict[str, object]:
+        """Declared fields that are there, with numbers and truths for texts that say them; `Fields` judges the rest."""
+        found = dict[str, object]()
+        for field in declared:
+            value = self._take(field.name)
+            if value is None and field.needed:
+                raise self.missing(field.name)
+            if value is not None and field.kind == "count":
+                value = self.optional_count(field.name, field.low, 1 << 53)
+            elif value is not None and field.kind == "flag":
+                value = self.flag(field.name)
+            if value is not None:
+                found[field.name] = value
+        return found
+
     def shallow(self, name: str, value: object) -> object:
         """A value that nests no deeper than an AMQP table may."""
         if too_deep(value, DEPTH_MOST):
@@ -434,6 +455,11 @@ _KINDS = {
 def kind_of(value: object) -> str:
     """What JSON calls it, for a person."""
     return _KINDS.get(type(value).__name__, "null")
+
+
+def as_list(value: object) -> list[object] | None:
+    """A list of anything; None: it is none."""
+    return cast("list[object]", value) if isinstance(value, list) else None
 
 
 def too_deep(value: object, left: int) -> bool:

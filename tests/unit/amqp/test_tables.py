@@ -150,9 +150,10 @@ def test_headers_cut_anywhere_or_too_long_are_refused() -> None:
 
 
 def test_text_that_is_no_text() -> None:
-    with pytest.raises(ProtocolError) as caught:
-        decode(b"\x80\x00\x01\xff")
-    assert caught.value.reply_code == 502
+    for reader in (peek, peeked):
+        with pytest.raises(ProtocolError) as caught:
+            reader(b"\x80\x00\x01\xff")
+        assert caught.value.reply_code == 502
 
 
 @pytest.mark.parametrize(

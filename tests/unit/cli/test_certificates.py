@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.trust import Trust, reason_of
-from penstock.client.urls import parse_url, with_trust
+from penstock.client.urls import Trust, parse_url, reason_of, with_trust
 from penstock.config.load import load_text
 from penstock.errors import InvalidArgument
 from penstock.server.tls.files import load

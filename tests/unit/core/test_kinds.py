@@ -9,9 +9,9 @@ import pytest
 from penstock.core.audit.audit import Audit
 from penstock.core.state import fold
 from penstock.core.views import feed
+from penstock.operations.story import WORDS, Teller
 from penstock.records.kinds import MEANINGS, MOVES, READERS, Kind, Reader, read_by
-from penstock.server.events.notices import TOLD
-from penstock.server.messages.story import WORDS, Teller
+from penstock.server.events.notices import OF_QUEUE, TOLD
 
 READ: dict[Reader, Collection[Kind]] = {
     "fold": fold.READS,
@@ -40,3 +40,9 @@ def test_whoever_looks_at_messages_reads_every_kind_that_moves_them() -> None:
 def test_what_happened_to_a_message_has_a_word() -> None:
     assert set(WORDS) >= MOVES
     assert len(set(WORDS.values())) == len(WORDS)
+
+
+def test_events_know_which_records_have_the_id_of_a_queue() -> None:
+    """The end of a queue has its name too: when it is told, nobody knows the id any more."""
+    by_id = {kind for kind in TOLD if MEANINGS[kind].says.startswith("queue")}
+    assert by_id - {Kind.QUEUE_DELETE} == OF_QUEUE

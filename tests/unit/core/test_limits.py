@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import orjson
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.queue.limits.limits import MODES
 from penstock.errors import QueueFull
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
+from penstock.records.queue_settings import Overflow
 from unit.core.world import DURABLE, START, World, header
 
 
@@ -19,6 +23,11 @@ def dropped(world: World) -> list[tuple[str, int]]:
         for entry in world.entries
         if isinstance(entry, Control) and entry.kind is Kind.DROP
     ]
+
+
+def test_every_mode_says_what_gives_way() -> None:
+    assert set(MODES) == set(get_args(Overflow))
+    assert all(one.drops != one.rejects for one in MODES.values())
 
 
 def test_drop_head_keeps_the_newest() -> None:

@@ -108,7 +108,7 @@ def test_what_leaves_a_line_is_forgotten() -> None:
 
 def test_so_many_are_remembered_and_no_more() -> None:
     world = World()
-    world.queue.sieved().most = 2
+    world.queue.ensure_targets().most = 2
     world.subscribe("x", 1)
     lsns = world.arrive(b"a x", b"a x", b"a x", b"a x")
     assert world.known == 2

@@ -128,3 +128,20 @@ def test_of_those_that_are_due_while_an_older_one_comes_back_the_last_stays() ->
     q.queue.pause(worker)
     q.advance(10)
     assert ready(q) == [other, last]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_comes_back_as_a_newer_one_is_due_is_replaced_though_that_has_expired_since(moved: bool) -> None:
+    """Whether the newer one was published for later, or moved there."""
+    q = bench(lease_period=5)
+    worker = q.worker(max_backlog=1)
+    publish(q, A)
+    if moved:
+        newer = publish(q, A, life=12)
+        assert q.queue.reschedule(q.now, range(newer, newer + 1), q.time + 8, q.sink) == 1
+    else:
+        publish(q, A, delay=8, life=12)
+    q.queue.pause(worker)
+    q.advance(20)
+    assert ready(q) == []
+    assert q.queue.delayed == q.queue.leased == 0

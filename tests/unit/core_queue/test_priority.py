@@ -137,7 +137,7 @@ def test_a_bounded_list_tells_the_first_of_its_matches(seed: int, monkeypatch: p
     monkeypatch.setattr(priority_order, "LEVELS_MOST", 4 if seed % 2 else 256)
     chance = random.Random(seed)
     bench = Bench()
-    bench.queue.sieved().most = 5
+    bench.queue.ensure_targets().most = 5
     number = 4 if seed % 3 else 1000
     for _ in range(20):
         bench.arrive(*(chance.randrange(number) for _ in range(10)), body=chance.choice([b"x", b"y"]))

@@ -674,7 +674,7 @@ def test_equal_filters_are_evaluated_once() -> None:
 
 def test_a_list_is_bounded_and_its_walk_resumes_as_it_empties() -> None:
     q = Bench()
-    q.queue.sieved().most = 10
+    q.queue.ensure_targets().most = 10
     worker = q.worker(filter=First("x"), max_backlog=5)
     for _ in range(10):
         q.publish(10, body=b"x")

@@ -140,7 +140,7 @@ def test_a_saved_state_knows_what_is_ranked_and_what_is_not() -> None:
     for _ in range(25):
         if not answer(queue, sink):
             queue.tick(NOW, sink)
-    assert 0 < queue.ranking.left(queue) < COUNT  # type: ignore[union-attr]
+    assert 0 < queue.ranking.left(queue.main) < COUNT  # type: ignore[union-attr]
     again = Queue(1, "/", "q", queue.settings)
     again.load(*queue.snapshot())
     again.check()

@@ -159,7 +159,7 @@ def test_what_another_filter_let_in_is_not_taken_for_a_match() -> None:
 def test_a_full_list_gives_what_is_older_than_all_it_knows() -> None:
     """What it has no room for comes later, and never behind what is younger."""
     house = House(40)
-    house.queue.sieved().most = 2
+    house.queue.ensure_targets().most = 2
     first = house.wanting("a", 12)
     house.look()
     second = house.wanting("a", 1)
@@ -222,3 +222,17 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
             assert all(some.has(lsn) == (lsn in there) for lsn in range(1, 61))
     finally:
         recalled.GONE_MOST = before
+
+
+@pytest.mark.parametrize("limit", [{"max_length": 1}, {"ring_size": 1}])
+def test_what_gives_way_unseen_within_a_batch_stands_before_nobody_any_more(limit: dict[str, int]) -> None:
+    """As message by message: the first of the batch takes its room, and what comes then goes to who wants it."""
+    q = House(0, **limit)
+    wanting = q.wanting("a", backlog=9)
+    first = q.publish(body=b"a0", not_before=[q.time + 5])
+    q.advance(10)
+    last = q.publish(3, body=b"a1")
+    q.bodies.update({lsn: b"a%d" % at for at, lsn in enumerate([*first, *last])})
+    assert q.got(wanting) == [1, 2, 3]
+    assert q.queue.ready == 0
+    q.queue.check()

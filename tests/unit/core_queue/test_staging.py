@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from penstock.core.asks import Key
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
+from unit.core_queue.test_queue import Bench
 
 
 def test_a_purge_forgets_the_keys_of_what_became_due_behind_messages_without_keys() -> None:
@@ -21,3 +23,26 @@ def test_a_purge_forgets_the_keys_of_what_became_due_behind_messages_without_key
     assert queue.purge(Now(15, 15), sink) == 2
     queue.check()
     assert len(shares.keys) == 0
+
+
+def test_a_key_is_in_use_while_one_that_was_delivered_waits_for_another_time_wherever_it_stood() -> None:
+    """As after a start, where nobody knows any more that an older one of its key stood before it."""
+    q = Bench()
+    worker = q.worker()
+    older, moved = q.publish(2)
+    q.queue.pause(worker)
+    q.queue.unsubscribe(q.now, worker, q.sink, requeue=True)
+    q.sink.take_effects()
+    q.queue.alter(q.now, QueueSettings(group_key="/key"), q.sink)
+    (asked,) = q.sink.take_effects()
+    assert isinstance(asked, Key)
+    q.queue.keyed(q.now, asked.token, asked.chunk, [("a",)] * 2, q.sink)
+    assert q.queue.reschedule(q.now, range(moved, moved + 1), q.time + 5, q.sink) == 1
+    q.queue.check()
+    again = q.worker()
+    assert q.sent() == []
+    q.advance(5)
+    assert q.sent() == [older]
+    q.settle(range(older, older + 1), by=again)
+    assert q.sent() == [moved]
+    q.queue.check()

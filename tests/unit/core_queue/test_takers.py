@@ -7,8 +7,7 @@ import random
 import pytest
 
 from penstock.core.outbox import Outbox
-from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.dispatching.fairness import Takers
+from penstock.core.queue.dispatching.consumers import Consumer, Takers
 from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import FairnessModel, QueueSettings

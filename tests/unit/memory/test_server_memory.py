@@ -223,6 +223,7 @@ def test_what_a_connection_that_consumes_has_begun_is_bounded() -> None:
     announce(first, 900_000)
     both.channel(2)
     announce(both, 3_000_000, 2)
+    life.turn()
     assert both.reading
     assert both.take(m.ChannelClose).reply_code == 506
     assert life.engine.bodies.partial.bytes == 900_000

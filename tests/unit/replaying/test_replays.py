@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from penstock.errors import LogBroken, NotFound, PenstockError
-from penstock.server.replaying.follower import Follower, Rate
+from penstock.server.replaying.log_source import Follower
+from penstock.server.replaying.pace import Rate
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.topics import Selection
+from penstock.server.replaying.selection import Selection
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
@@ -26,10 +27,10 @@ class Taker:
         self.bodies += page.bodies
         self.most -= len(page)
 
-    def completed(self, *, last: bool) -> None:
+    def level(self) -> None:
         pass
 
-    def ended(self, error: PenstockError) -> None:
+    def ended(self, error: PenstockError | None) -> None:
         self.errors.append(error)
 
 
@@ -71,11 +72,11 @@ def test_what_has_no_room_waits_in_the_log_and_not_in_memory() -> None:
         for number in range(5, 10):
             broker.publish("q", b"%d" % number)
         assert taker.bodies == [b"0", b"1"]
-        assert not follower.live
+        assert not follower.source.live
         taker.most = 100
         broker.command(lambda _: follower.step())
         assert taker.bodies == [b"%d" % number for number in range(10)]
-        assert follower.live
+        assert follower.source.live
 
 
 def test_a_reader_that_moves_holds_the_log_and_one_that_stands_still_does_not_for_ever() -> None:
@@ -83,7 +84,7 @@ def test_a_reader_that_moves_holds_the_log_and_one_that_stands_still_does_not_fo
         engine = instance_of(broker).engine
         taker = Taker(room=1)
         follower = follow(broker, taker)
-        held = follower.position
+        held = follower.source.position
         assert engine.reading() <= held < engine.log.durable
         broker.advance(HOLD_US / 1e6 - 1)
         assert engine.reading() <= held
@@ -91,7 +92,7 @@ def test_a_reader_that_moves_holds_the_log_and_one_that_stands_still_does_not_fo
         assert engine.reading() > held
         taker.most = 100
         broker.command(lambda _: follower.step())
-        assert follower.live
+        assert follower.source.live
         assert engine.reading() >= engine.log.durable, "a live reader holds nothing back"
 
 
@@ -100,7 +101,7 @@ def test_a_reader_that_retention_has_passed_is_told() -> None:
         taker = Taker(room=0)
         follower = follow(broker, taker)
         taker.most = 100
-        follower.cursor = -5  # what it wanted is gone
+        follower.source.cursor = -5  # what it wanted is gone
         broker.command(lambda _: follower.step())
         assert isinstance(taker.errors[0], NotFound)
         assert "retention has passed" in str(taker.errors[0])
@@ -150,7 +151,7 @@ def test_pages_that_were_kept_for_one_are_no_part_of_what_comes_later() -> None:
         broker.publish("q", b"0")  # kept for the slow one
         slow.most = 100
         broker.command(lambda _: first.step())
-        assert first.live
+        assert first.source.live
         broker.publish("q", b"1")  # nobody is behind
         follow(broker, late, start=None)
         reader = follow(broker, past, start=1)

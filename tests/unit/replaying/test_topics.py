@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA
-from penstock.server.replaying.topics import BindingKey, Selection, Term, selection_of
+from penstock.server.replaying.selection import BindingKey, Selection, Term, selection_of
 from penstock.testing import Broker
 
 VIAS = {NO_VIA: ("/", ""), 1: ("/", "x"), 2: ("other", "")}

@@ -7,7 +7,7 @@ import socket
 from itertools import pairwise
 from typing import Any, cast
 
-from penstock.server.amqp.links import FIRST, LEAST, LONG_US, MOST, SHORT_US, Appetite
+from penstock.server.amqp.links import FIRST, FREE, LEAST, LONG_US, MOST, SHORT_US, Appetite
 
 
 def test_it_grows_while_full_reads_are_short() -> None:
@@ -24,6 +24,18 @@ def test_a_short_read_says_nothing_of_a_full_one() -> None:
     one = Appetite()
     assert not one.took(one.size - 1, 0)
     assert one.size == FIRST
+
+
+def test_memory_is_mapped_anew_only_for_who_fills_it() -> None:
+    one = Appetite()
+    while one.took(one.size, 0):
+        pass
+    assert one.size == MOST > FREE
+    assert one.took(FREE - 1, 0)
+    assert one.size == FREE
+    assert not one.took(100, 0)
+    assert one.took(FREE, 0)
+    assert one.size == MOST
 
 
 def test_long_turns_halve_what_was_read() -> None:

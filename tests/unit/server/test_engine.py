@@ -200,7 +200,9 @@ def test_a_failed_sync_nacks_what_waits_and_what_comes(life: Life) -> None:
 def test_a_confirm_on_its_way_is_not_contradicted(life: Life) -> None:
     client = life.client(confirm=True)
     client.publish("nowhere", b"1")
+    life.door.publishers.gathering.decide()
     client.publish("q", b"2")
+    life.door.publishers.gathering.decide()
     broken_on = life.engine.break_down
     from penstock.errors import LogBroken
 
@@ -325,6 +327,7 @@ def test_when_durable_runs_in_order(life: Life) -> None:
     engine.when_durable(0, lambda: ran.append(0))
     client = life.client()
     client.publish("q", b"1")
+    life.door.publishers.gathering.decide()
     engine.when_durable(life.core.last_lsn, lambda: ran.append(1))
     engine.when_durable(0, lambda: ran.append(2))
     assert ran == [0]

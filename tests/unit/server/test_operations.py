@@ -11,20 +11,26 @@ from typing import cast
 import pytest
 import typer
 
+import penstock
+from http_lab import Http
 from penstock import aio
 from penstock.cli import tree
 from penstock.client import Client
+from penstock.client.admin import OF_A_VHOST
 from penstock.errors import AccessRefused
 from penstock.operations.house import House
-from penstock.operations.operation import Operation
+from penstock.operations.operation import Answer, Operation, Path
 from penstock.operations.table import OPERATIONS
 from penstock.records.rights import LOGIN, USES
-from penstock.server.access import judge
+from penstock.server.access import Who, judge
 from penstock.server.accounts import Account, Accounts, Permission
 from penstock.server.flight.actions import administration
+from penstock.server.http import door as http_door
 from penstock.server.passwords import Kept
 from penstock.server.users import Users
 from penstock.testing import Broker
+from penstock.wire import fields as fields_of
+from penstock.wire.fields import VHOST
 from rights_house import USERS
 from rights_table import ACTIONS, allowed
 
@@ -68,6 +74,33 @@ def test_no_operation_takes_the_name_of_another_action(monkeypatch: pytest.Monke
         assert broker._doors is not None  # pyright: ignore[reportPrivateUsage]
         others = broker._doors.flight.actions.table.keys()  # pyright: ignore[reportPrivateUsage]
     assert others.isdisjoint(OPERATIONS)
+
+
+def test_a_new_row_is_an_action_a_path_and_a_line_of_openapi(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greet(house: House, who: Who, whom: str, times: int) -> Answer:
+        return {"said": [f"{who.user} greets {whom}"] * times}
+
+    path = Path("POST", "/api/greetings/{name}", {"name": "whom"}, "Greet somebody", "times")
+    fields = (fields_of.name("whom"), fields_of.count("times", 1, 3, 1))
+    row = Operation("greet", greet, "look", "whom, times: greet", LOGIN, fields, path=path)
+    for door in (administration, http_door):
+        monkeypatch.setattr(door, "OPERATIONS", {**OPERATIONS, "greet": row})
+    with Broker() as broker, penstock.connect(broker.flight_url) as client:
+        http, said = Http(broker), "guest greets ann"
+        assert client.action("greet", whom="ann", times=2) == {"said": [said, said]}
+        assert http.do("POST", "greetings/ann", {"times": "3"}, 200) == {"said": [said] * 3}
+        assert "4, not in 1..3" in http.refused("POST", "greetings/ann", {"times": 4})
+        assert "unknown field 'tims'" in http.refused("POST", "greetings/ann", {"tims": 1})
+        told = http.get("openapi.json")["paths"]["/api/greetings/{name}"]["post"]
+        assert told["summary"] == "Greet somebody"
+        assert list(told["requestBody"]["content"]["application/json"]["schema"]["properties"]) == ["times"]
+
+
+def test_the_client_says_its_vhost_to_each_action_that_works_in_one() -> None:
+    named = {name for name, one in OPERATIONS.items() if one.action and VHOST in one.fields}
+    of_people = {"permission_set", "permission_delete"}  # whose methods say which
+    assert named - of_people <= OF_A_VHOST
+    assert {name for name in OF_A_VHOST & OPERATIONS.keys() if VHOST not in OPERATIONS[name].fields} == set()
 
 
 def test_arguments_of_a_function_are_those_that_are_declared() -> None:

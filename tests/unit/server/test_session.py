@@ -582,6 +582,17 @@ def test_get_takes_one_and_says_how_many_are_left(life: Life) -> None:
     assert life.contents("q") == []
 
 
+def test_gets_of_one_read_say_each_how_many_were_left_behind_it(life: Life) -> None:
+    client = life.client()
+    client.publish("q", b"1", b"2", b"3")
+    life.run()
+    get = frame(METHOD, 1, m.BasicGet(queue="q").encode())
+    client.send(get * 3)
+    life.run()
+    told = [one.method for one in client.take_all() if isinstance(one, Content)]
+    assert [one.message_count for one in told if isinstance(one, m.BasicGetOk)] == [2, 1, 0]
+
+
 def test_a_get_whose_message_was_settled_on_its_way_is_answered_all_the_same() -> None:
     life = Life(SimDisk(), clock(), budget=0)
     life.declare("q")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from penstock.server.amqp.links import FIRST, TlsLink
+from penstock.server.amqp.links import FIRST, AmqpLink, TlsLink
 from penstock.server.guard.listening import patient
 
 
@@ -55,6 +55,24 @@ def linked() -> tuple[TlsLink, Transport, Session]:
     link = session.link = TlsLink(lambda *_: session, guards.of("amqps").enter("127.0.0.1", 5000, print))
     link.connection_made(transport)
     return link, transport, session
+
+
+async def test_that_nothing_follows_is_not_told_to_a_peer_that_has_gone() -> None:
+    """It may have reset the connection in this very round of the loop: asyncio tells of that later."""
+    _, transport, session = linked()
+    guards = patient(asyncio.get_running_loop()).guards
+    plain = AmqpLink(lambda *_: session, guards.of("amqp").enter("127.0.0.1", 5000, print))
+    plain.connection_made(transport)
+    told = list[str]()
+
+    def write_eof() -> None:
+        told.append("asked")
+        raise OSError(107, "Transport endpoint is not connected")
+
+    transport.can_write_eof = lambda: True  # type: ignore[method-assign]
+    transport.write_eof = write_eof  # type: ignore[method-assign]
+    plain.end_writing()
+    assert told == ["asked"]
 
 
 async def turns(count: int = 30) -> None:

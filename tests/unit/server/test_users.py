@@ -9,6 +9,8 @@ from pydantic import SecretStr
 
 from penstock.config.settings import GUEST, User
 from penstock.errors import SettingsError
+from penstock.server.accounts import Account, Accounts
+from penstock.server.passwords import Kept
 from penstock.server.users import Users
 
 
@@ -34,3 +36,25 @@ def test_tags_and_hosts() -> None:
     assert users.check("guest", "guest", "::1")
     assert not users.check("guest", "guest", "10.0.0.1")
     assert (users.tags("guest"), users.tags("ann"), users.tags("nobody")) == (("administrator",), ("monitoring",), ())
+
+
+def test_who_somebody_is_follows_each_change_of_accounts() -> None:
+    accounts = Accounts()
+    users = Users([GUEST], accounts=accounts)
+
+    def change(tags: tuple[str, ...] | None) -> None:
+        if tags is None:
+            accounts.forget_user("ann")
+        else:
+            accounts.users["ann"] = Account("ann", Kept("", ""), tags)
+        for tell in accounts.changed:
+            tell()
+
+    assert not users.who("ann").there
+    change(("monitoring",))
+    assert (users.who("ann").there, users.who("ann").tags) == (True, ("monitoring",))
+    assert users.who("ann") is users.who("ann")
+    change(())
+    assert (users.who("ann").there, users.who("ann").tags) == (True, ())
+    change(None)
+    assert not users.who("ann").there

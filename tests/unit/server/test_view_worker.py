@@ -8,7 +8,7 @@ from typing import cast
 
 from penstock.core.views.feed import Moved
 from penstock.server.views.shown import Live
-from penstock.server.views.worker import PORTION, portion
+from penstock.server.views.step_worker import PORTION, portion
 
 
 class Held:

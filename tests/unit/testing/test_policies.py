@@ -7,6 +7,7 @@ from typing import Any
 
 import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 import penstock
 from penstock.config.policy_settings import parse_definition, read_policy
@@ -123,6 +124,8 @@ def test_over_amqp_a_redeclare_compares_arguments_whatever_policies_say() -> Non
         for body in (b"1", b"2"):
             channel.basic_publish("", "jobs", body)
         assert channel.queue_declare("jobs", passive=True).method.message_count == 1
+        with pytest.raises(ChannelClosedByBroker, match="x-message-ttl"):  # what the policy made of it
+            channel.queue_declare("jobs", durable=True, arguments={"x-message-ttl": 100})
         connection.close()
 
 

@@ -10,9 +10,9 @@ from penstock.errors import ExpressionError, InvalidArgument, NotFound, Precondi
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
 from penstock.testing import Broker
-from penstock.testing.following import TopicSubscription
 from penstock.testing.instance import Instance
 from penstock.testing.settings import Config
+from penstock.testing.topic_subscriptions import TopicSubscription
 
 CONFIG: Config = {
     "queue": [

@@ -265,8 +265,8 @@ def flood(http: Http) -> None:
     stuck, at = time.monotonic(), -1
     while time.monotonic() - stuck < 0.4:
         doors.run(lambda: [feed.tell("alarm.set", 0, fields) for _ in range(200)])
-        if place._at != at:
-            stuck, at = time.monotonic(), place._at
+        if place._ring.at != at:
+            stuck, at = time.monotonic(), place._ring.at
 
 
 def test_a_quiet_stream_has_heartbeats(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:

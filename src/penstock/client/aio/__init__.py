@@ -9,9 +9,8 @@ Calls run in a few threads of the client's own, so the event loop never waits fo
 """
 
 from penstock.client.aio.client import Client, connect
-from penstock.client.aio.consumer import Consumer
 from penstock.client.aio.message import Message
-from penstock.client.aio.replay import Replay
+from penstock.client.aio.stream import Consumer, Replay
 from penstock.client.aio.transaction import Transaction
 from penstock.client.messages import Receipt, Refusal, TableReceipt
 from penstock.client.replaying import Bookmarks

@@ -13,8 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import replaying as blocking_replaying
-from penstock.client.aio.consumer import Consumer
-from penstock.client.aio.replay import Replay
+from penstock.client.aio.stream import Consumer, Replay
 from penstock.client.aio.transaction import Transaction
 from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.durations import Duration

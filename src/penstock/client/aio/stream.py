@@ -1,4 +1,4 @@
-"""What the two async iterators share: opened when first used, its waiting done in a thread of its own.
+"""Consumers and replays as async iterators: opened when first used, their waiting done in threads of their own.
 
 One caller waits at a time, in one of two threads, so that settling always has the other; who comes meanwhile waits for
 its turn.  A thread cannot be called back: what comes for a caller that was cancelled, or gave up, is the next one's.
@@ -10,11 +10,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from penstock.errors import Unavailable
+from penstock.client import consumer, messages, replaying
+from penstock.client.aio.message import Message
+from penstock.errors import PenstockError, Unavailable
 
 T = TypeVar("T")
 Blocking = TypeVar("Blocking")
@@ -112,3 +115,85 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class Consumer(Stream[consumer.Consumer, messages.Message, Message]):
+    """An async iterator of messages.  Made by `Client.consume`."""
+
+    def __init__(self, start: Callable[[], Awaitable[consumer.Consumer]]) -> None:
+        super().__init__(start, "penstock-aio-consumer")
+
+    async def take(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109 - same name as in `Consumer`
+        """The next message; None when none came for so many seconds, or when the consumer is closed."""
+        if self._closed:
+            return None
+        opened = await self._open()
+        message = opened.take_ready() if self._idle else None
+        if message is None:
+            message = await self._next(opened.take, timeout)
+        return None if message is None else Message(message, self._run)
+
+    async def effective_backlog(self) -> int | None:
+        """How many may be unsettled at once: what was asked for, or the limit of a queue; None: no limit."""
+        opened = await self._open()
+        return await self._run(lambda: opened.effective_backlog)
+
+    async def replace(
+        self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None
+    ) -> None:
+        """Change the terms in one step; what is not named stays.  As `penstock.client.Consumer.replace`."""
+        opened = await self._open()
+        await self._run(partial(opened.replace, filter=filter, max_backlog=max_backlog, queue=queue))
+
+    async def flush(self) -> None:
+        """Wait until everything settled so far is durable."""
+        if self._opened is not None:
+            await self._run(self._opened.flush)
+
+    async def _end(self, opened: consumer.Consumer) -> None:
+        """Give back what is not settled, and wait until what is settled is durable."""
+        came, self._coming = self._coming, None
+        untaken = came.result() if came is not None and came.done() and came.exception() is None else None
+
+        def close() -> None:
+            if untaken is not None:  # it came for a caller that had gone
+                with suppress(PenstockError):
+                    opened.settle(untaken, "unseen", None, None)
+            opened.close()
+
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, close))
+
+
+class Replay(Stream[replaying.Replay, messages.Message, messages.Message]):
+    """An async iterator of the messages of topics.  Made by `Client.replay`."""
+
+    def __init__(self, start: Callable[[], Awaitable[replaying.Replay]]) -> None:
+        super().__init__(start, "penstock-aio-replay")
+
+    @property
+    def completed(self) -> bool:
+        """Whether the replay is over: the end of its range, or level with what is published."""
+        return self._opened is not None and self._opened.completed
+
+    @property
+    def notice(self) -> str:
+        """What there is to know: that the bookmark was not found, and where it reads from instead."""
+        return "" if self._opened is None else self._opened.notice
+
+    async def take(self) -> messages.Message | None:
+        """The next message; None at the end, and when nothing came within `timeout`."""
+        if self._closed:
+            return None
+        replay = await self._open()
+        return await self._next(lambda _: replay.take())
+
+    async def pause(self) -> None:
+        """Nothing more is sent until `resume`; what is under way still comes."""
+        await self._run((await self._open()).pause)
+
+    async def resume(self, rate: str | None = None) -> None:
+        """Go on, from now on at this rate if one is given."""
+        await self._run(partial((await self._open()).resume, rate))
+
+    async def _end(self, opened: replaying.Replay) -> None:
+        opened.close()

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from penstock.client import transactions as blocking
 from penstock.client.aio.message import Message
 from penstock.client.durations import Duration
 from penstock.client.messages import Receipt
 
-if TYPE_CHECKING:
-    from penstock.client.aio.client import Client
+T = TypeVar("T")
+
+
+class Running(Protocol):
+    """The client, as its transactions know it."""
+
+    async def blocking(self) -> blocking.Opening: ...
+
+    async def run(self, work: Callable[[], T], /) -> T:
+        """What work in a thread gives."""
+        ...
 
 
 class Transaction:
@@ -25,7 +34,7 @@ class Transaction:
     Its methods only gather; `commit`, or the end of the block, sends it.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Running) -> None:
         self._client = client
         self._inner: blocking.Transaction | None = None
         self._asked: list[Callable[[blocking.Transaction], None]] = []
@@ -61,7 +70,7 @@ class Transaction:
     async def commit(self) -> tuple[Receipt, ...]:
         """Do all of it, and wait until it is durable; errors as of the blocking `Transaction.commit`."""
         client = await self._client.blocking()
-        inner = self._inner = self._inner or client.transaction()
+        inner = self._inner = self._inner or blocking.Transaction(client)
         asked, self._asked = self._asked, []
 
         def work() -> tuple[Receipt, ...]:

@@ -5,8 +5,8 @@ Where all users may do everything nothing is limited here either; else each perm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.setting_places import Place
@@ -22,6 +22,8 @@ HASHING = {
 
 USER_LIMITS = {"max-connections": "max_connections", "max-channels": "max_channels"}
 VHOST_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
+
+_T = TypeVar("_T")
 
 
 class TopicPermission(NamedTuple):
@@ -123,24 +125,30 @@ def permit(
 ) -> None:
     """Put the permissions into the book, unless every user may do everything everywhere."""
     known = set(users)
-    opened = {(one.user, one.vhost) for one in permissions if one.user in known}
-    for one in topics:
-        if (one.user, one.vhost) not in opened:
-            book.remark(Verdict.DIFFERS, one.place, f"{one.user!r} has no permission in {one.vhost!r} to be narrowed")
-    for right in permissions:
-        if right.user not in known:
-            book.remark(Verdict.DIFFERS, right.place, f"{right.user!r} is no user of the file who can log in")
-    permissions = [one for one in permissions if one.user in known]
-    narrower = [one for one in topics if (one.user, one.vhost) in opened]
+    granted, strange = _parted(permissions, lambda one: one.user in known)
+    opened = {(one.user, one.vhost) for one in granted}
+    narrower, idle = _parted(topics, lambda one: (one.user, one.vhost) in opened)
+    for one in idle:
+        book.remark(Verdict.DIFFERS, one.place, f"{one.user!r} has no permission in {one.vhost!r} to be narrowed")
+    for right in strange:
+        book.remark(Verdict.DIFFERS, right.place, f"{right.user!r} is no user of the file who can log in")
     everywhere = {(user, vhost) for user in known for vhost in vhosts}
-    if not narrower and all(one.full for one in permissions) and everywhere <= opened:
+    if not narrower and all(one.full for one in granted) and everywhere <= opened:
         return
-    for right in permissions:
+    for right in granted:
         said = {"configure": right.configure, "write": right.write, "read": right.read}
         book.add("permission", _of_user(right.user, right.vhost) | said, right.place, {})
     for one in narrower:
         table = _of_user(one.user, one.vhost) | {"exchange": one.exchange, "write": one.write, "read": one.read}
         book.add("topic_permission", table, one.place, {})
+
+
+def _parted(items: Iterable[_T], test: Callable[[_T], bool]) -> tuple[list[_T], list[_T]]:
+    """Those of which the test holds, and the others."""
+    held, others = list[_T](), list[_T]()
+    for one in items:
+        (held if test(one) else others).append(one)
+    return held, others
 
 
 def _of_user(user: str, vhost: str) -> dict[str, object]:

@@ -10,9 +10,10 @@ from typing import TypeAlias, Unpack
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Deliver, DeliverEach, Verb
-from penstock.core.queue.dispatching.consumers import Consumer, Terms
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.settling.settle import Acked, apart
-from penstock.core.queue.view import Letter, Queue
+from penstock.core.queue.view import Letter, Queue, queue_of
 from penstock.errors import Draining
 from penstock.records.chunks import Chunk, Now
 
@@ -49,7 +50,7 @@ class DeliveryCommands(QueueCommands):
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
         """End a consumer.  requeue: what it holds goes back; lost: as its connection did, so its oldest failed."""
         now = self._at(now)
-        queue = consumer.queue
+        queue = queue_of(consumer)
         if self._admin.by_id.get(queue.id) is not queue:
             return
         was_open = not consumer.closed
@@ -64,18 +65,20 @@ class DeliveryCommands(QueueCommands):
         """Grant up to `count` messages to a consumer that gets only what it asks for; returns how many."""
         if count < 1:
             return 0
-        granted = consumer.queue.pull(self._at(now), consumer, count, self._out)
-        self._touch(consumer.queue, consumer.shared)
+        queue = queue_of(consumer)
+        granted = queue.pull(self._at(now), consumer, count, self._out)
+        self._touch(queue, consumer.shared)
         return granted
 
     def pause(self, consumer: Consumer) -> None:
         """A consumer's connection takes no more bytes now."""
-        consumer.queue.pause(consumer)
+        queue_of(consumer).pause(consumer)
 
     def resume(self, now: Now, consumer: Consumer) -> None:
         """A consumer's connection takes bytes again."""
-        consumer.queue.resume(self._at(now), consumer, self._out)
-        self._touch(consumer.queue, consumer.shared)
+        queue = queue_of(consumer)
+        queue.resume(self._at(now), consumer, self._out)
+        self._touch(queue, consumer.shared)
 
     def settle(
         self,
@@ -126,7 +129,7 @@ class DeliveryCommands(QueueCommands):
 
     def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk) -> int:
         """What a consumer holds and cannot be given, its body being unreadable, is held by nobody; how many."""
-        queue = consumer.queue
+        queue = queue_of(consumer)
         if self._admin.by_id.get(queue.id) is not queue:
             return 0
         count = queue.set_aside(self._at(now), consumer, chunk, self._out)

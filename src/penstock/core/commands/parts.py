@@ -22,7 +22,7 @@ from penstock.core.publishing.publishing import Publisher
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.settling.sweep import Sweep
-from penstock.core.queue.view import Queue
+from penstock.core.queue.view import Queue, queue_of
 from penstock.core.sizes.sizes import Sizes
 from penstock.core.sow.keyed import Keyed
 from penstock.core.stamps import Stamps
@@ -247,6 +247,6 @@ class Parts:
         if queue.shares_credit:
             for consumer in queue.holders():
                 if consumer.shared is not None:
-                    touched.update(consumer.shared.queues())
+                    touched.update(map(queue_of, consumer.shared.consumers))
         if shared is not None:
-            touched.update(shared.queues())
+            touched.update(map(queue_of, shared.consumers))

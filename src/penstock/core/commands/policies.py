@@ -13,7 +13,8 @@ from itertools import islice
 from typing import Any, Unpack, cast
 
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.queue.dispatching.consumers import Consumer, Terms
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.view import Queue
 from penstock.core.state.rulings import dump_address, dump_exchanges, dump_policy
 from penstock.core.topology.refusals import check_expressions
@@ -22,7 +23,7 @@ from penstock.errors import NotFound
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
-from penstock.records.queue_settings import NAMES, AddressSetting, ExchangeRule, Policy, QueueSettings, ruling_of
+from penstock.records.queue_settings import NAMES, AddressSetting, Policy, QueueSettings, ruling_of
 
 KINDS = {False: "policy", True: "operator policy"}
 
@@ -55,10 +56,6 @@ class PolicyCommands(DeliveryCommands):
     def address_settings(self) -> list[AddressSetting]:
         """All of them, by vhost and pattern."""
         return [one for _, one in sorted(self._topology.policies.addresses.items())]
-
-    def exchange_rule(self, vhost: str, exchange: str) -> ExchangeRule | None:
-        """The policy in force for an exchange."""
-        return self._topology.policies.exchanges.get((vhost, exchange))
 
     def effective_policy_definition(self, queue: Queue) -> dict[str, object]:
         """What the policy and the operator policy of a queue say together, in their own words; {} without."""

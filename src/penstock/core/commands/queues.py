@@ -12,7 +12,6 @@ from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.recovering import NOWHERE, RecoveryCommands
 from penstock.core.commands.statistics import given_way, statistics
 from penstock.core.queue.administering import paused_until, set_draining
-from penstock.core.queue.dedup import told_of
 from penstock.core.queue.dispatching.attendance import active_tag, count_aside, note_use
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.priority.ranking import priorities
@@ -247,7 +246,7 @@ class QueueCommands(RecoveryCommands):
             "dying": queue.dying,
             "damaged": count_aside(queue),
             **given_way(queue),
-            **told_of(queue),
+            **queue.keys_told,
             "consumers": len(queue.consumers),
             "single_active_consumer_tag": active_tag(queue),
             "published": queue.arrived,

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
-from penstock.core.queue.view import Queue
+from penstock.core.queue.view import Queue, queue_of
 from penstock.expr import Filter, TopicPattern
 
 
@@ -72,7 +72,7 @@ class Subscription:
         cls, consumer: Consumer, by: object, filter: Filter | None = None, narrow: Narrow | None = None
     ) -> Subscription:
         """What a single consumer is, as a subscription that can be replaced.  filter: as it was asked for."""
-        queue = consumer.queue
+        queue = queue_of(consumer)
         wish = cls(
             queue.vhost, queue.name, tag=consumer.tag, holder=consumer.holder, by=by, client=consumer.client,
             no_ack=consumer.no_ack, exclusive=consumer.exclusive, filter=filter, max_backlog=consumer.max_backlog,

@@ -18,7 +18,7 @@ from penstock.core.commands.recovering import NOWHERE
 from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
-from penstock.core.queue.view import Queue
+from penstock.core.queue.view import Queue, queue_of
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now
@@ -77,7 +77,7 @@ class SubscriptionCommands(AcknowledgeCommands):
         own = None if subscription.credit is not None else subscription.max_backlog
         self._set_credit(subscription)
         for consumer in list(subscription.consumers.values()):
-            queue = consumer.queue
+            queue = queue_of(consumer)
             replace(queue, now, consumer, self._out, filter=subscription.filter_at(queue), max_backlog=own)
             self._touch(queue, consumer.shared)
         self._join_all(now, subscription)
@@ -182,7 +182,7 @@ class SubscriptionCommands(AcknowledgeCommands):
         if subscription.credit is None:
             self._share(subscription)
         for number, consumer in list(subscription.consumers.items()):
-            if not self._matches(subscription, consumer.queue):
+            if not self._matches(subscription, queue_of(consumer)):
                 del subscription.consumers[number]
                 subscription.former = [one for one in subscription.former if one.outstanding]
                 subscription.former.append(consumer)
@@ -226,8 +226,9 @@ class SubscriptionCommands(AcknowledgeCommands):
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
         """As before; where the queue was its own, those come that its pattern keeps waiting."""
         super().unsubscribe(now, consumer, requeue=requeue, lost=lost)
-        if consumer.exclusive and self._patterns and self._by_id(consumer.queue.id) is consumer.queue:
-            self._look_around(self._at(now), consumer.queue)
+        queue = queue_of(consumer)
+        if consumer.exclusive and self._patterns and self._by_id(queue.id) is queue:
+            self._look_around(self._at(now), queue)
 
     def _look_around(self, now: Now, queue: Queue) -> None:
         for subscription in list(self._patterns):

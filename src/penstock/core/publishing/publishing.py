@@ -32,6 +32,7 @@ from penstock.core.topology.routing import Router
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import size_of
+from penstock.records.schema import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
     from penstock.core.sow.keyed import Keyed
@@ -287,6 +288,16 @@ class Publisher:
             rest = self.publish(now, some, persistent=persistent, carbon=carbon, numbered=True)
         return with_waiting(lsns, rest, others, skip, self._outbox.last_lsn)
 
+    @property
+    def at_once(self) -> int:
+        """Bytes of a batch up to which nothing has to be evaluated off the loop."""
+        return QUIET_BYTES if self._evaluates else GROUP_BYTES_MAX
+
+    @property
+    def _evaluates(self) -> bool:
+        router = self._router
+        return bool(router.filtering or router.rating or router.keying)
+
     def unjudged(
         self,
         batch: Publishes,
@@ -301,8 +312,7 @@ class Publisher:
         Parameters as in `publish`.  When nothing has to, the work that was done is kept on the batch.
         """
         batch.routed = None
-        router = self._router
-        if not (router.filtering or router.rating or router.keying) or size_of(batch.bodies) <= QUIET_BYTES:
+        if not self._evaluates or size_of(batch.bodies) <= QUIET_BYTES:
             return []
         return self._rows.unjudged(batch, skip, Terms(trusted=trusted, carbon=carbon, banned=banned))
 

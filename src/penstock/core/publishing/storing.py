@@ -54,6 +54,11 @@ def _common(values: list[T]) -> T | list[T]:
     return values[0] if values.count(values[0]) == len(values) else values
 
 
+def _plain(mode: int) -> Traits:
+    """What a header asks for that asks for this delivery mode alone."""
+    return PERSISTENT if mode == PERSISTENT_MODE else TRANSIENT
+
+
 def _transient(traits: list[Traits], persistent: bool | None) -> bool | list[bool]:
     """Which rows a restart does not keep."""
     return _common([one.transient for one in traits]) if persistent is None else not persistent
@@ -95,7 +100,7 @@ class Storing:
         size = len(batch.bodies)
         topics, properties, trusted = batch.topics, batch.properties, terms.trusted
         if skip == 0 and not terms.banned and isinstance(topics, Topic) and isinstance(properties, bytes):
-            traits = self.traits[properties]
+            traits = self.traits[properties] if batch.plain < 0 else _plain(batch.plain)
             if traits.refusal is not None and not trusted:
                 return Published(0, self._outbox.last_lsn, refused=[(row, traits.refusal) for row in range(size)])
             if not (terms.carbon and traits.keys) and (trusted or not traits.cleaned):
@@ -303,7 +308,7 @@ class Storing:
     def traits_of(self, batch: Publishes) -> list[Traits]:
         memo, properties = self.traits, batch.properties
         if batch.plain >= 0:
-            return [PERSISTENT if batch.plain == PERSISTENT_MODE else TRANSIENT] * len(batch.bodies)
+            return [_plain(batch.plain)] * len(batch.bodies)
         if isinstance(properties, bytes):
             return [memo[properties]] * len(batch.bodies)
         return [memo[data] for data in properties]

@@ -16,6 +16,7 @@ from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.field_tables import FieldValue
+from penstock.records.header_classes import ASKING
 
 Refusal: TypeAlias = "Refused | ProtocolError"
 
@@ -103,11 +104,12 @@ def read_traits(data: bytes) -> Traits:
     transient = mode != header_codec.PERSISTENT
     if priority is None and expiration is None and headers is None:
         return TRANSIENT if transient else PERSISTENT
-    traits = Traits(transient=transient, priority=priority, headers=headers, plain=priority is None and headers is None)
+    asks = headers is not None and not ASKING.isdisjoint(headers)
+    traits = Traits(transient=transient, priority=priority, headers=headers, plain=priority is None and not asks)
     try:
         if expiration is not None:
             traits = replace(traits, ttl=parse_expiration(expiration), plain=False)
-        if headers:
+        if asks and headers:
             traits = _with_headers(traits, data, headers)
     except PreconditionFailed as refusal:
         return Traits(transient=transient, refusal=refusal, plain=False)

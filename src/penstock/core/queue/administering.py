@@ -18,16 +18,14 @@ import numpy as np
 from penstock.core.effects import Cancelled, Sink
 from penstock.core.queue import weighing
 from penstock.core.queue.agenda import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
-from penstock.core.queue.barrier import dissolve
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import Pace, limits_of
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
-from penstock.core.queue.priority.ranking import change_ranks
+from penstock.core.queue.reordering import follow_settings
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.shares.shares import expressions, stage
 from penstock.core.state.lsns import Ints, flat
 from penstock.records.causes import CANCELLED, LEFT_BEHIND
 from penstock.records.chunks import Chunk, Now, pack_pairs
@@ -36,10 +34,9 @@ from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.view import Queue
 
 
-def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
+def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> None:
     """New settings, at once.  Deadlines that messages and leases already have stay as they are."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -50,22 +47,7 @@ def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
     queue.limits = limits_of(settings)
     queue.agenda &= ~TRIM  # whether anything is too much is looked at anew
     weighing.begin(queue)
-    if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
-        dissolve(queue)
-    if settings.last_value_key != before.last_value_key:
-        queue.renew_keys()
-    if (settings.dedup_key, settings.dedup_window, settings.unique) != (
-        before.dedup_key, before.dedup_window, before.unique
-    ):  # fmt: skip
-        queue.renew_dedup(before)
-    ordered_anew = settings.rank_text != before.rank_text
-    if expressions(settings) != expressions(before) or (ordered_anew and queue.shares is not None):
-        ordered_anew |= queue.ranking is not None
-        stage(queue)
-    elif queue.shares is not None and queue.shares.tenants is not None:
-        queue.shares.tenants.change(settings)
-    if ordered_anew:
-        change_ranks(queue)
+    follow_settings(queue, before)
     if settings.rate_limit[:2] != before.rate_limit[:2]:
         rate = settings.rate_limit
         queue.pace = Pace(rate[0], rate[1], now.mono) if rate[0] else None
@@ -78,7 +60,7 @@ def alter(queue: Queue, now: Now, settings: QueueSettings, sink: Sink) -> None:
     queue.carry_on(now, sink)
 
 
-def halt(queue: Queue, now: Now, until: int, sink: Sink, by: str = "") -> None:
+def halt(queue: Contents, now: Now, until: int, sink: Sink, by: str = "") -> None:
     """Deliver nothing before `until` (wall; `NEVER`: before somebody says so), or go on with 0."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -86,7 +68,7 @@ def halt(queue: Queue, now: Now, until: int, sink: Sink, by: str = "") -> None:
     queue.carry_on(now, sink)
 
 
-def drain(queue: Queue, now: Now, draining: bool, sink: Sink) -> None:
+def drain(queue: Contents, now: Now, draining: bool, sink: Sink) -> None:
     """Deliver nothing while the server drains, or go on."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -94,7 +76,7 @@ def drain(queue: Queue, now: Now, draining: bool, sink: Sink) -> None:
     queue.carry_on(now, sink)
 
 
-def withdraw(queue: Queue, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
+def withdraw(queue: Contents, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
     """Remove those of the wanted that wait, for they are not wanted any more; how many."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -103,7 +85,7 @@ def withdraw(queue: Queue, now: Now, wanted: Chunk, sink: Sink, by: str = "") ->
     return count
 
 
-def leave_behind(queue: Queue, now: Now, start: int, sink: Sink) -> int:
+def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
     """Remove what is older than `start`, waiting or leased, for the queue begins there now; how many."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -112,7 +94,7 @@ def leave_behind(queue: Queue, now: Now, start: int, sink: Sink) -> int:
     return count
 
 
-def reschedule(queue: Queue, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
+def reschedule(queue: Contents, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
     """Delay those of the wanted that wait until `when` (wall), whatever they waited for; how many."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -124,7 +106,7 @@ def reschedule(queue: Queue, now: Now, wanted: Chunk, when: int, sink: Sink, by:
     return count
 
 
-def purge(queue: Queue, now: Now, sink: Sink) -> int:
+def purge(queue: Contents, now: Now, sink: Sink) -> int:
     """Drop everything that is ready or held back; returns how much that was."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -135,7 +117,7 @@ def purge(queue: Queue, now: Now, sink: Sink) -> int:
     return count
 
 
-def drop_all(queue: Queue, sink: Sink) -> int:
+def drop_all(queue: Contents, sink: Sink) -> int:
     count = queue.available + queue.inactive
     if count:
         sink.record(Kind.PURGE, queue.name, None, pack_pairs(queue.id, ready_pairs(queue)))
@@ -145,7 +127,7 @@ def drop_all(queue: Queue, sink: Sink) -> int:
     return count
 
 
-def delete(queue: Queue, now: Now, sink: Sink) -> int:
+def delete(queue: Contents, now: Now, sink: Sink) -> int:
     """End all consumers and forget everything; the caller writes the record.  Returns how much was ready."""
     for consumer in list(queue.all_consumers):
         if not consumer.closed:
@@ -202,18 +184,18 @@ DRAINING = NEVER + 1
 """When a queue is paused until that nobody paused, while the server drains."""
 
 
-def paused_until(queue: Queue) -> int:
+def paused_until(queue: Contents) -> int:
     """What somebody said of this queue, whatever the server does: wall, `NEVER` for good, 0 for not paused."""
     return 0 if queue.paused_until == DRAINING else queue.paused_until
 
 
-def stay_paused(queue: Queue, until: int) -> None:
+def stay_paused(queue: Contents, until: int) -> None:
     """It is paused until then, as a record says that is written already."""
     queue.paused_until = until
     queue.agenda |= PAUSE
 
 
-def set_draining(queue: Queue, draining: bool) -> None:
+def set_draining(queue: Contents, draining: bool) -> None:
     """Nothing is delivered while the server drains.  There is no record: it ends with the process."""
     queue.draining = draining
     if draining:
@@ -222,7 +204,7 @@ def set_draining(queue: Queue, draining: bool) -> None:
         queue.paused_until = 0
 
 
-def pause(queue: Queue, until: int, sink: Sink, by: str = "") -> None:
+def pause(queue: Contents, until: int, sink: Sink, by: str = "") -> None:
     """Nothing is delivered before `until` (wall); 0: it goes on once the server does not drain.  The record lasts."""
     if until == paused_until(queue):
         return
@@ -233,7 +215,7 @@ def pause(queue: Queue, until: int, sink: Sink, by: str = "") -> None:
     sink.record(Kind.PAUSE, queue.name, header, pack_pairs(queue.id, ()))
 
 
-def remove_waiting(queue: Queue, wanted: Chunk, sink: Sink, by: str) -> int:
+def remove_waiting(queue: Contents, wanted: Chunk, sink: Sink, by: str) -> int:
     """Remove those that wait, in any state.  No dead letter comes of them; how many there were."""
     runs = queue.extract(wanted)
     header: dict[str, object] = {"reason": CANCELLED}
@@ -242,7 +224,7 @@ def remove_waiting(queue: Queue, wanted: Chunk, sink: Sink, by: str) -> int:
     return _dropped(queue, runs, header, sink)
 
 
-def remove_older(queue: Queue, start: int, sink: Sink) -> int:
+def remove_older(queue: Contents, start: int, sink: Sink) -> int:
     """Remove what is older than `start`, whether it waits or is leased; no dead letter comes of it; how many.
 
     What a stream has planned stays with its batch, which must be the same whenever it is asked for; what is dying is
@@ -261,7 +243,7 @@ def remove_older(queue: Queue, start: int, sink: Sink) -> int:
     return _dropped(queue, runs, {"reason": LEFT_BEHIND}, sink)
 
 
-def _dropped(queue: Queue, runs: Sequence[Run], header: dict[str, object], sink: Sink) -> int:
+def _dropped(queue: Contents, runs: Sequence[Run], header: dict[str, object], sink: Sink) -> int:
     """Say that these, which are in no place any more, have left the queue; how many."""
     if not runs:
         return 0
@@ -274,7 +256,7 @@ def _dropped(queue: Queue, runs: Sequence[Run], header: dict[str, object], sink:
     return count
 
 
-def delay_waiting(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -> int:
+def delay_waiting(queue: Contents, wanted: Chunk, when: int, sink: Sink, by: str) -> int:
     """Delay those that wait until `when`; how many.
 
     What was never delivered takes the place of its next DUE record, what was returns to its own place then.
@@ -294,9 +276,15 @@ def delay_waiting(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -
     sink.record(Kind.RESCHEDULE, queue.name, header, pairs_body(queue.id, moving + runs))
     if queue.shares is not None:
         queue.shares.moved(queue, runs)
-    late = queue.late()
     if queue.last_values is not None:
         queue.last_values.moved(runs)
+    _keep_until(queue, runs, when, fences)
+    return sum(len(run.chunk) for run in moving + runs)
+
+
+def _keep_until(queue: Contents, runs: Sequence[Run], when: int, fences: set[int]) -> None:
+    """Runs that stand nowhere wait until then.  fences: those of them that are barriers."""
+    late = queue.ensure_delays()
     for run in runs:
         run.deadline, run.place, run.granted = when, 0, 0
         if run.tally == FRESH:
@@ -305,20 +293,19 @@ def delay_waiting(queue: Queue, wanted: Chunk, when: int, sink: Sink, by: str) -
         else:
             late.retry(run)
         if fences:
-            queue.fenced().dormant.update(lsn for lsn in run.chunk if lsn in fences)
+            queue.ensure_barriers().dormant.update(lsn for lsn in run.chunk if lsn in fences)
         queue.barriers.delay(run.chunk, 1)
     if fences:  # what stood before and behind one was joined, and it lives on between them
-        for main in (queue.filled(), *(barrier.order() for barrier in queue.barriers.waiting())):
+        for main in (queue.ensure_main(), *(barrier.order() for barrier in queue.barriers.waiting())):
             main.loosen()
             main.seal(max(fences))
-    return sum(len(run.chunk) for run in moving + runs)
 
 
 def _without(wanted: Chunk, moved: Chunk) -> Chunk:
     return sorted_chunk(sift(wanted, moved)[1])
 
 
-def _fences(queue: Queue, wanted: Chunk) -> set[int]:
+def _fences(queue: Contents, wanted: Chunk) -> set[int]:
     """Those of the wanted that are barriers."""
     barriers = queue.barriers
     out: set[int] = set()

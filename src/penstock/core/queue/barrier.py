@@ -19,24 +19,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from penstock.core.arena import Move
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import NEVER, Run, sift, sorted_chunk
+from penstock.core.queue.order.runs import NEVER, Run
 from penstock.records.chunks import Chunk, as_chunk
-
-if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-
 
 GONE_MOST = 64
 """Places of barriers that went are cut off when they are more than this, and more than those that wait."""
-
-_NOTHING: Chunk = range(0)
 
 
 class Barrier:
@@ -146,7 +138,7 @@ class Barriers:
         return as_chunk(array("q", [barrier.lsn for barrier in self.waiting() if barrier.lsn == barrier.place]))
 
     def all_lsns(self) -> Iterator[int]:
-        """The barriers that wait."""
+        """LSNs of the barriers that wait, in order."""
         return (barrier.lsn for barrier in self.waiting())
 
     def clear(self) -> None:
@@ -306,117 +298,6 @@ def merge(before: Barrier, gone: Barrier) -> None:
     if gone.back is not None:
         for run in gone.back.runs():
             before.push(run)
-
-
-def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
-    """Parts that no barrier holds back any more are ready."""
-    for barrier in freed:
-        if barrier.main is not None and barrier.main.count:
-            if queue.targets.lists:
-                queue.targets.rewind(barrier.main.head() - 1)
-            if queue.main.count:
-                queue.main.absorb(barrier.main)
-            else:
-                queue.main = barrier.main
-        elif barrier.main is not None:
-            queue.filled().seal(barrier.main.sealed)
-        if barrier.back is not None:
-            for run in barrier.back.runs():
-                queue.offer(run)
-
-
-def unbarred(queue: Contents, wanted: Chunk) -> list[Run]:
-    """Take those of the wanted that are held; what only a barrier among them held back is ready."""
-    held, freed = queue.barriers.extract(wanted)
-    if freed:
-        join_front(queue, freed)
-        queue.agenda |= DISPATCH
-    return held
-
-
-def hold_back(queue: Contents, run: Run) -> Iterator[Run]:
-    """Sort a run that is ready again, or due, by barriers; what stands before the first is given back.
-
-    A barrier that became due waits behind everything from now on.
-    """
-    barriers = queue.barriers
-    chunk = run.chunk
-    if run.place and barriers.due:
-        due = [lsn for lsn in chunk if lsn in barriers.due]
-        if due:
-            barriers.due.difference_update(due)
-            kept = sift(chunk, as_chunk(due))[1]
-            chunk = sorted_chunk(kept) if kept else _NOTHING
-            for lsn in due:
-                barriers.add(lsn, run.place, queue.delayed)
-    for barrier, part in barriers.cut(chunk):
-        mine = run if len(part) == len(run.chunk) else run.part(part, True)
-        if barrier is None:
-            yield mine
-        else:
-            mine.by = None  # filters look at what it holds back when it goes
-            barrier.push(mine)
-            barriers.held += len(part)
-
-
-def dissolve(queue: Contents) -> None:
-    """Make ordinary messages of all barriers: the queue has no expression for them any more."""
-    barriers = queue.barriers
-    parts = list(barriers.waiting())
-    barriers.dormant.clear()
-    barriers.clear()
-    for barrier in parts:
-        if barrier.place == barrier.lsn:
-            own = Main()
-            own.append(range(barrier.lsn, barrier.lsn + 1))
-            own.absorb(barrier.order())
-            barrier.main = own
-        else:
-            barrier.push(Run(range(barrier.lsn, barrier.lsn + 1), True, place=barrier.place))
-    join_front(queue, parts)
-
-
-def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
-    """Put barriers, (place, LSN) ascending, where they belong among what is ready and held already."""
-    barriers = queue.barriers
-    merged = sorted({*keys, *((barrier.place, barrier.lsn) for barrier in barriers.waiting())})
-    if not merged:
-        return
-    freed = list(barriers.waiting())
-    barriers.clear()
-    join_front(queue, freed)
-    main, back = queue.main, list(queue.returned.runs())
-    queue.clear_returned()
-    if queue.targets.lists:
-        queue.targets.rewind(0)
-        for run in back:
-            queue.targets.left(run.chunk)
-    edges = [place for place, _ in merged[1:]]
-    queue.main = _taken(main, merged[0][0])
-    queue.main.seal(main.sealed)
-    for (place, lsn), edge in zip(merged, [*edges, NEVER], strict=True):
-        barrier = barriers.add(lsn, place, 0)
-        part = _taken(main, edge)
-        if part.count:
-            part.seal(main.sealed)
-            barrier.main = part
-            barriers.held += part.count
-    for run in back:
-        queue.put_back(run)
-    barriers.delayed = 0
-    for run in queue.delays.retries.runs():
-        barriers.delay(run.chunk, 1)
-    for block in queue.delays.scheduled.blocks:
-        barriers.delay(block.lsns, 1)
-
-
-def _taken(main: Main, limit: int) -> Main:
-    """What stands before `limit`, as an order of its own."""
-    out = Main()
-    for run in main.take(NEVER, limit) if main.count else ():
-        out.seal(run.chunk[0] - 1)
-        out.append(run.chunk, run.solid)
-    return out
 
 
 def _has(chunk: Chunk, lsn: int) -> bool:

@@ -8,31 +8,30 @@ repeats it, to the subscriptions of then, and does not lose it.  In an at-most-o
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.asks import Purpose, Scan, Token
 from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.agenda import DISPATCH
-from penstock.core.queue.barrier import Barrier, Barriers, hold_back, join_front
+from penstock.core.queue.barrier import Barrier, Barriers
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.order.runs import Run, sift, sorted_chunk
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.runs import NEVER, Run, sift, sorted_chunk
 from penstock.core.queue.parts import NO_BARRIERS
 from penstock.core.queue.stages import Newcomers, Stage, append_around, append_rest
-from penstock.records.chunks import Chunk, Now, pack_pairs
+from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.view import Queue
 
 
 RELEASE_MOST = 256
 """Barriers that go in one step; the queue asks to be called again for the rest."""
 
 
-def release(queue: Queue, now: Now, sink: Sink) -> None:
+def release(queue: Contents, now: Now, sink: Sink) -> None:
     """Let go what is free to go, and serve what it held back."""
     barriers = queue.barriers
     for _ in range(RELEASE_MOST):
@@ -50,7 +49,7 @@ def release(queue: Queue, now: Now, sink: Sink) -> None:
     queue.agenda |= DISPATCH
 
 
-def _free(queue: Queue, first: Barrier) -> bool:
+def _free(queue: Contents, first: Barrier) -> bool:
     """Whether all before it is done."""
     barriers = queue.barriers
     if queue.older is not None or queue.ready or barriers.delayed or queue.paused_until:
@@ -63,7 +62,7 @@ def _free(queue: Queue, first: Barrier) -> bool:
     return not queue.letters.count or all(run.chunk[0] > first.place for run in queue.letters.runs())
 
 
-def _answered(queue: Queue, barriers: Barriers, first: Barrier, sink: Sink) -> bool:
+def _answered(queue: Contents, barriers: Barriers, first: Barrier, sink: Sink) -> bool:
     """Whether all filters have looked at it; if not they are asked, unless they are at it."""
     if not queue.targets.lists:
         return True
@@ -82,7 +81,7 @@ def _answered(queue: Queue, barriers: Barriers, first: Barrier, sink: Sink) -> b
     return not unknown
 
 
-def looked(queue: Queue, token: Token, found: Sequence[Sequence[int]], upto: int) -> None:
+def looked(queue: Contents, token: Token, found: Sequence[Sequence[int]], upto: int) -> None:
     """The answer to the scan: which of the filters asked want the first barrier."""
     barriers = queue.barriers
     first = barriers.first
@@ -94,7 +93,7 @@ def looked(queue: Queue, token: Token, found: Sequence[Sequence[int]], upto: int
             barriers.answers[text] = len(lsns) > 0
 
 
-def _let_go(queue: Queue, first: Barrier, sink: Sink) -> None:
+def _let_go(queue: Contents, first: Barrier, sink: Sink) -> None:
     barriers = queue.barriers
     answers = barriers.answers
     takers = [one for one in queue.roster.all if not one.standby]
@@ -118,16 +117,16 @@ def _let_go(queue: Queue, first: Barrier, sink: Sink) -> None:
 class _BehindBarriers(Stage):
     """Newcomers stand behind the last barrier, and each barrier among them behind what came before it."""
 
-    def present(self, queue: Queue) -> bool:
+    def present(self, queue: Contents) -> bool:
         return queue.barriers is not NO_BARRIERS
 
     def wanted(self, new: Newcomers) -> bool:
         return new.barriers is not None
 
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         if new.barriers is None and not queue.barriers.held:
             return
-        barriers, chunk, marked = queue.fenced(), new.chunk, new.barriers or ()
+        barriers, chunk, marked = queue.ensure_barriers(), new.chunk, new.barriers or ()
         gone = sorted_chunk(new.gone)
         delayed = queue.delayed - (0 if new.delayed is None else len(new.delayed))
         start = 0
@@ -150,7 +149,7 @@ class _BehindBarriers(Stage):
     def delayed(self, queue: Contents, run: Run) -> None:
         queue.barriers.delay(run.chunk, 1)
 
-    def release(self, queue: Queue, now: Now, sink: Sink) -> None:
+    def release(self, queue: Contents, now: Now, sink: Sink) -> None:
         if queue.barriers.held:
             release(queue, now, sink)
 
@@ -158,7 +157,7 @@ class _BehindBarriers(Stage):
 BEHIND_BARRIERS = _BehindBarriers()
 
 
-def _append(queue: Queue, new: Newcomers, start: int, stop: int, gone: Chunk) -> None:
+def _append(queue: Contents, new: Newcomers, start: int, stop: int, gone: Chunk) -> None:
     """Add those of a stretch that did not go elsewhere to the last part of the queue."""
     if start == stop:
         return
@@ -172,7 +171,7 @@ def _append(queue: Queue, new: Newcomers, start: int, stop: int, gone: Chunk) ->
         append_rest(queue, part)
 
 
-def _hold(queue: Queue, last: Barrier, chunk: Chunk, out: Chunk | None) -> None:
+def _hold(queue: Contents, last: Barrier, chunk: Chunk, out: Chunk | None) -> None:
     main = last.order()
     before = main.count
     if out is None:
@@ -185,3 +184,117 @@ def _hold(queue: Queue, last: Barrier, chunk: Chunk, out: Chunk | None) -> None:
 def _among(chunk: Chunk, lsn: int) -> bool:
     at = bisect_left(chunk, lsn)
     return at < len(chunk) and chunk[at] == lsn
+
+
+# -- parts of the queue behind barriers
+
+
+def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
+    """Parts that no barrier holds back any more are ready."""
+    for barrier in freed:
+        if barrier.main is not None and barrier.main.count:
+            if queue.targets.lists:
+                queue.targets.rewind(barrier.main.head() - 1)
+            if queue.main.count:
+                queue.main.absorb(barrier.main)
+            else:
+                queue.main = barrier.main
+        elif barrier.main is not None:
+            queue.ensure_main().seal(barrier.main.sealed)
+        if barrier.back is not None:
+            for run in barrier.back.runs():
+                queue.offer(run)
+
+
+def unbarred(queue: Contents, wanted: Chunk) -> list[Run]:
+    """Take those of the wanted that are held; what only a barrier among them held back is ready."""
+    held, freed = queue.barriers.extract(wanted)
+    if freed:
+        join_front(queue, freed)
+        queue.agenda |= DISPATCH
+    return held
+
+
+def hold_back(queue: Contents, run: Run) -> Iterator[Run]:
+    """Sort a run that is ready again, or due, by barriers; what stands before the first is given back.
+
+    A barrier that became due waits behind everything from now on.
+    """
+    barriers = queue.barriers
+    chunk = run.chunk
+    if run.place and barriers.due:
+        due = [lsn for lsn in chunk if lsn in barriers.due]
+        if due:
+            barriers.due.difference_update(due)
+            kept = sift(chunk, as_chunk(due))[1]
+            chunk = sorted_chunk(kept) if kept else range(0)
+            for lsn in due:
+                barriers.add(lsn, run.place, queue.delayed)
+    for barrier, part in barriers.cut(chunk):
+        mine = run if len(part) == len(run.chunk) else run.part(part, True)
+        if barrier is None:
+            yield mine
+        else:
+            mine.by = None  # filters look at what it holds back when it goes
+            barrier.push(mine)
+            barriers.held += len(part)
+
+
+def dissolve(queue: Contents) -> None:
+    """Make ordinary messages of all barriers: the queue has no expression for them any more."""
+    barriers = queue.barriers
+    parts = list(barriers.waiting())
+    barriers.dormant.clear()
+    barriers.clear()
+    for barrier in parts:
+        if barrier.place == barrier.lsn:
+            own = Main()
+            own.append(range(barrier.lsn, barrier.lsn + 1))
+            own.absorb(barrier.order())
+            barrier.main = own
+        else:
+            barrier.push(Run(range(barrier.lsn, barrier.lsn + 1), True, place=barrier.place))
+    join_front(queue, parts)
+
+
+def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
+    """Put barriers, (place, LSN) ascending, where they belong among what is ready and held already."""
+    barriers = queue.barriers
+    merged = sorted({*keys, *((barrier.place, barrier.lsn) for barrier in barriers.waiting())})
+    if not merged:
+        return
+    freed = list(barriers.waiting())
+    barriers.clear()
+    join_front(queue, freed)
+    main, back = queue.main, list(queue.returned.runs())
+    queue.clear_returned()
+    if queue.targets.lists:
+        queue.targets.rewind(0)
+        for run in back:
+            queue.targets.left(run.chunk)
+    edges = [place for place, _ in merged[1:]]
+    queue.main = _taken(main, merged[0][0])
+    queue.main.seal(main.sealed)
+    for (place, lsn), edge in zip(merged, [*edges, NEVER], strict=True):
+        barrier = barriers.add(lsn, place, 0)
+        part = _taken(main, edge)
+        if part.count:
+            part.seal(main.sealed)
+            barrier.main = part
+            barriers.held += part.count
+    for run in back:
+        queue.put_back(run)
+    barriers.delayed = 0
+    for run in queue.delays.retries.runs():
+        barriers.delay(run.chunk, 1)
+    for block in queue.delays.scheduled.blocks:
+        barriers.delay(block.lsns, 1)
+
+
+def _taken(main: Main, limit: int) -> Main:
+    """What stands before `limit`, as an order of its own."""
+    out = Main()
+    for run in main.take(NEVER, limit) if main.count else ():
+        out.seal(run.chunk[0] - 1)
+        out.append(run.chunk, run.solid)
+    return out

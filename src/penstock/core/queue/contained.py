@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import field
 
 import numpy as np
@@ -55,31 +56,37 @@ class Contained:
                 for column, value in zip(counts.values(), values, strict=True):
                     if value:
                         column.append(_triples(pairs, value))
+        columns = {name: _joined(parts) for name, parts in {**counts, "not_before": self._due()}.items() if parts}
+        if len(self.barriers):
+            columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
+        if any(known is not None for known in (self.expiry, self.ranks, self.keys, self.dedup)):
+            everything = flat(self.waiting())
+            if self.expiry is not None:
+                columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
+            columns.update((name, told) for name, told in self._told_of(everything) if len(told))
+        return columns
+
+    def _due(self) -> list[Ints]:
+        """When what is delayed goes on."""
         due = [_triples(np.array(run.pairs(), dtype=np.int64).reshape(-1, 2), run.deadline) for run in self.retries]
         for lsns, times in self.scheduled:
             alone = ints(lsns)
             due.append(np.stack((alone, alone + 1, ints(times)), axis=1))
-        columns = {name: _joined(parts) for name, parts in {**counts, "not_before": due}.items() if parts}
-        if self.expiry is not None:
-            everything = flat(self.waiting())
-            columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
-        if self.ranks is not None and len(ranks := self._ranks(self.ranks)):
-            columns["rank"] = ranks
-        if self.keys is not None:
-            everything = flat(self.waiting())
-            if len(everything) and len(keys := runs_of(everything, self.keys.each(packed(everything)))):
-                columns["key"] = keys
-        if self.dedup is not None:
-            everything = flat(self.waiting())
-            if len(everything) and len(keys := runs_of(everything, key_column(self.dedup, everything))):
-                columns["dedup"] = keys
-        if len(self.barriers):
-            columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
-        return columns
+        return due
 
-    def _ranks(self, known: Ranks) -> array[int]:
-        everything = flat(self.waiting())
-        ranks = known.each(packed(everything)) if len(everything) else everything
+    def _told_of(self, everything: Ints) -> Iterator[tuple[str, array[int]]]:
+        """What expressions gave, by column, of all that waits."""
+        if not len(everything):
+            return
+        if self.ranks is not None:
+            yield "rank", self._ranks(self.ranks, everything)
+        if self.keys is not None:
+            yield "key", runs_of(everything, self.keys.each(packed(everything)))
+        if self.dedup is not None:
+            yield "dedup", runs_of(everything, key_column(self.dedup, everything))
+
+    def _ranks(self, known: Ranks, everything: Ints) -> array[int]:
+        ranks = known.each(packed(everything))
         if self.unranked:
             ranks[np.isin(everything, np.concatenate(self.unranked))] = UNKNOWN
         return runs_of(everything, ranks)

@@ -1,22 +1,22 @@
 """What is in a queue, where it stands, and the counts beside it.
 
-It moves messages between its parts and stages, and keeps the counts true.  `core.queue.view` has the commands.
+It moves messages between its parts and keeps the counts true.  What others do with all of it they declare here: every
+file of functions on a queue knows this one, and `core.queue.view` puts them together.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
-from penstock.core.queue import lasting, weighing
-from penstock.core.queue import places as looking
-from penstock.core.queue.agenda import DISPATCH, LEASES, SHARES, TRIM
+from penstock.core.queue.agenda import LEASES, SHARES, TRIM
 from penstock.core.queue.contained import Contained
-from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import limits_of
+from penstock.core.queue.order.returned import take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
 from penstock.core.queue.parts import (
     NO_BARRIERS,
@@ -30,24 +30,16 @@ from penstock.core.queue.parts import (
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letter, names, wants
 from penstock.core.queue.shares.shares import Shares
+from penstock.core.queue.whole import WAITING, Place, State
 from penstock.records.causes import REPLACED
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
-
-if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.target_list import TargetList
-    from penstock.core.queue.stages import Plan
 
 
 class Contents(Parts):
     """What the parts of a queue hold together, and how messages move between them."""
 
     __slots__ = ()
-
-    places = looking.places
-    standing = looking.standing
-    first = looking.first
-    chunks = looking.chunks
 
     def __repr__(self) -> str:
         counts = f"ready={self.ready}, held={self.held}, leased={self.leased}"
@@ -59,10 +51,10 @@ class Contents(Parts):
         """Count the bytes of what is ready from now on, if a limit asks for them."""
         self.weightless()  # what was counted until now
         asked = self.limits is not None and self.limits.size < NEVER
-        self.weight = weighing.ready_bytes(self) if asked else -1
+        self.weight = self.ready_bytes if asked else -1
 
     def weightless(self) -> None:
-        """Nothing is ready."""
+        """Nothing is ready: no bytes either, and a weighing is over."""
         if self.weighing is not None:
             self.weighing, self.limits = None, limits_of(self.settings)
         self.weight = min(self.weight, 0)
@@ -146,7 +138,7 @@ class Contents(Parts):
     @property
     def ready_bytes(self) -> int:
         """Bytes of the bodies of what is ready; counted at each call (`core.queue.weighing`)."""
-        return weighing.ready_bytes(self)
+        return sum(map(self.sizes.total, self.chunks("ready")))
 
     @property
     def room(self) -> int:
@@ -181,30 +173,16 @@ class Contents(Parts):
             if self.weight >= 0:
                 self.weight -= self.weight_of(runs)
             return runs
-        main, returned = self.main, self.returned
-        if not returned.count:
-            alone = main.take(count)
-            if self.weight >= 0:
-                self.weight -= self.weight_of(alone)
-            return alone
-        out: list[Run] = []
-        while count and (main.count or returned.count):
-            first = main.key() if main.count else END
-            if returned.count and returned.head() < first:
-                part = returned.take(count, first)
-                if self.targets.lists:
-                    for run in part:
-                        self.targets.left(run.chunk)
-            else:
-                part = main.take(count, returned.head()[0] if returned.count else NEVER)
-            count -= sum(len(run.chunk) for run in part)
-            out += part
+        if not self.returned.count:
+            runs = self.main.take(count)
+        else:
+            runs = take_oldest(self.main, self.returned, count, self.targets.left if self.targets.lists else None)
         if self.weight >= 0:
-            self.weight -= self.weight_of(out)
-        return out
+            self.weight -= self.weight_of(runs)
+        return runs
 
     def weight_of(self, runs: Sequence[Run]) -> int:
-        """Bytes of these."""
+        """Bytes of the bodies of these."""
         total = self.sizes.total
         return sum([total(run.chunk) for run in runs])
 
@@ -224,7 +202,7 @@ class Contents(Parts):
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that wait, wherever they stand.  Who asks says what becomes of them."""
         out: list[Run] = []
-        for place in self.places(*looking.WAITING):
+        for place in self.places(*WAITING):
             if place.extract is not None:
                 runs = place.extract(wanted)
                 if place.state == "ready" and self.weight >= 0:
@@ -232,46 +210,7 @@ class Contents(Parts):
                 out += runs
         return out
 
-    # -- through the stages
-
-    def stages(self) -> Plan:
-        """What messages pass on their way in and back."""
-        return self.plan or self.planned()
-
-    def planned(self, /) -> Plan:
-        """The same, worked out from its settings and from what stands where."""
-        raise NotImplementedError
-
-    def put_back(self, run: Run) -> None:
-        """A run is ready again, at its place, or waits in a stage before that."""
-        runs = [run]
-        for stage in self.stages().readmitting:
-            runs = [part for one in runs for part in stage.readmit(self, one)]
-        for part in runs:
-            if self.weight >= 0:
-                self.weight += self.sizes.total(part.chunk)
-            self.offer(part)
-
-    def come_back(self, runs: list[Run], sink: Sink) -> None:
-        """Runs that stand nowhere are ready again; some may find no room."""
-        for stage in self.stages().returning:
-            runs = stage.returned(self, runs, sink)
-        for run in runs:
-            run.deadline = 0
-            self.put_back(run)
-
-    def keep_away(self, run: Run, due: int) -> None:
-        """A run that failed is delayed until then (wall)."""
-        run.deadline, run.by = due, None
-        self.late().retry(run)
-        for stage in self.stages().delaying:
-            stage.delayed(self, run)
-
-    def left(self, runs: Sequence[Run]) -> None:
-        """These are out of the queue for good, wherever they stood."""
-        for stage in self.stages().leaving:
-            if stage.left(self, runs):
-                self.agenda |= DISPATCH
+    # -- offered
 
     def offer(self, run: Run) -> None:
         """Let consumers have this, which counts as ready already."""
@@ -281,7 +220,7 @@ class Contents(Parts):
         if self.targets.lists:
             self.targets.came_back(run)
         run.by = None
-        self.coming_back().push(run)
+        self.ensure_returned().push(run)
 
     # -- gone
 
@@ -299,6 +238,22 @@ class Contents(Parts):
             return True
         reasons = reason.split(",")
         return wants(self.actions, reasons)
+
+    def give_way(self, runs: Sequence[Run], reason: str, sink: Sink) -> None:
+        """These gave way; they are counted in no state any more when this is called."""
+        if not runs:
+            return
+        count = sum(len(run.chunk) for run in runs)
+        figures = self.counted()
+        if reason == REPLACED:
+            figures.replaced += count
+        else:
+            figures.dropped += count
+        if self.wants_letter(reason):
+            self.expire(runs, reason, sink)
+        else:
+            self.left(runs)
+            sink.record(Kind.DROP, self.name, {"reason": reason}, pairs_body(self.id, runs))
 
     def expire(
         self,
@@ -324,7 +279,7 @@ class Contents(Parts):
             if dying is not None:
                 dying.append(Letter(list(runs), reason, by, why))
             else:
-                self.mourned().add(Letter(list(runs), reason, by, why), sink)
+                self.ensure_letters().add(Letter(list(runs), reason, by, why), sink)
             return
         header = Letter([], reason, by, why).header()
         sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
@@ -365,7 +320,7 @@ class Contents(Parts):
             self.agenda |= LEASES
 
     def holders(self) -> Iterator[Consumer]:
-        """Consumers that hold something."""
+        """Consumers that hold something, nobody among them."""
         return (consumer for consumer in self.all_consumers if consumer.leases.count)
 
     def drop_if_done(self, consumer: Consumer) -> None:
@@ -383,13 +338,9 @@ class Contents(Parts):
         """Messages that leave without success as soon as their bodies were fetched."""
         return self.letters.count
 
-    def floor(self) -> int:
-        """No living message is older than this."""
-        return looking.oldest(self)
-
     def leased_runs(self) -> Iterator[Run]:
         """All runs of leased messages."""
-        return (run for run, _ in looking.leased(self))
+        return (run for place in self.places("leased") for run in place.back())
 
     def living_pieces(self) -> Iterator[Chunk]:
         """All living messages in no order, not even within a piece; nothing of it will change."""
@@ -401,17 +352,87 @@ class Contents(Parts):
 
     def capture(self) -> Contained | None:
         """What lasts of it, as references; None for an empty queue."""
-        return lasting.capture(self) if any(self.places()) else None
+        return self.captured() if any(self.places()) else None
 
     def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
         """`waiting`, in any order, and `columns` of a `QueueState`; `transient` and `letter` are not known here."""
         contained = self.capture()
         return ([], {}) if contained is None else (contained.waiting(), contained.columns())
 
-    def load(self, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
-        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due since."""
-        lasting.load(self, waiting, columns)
+    # -- what is done with all of it (`core.queue.view` says where)
 
-    def check(self) -> None:
-        """Recount everything; AssertionError names what is off."""
-        lasting.check(self)
+    @abstractmethod
+    def places(self, /, *states: State) -> Iterator[Place]:
+        """The places in these states, or in all, that hold something."""
+
+    @abstractmethod
+    def standing(self, /, *states: State) -> Iterator[tuple[State, Run, Consumer | None]]:
+        """Everything in these states, or in all: of each run its state and who holds it, in no order."""
+
+    @abstractmethod
+    def chunks(self, /, *states: State) -> Iterator[Chunk]:
+        """Everything in these states, or in all, in no order."""
+
+    @abstractmethod
+    def lives(self, lsn: int, /, *states: State) -> bool:
+        """Whether a message is in one of these states, or in any."""
+
+    @abstractmethod
+    def floor(self, /) -> int:
+        """No living message is older than this."""
+
+    @abstractmethod
+    def captured(self, /) -> Contained:
+        """What waits, in any state, and what is remembered of it."""
+
+    @abstractmethod
+    def load(self, waiting: Sequence[Chunk], columns: Mapping[str, array[int]], /) -> None:
+        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due since."""
+
+    @abstractmethod
+    def planned(self, /) -> object:
+        """The stages that messages pass, worked out from its settings and from what stands where."""
+
+    @abstractmethod
+    def put_back(self, run: Run, /) -> None:
+        """A run is ready again, at its place, or waits in a stage before that."""
+
+    @abstractmethod
+    def come_back(self, runs: list[Run], sink: Sink, /) -> None:
+        """Runs that stand nowhere are ready again; some may find no room."""
+
+    @abstractmethod
+    def keep_away(self, run: Run, due: int, /) -> None:
+        """A run that failed is delayed until then (wall)."""
+
+    @abstractmethod
+    def left(self, runs: Sequence[Run], /) -> None:
+        """These are out of the queue for good, wherever they stood."""
+
+    @abstractmethod
+    def is_due(self, now: Now, /) -> bool:
+        """Whether something should have happened by now."""
+
+    @abstractmethod
+    def tick(self, now: Now, sink: Sink, /) -> None:
+        """Do what is due: leases end, delays end, messages expire; then dispatch."""
+
+    @abstractmethod
+    def carry_on(self, now: Now, sink: Sink, /) -> None:
+        """Dispatch; where shared credit came free, also on the other queues that it serves, in turn."""
+
+    @abstractmethod
+    def serve(self, now: Now, sink: Sink, /) -> None:
+        """Let go what is over a limit, dispatch what is ready, and let filters look on."""
+
+    @abstractmethod
+    def give_out(self, now: Now, sink: Sink, /) -> None:
+        """Dispatch what is ready, and let filters look on."""
+
+    @abstractmethod
+    def offer_all(self, now: Now, sink: Sink, /) -> None:
+        """Dispatch what is ready, and what becomes ready by that."""
+
+    @abstractmethod
+    def look_on(self, now: Now, sink: Sink, /) -> None:
+        """Have filters look at what they have not seen yet."""

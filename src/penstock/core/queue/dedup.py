@@ -21,7 +21,7 @@ from penstock.core.state.lsns import Ints, flat, ints, to_array
 from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
+    from penstock.core.queue.whole import Whole
 
 KEYS_MOST = 1_000_000
 """Keys that a window of a queue holds; of more the oldest are forgotten before their time."""
@@ -188,7 +188,7 @@ class Window(Keys):
 
     @classmethod
     def loaded(cls, pairs: array[int]) -> Window:
-        """The inverse."""
+        """A window out of what `dump` gave."""
         out = cls()
         if len(pairs):
             table = ints(pairs).reshape(-1, 2)
@@ -226,7 +226,7 @@ class Dedup:
 
     @property
     def count(self) -> int:
-        """Entries in memory."""
+        """Entries of both tables in memory."""
         return sum(len(keys) for keys in (self.window, self.living) if keys is not None)
 
     @property
@@ -242,14 +242,14 @@ class Dedup:
         """Whether the queue took it of late."""
         return self.window is not None and self.window.has(key, time, settings.dedup_window)
 
-    def has(self, queue: Contents, key: int) -> bool:
+    def has(self, queue: Whole, key: int) -> bool:
         """Whether a message with this key is in the queue, in any state, and no other may be."""
         if self.living is None:
             return False
         lsn = self.living.get(key)
-        return lsn > 0 and lives(queue, lsn)
+        return lsn > 0 and queue.lives(lsn)
 
-    def take(self, queue: Contents, told: Sequence[tuple[int, int]], time: int) -> None:
+    def take(self, queue: Whole, told: Sequence[tuple[int, int]], time: int) -> None:
         """The queue took messages with keys: (LSN, key) of each."""
         if self.window is not None:
             self.window.take([key for _, key in told], time, queue.settings.dedup_window)
@@ -280,22 +280,13 @@ def key_column(living: Keys, waiting: Ints) -> Ints:
     return out
 
 
-def lives(queue: Contents, lsn: int) -> bool:
-    """Whether a message is in the queue, in any state."""
-    if queue.main.has(lsn):
-        return True
-    others = (chunk for place in queue.places() if place.part != "main" for chunk in place.chunks())
-    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in others)
-
-
 def deduplicates(settings: QueueSettings) -> bool:
     """Whether a queue keeps messages out for their keys."""
     return settings.dedup_window > 0 or settings.unique
 
 
-def told_of(queue: Contents) -> Mapping[str, int]:
-    """What its statistics say."""
-    dedup = queue.dedup
+def told_of(dedup: Dedup | None) -> Mapping[str, int]:
+    """What statistics say of a queue's keys."""
     if dedup is None:
         return {"duplicates": 0, "dedup_keys": 0, "dedup_bytes": 0}
     return {"duplicates": dedup.duplicates, "dedup_keys": dedup.count, "dedup_bytes": dedup.nbytes}

@@ -19,7 +19,6 @@ from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.view import Queue
 
 
 def free(queue: Contents) -> int:
@@ -32,26 +31,26 @@ def free(queue: Contents) -> int:
 class _BehindDepth(Stage):
     """As many newcomers as the depth allows are active."""
 
-    def present(self, queue: Queue) -> bool:
+    def present(self, queue: Contents) -> bool:
         return queue.settings.target_queue_depth > 0 or queue.tail is not NO_TAIL
 
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         if new.placed or not (queue.settings.target_queue_depth or queue.tail.count):
             return
         chunk, rows = new.left()
         if gone := new.gone:
-            queue.filled().seal(max(part[-1] for part in gone))
+            queue.ensure_main().seal(max(part[-1] for part in gone))
         room = 0 if queue.tail.count else min(free(queue), len(chunk))
         if room:
             first = chunk[:room]
             if queue.targets.lists:
                 queue.targets.arrive(first, new.batch, new.rows_of(rows, 0, room), queue.main)
-            queue.filled().append(first, solid=False)
+            queue.ensure_main().append(first, solid=False)
         if room < len(chunk):
-            queue.inactive_order().append(chunk[room:], solid=False)
+            queue.ensure_tail().append(chunk[room:], solid=False)
         new.placed = True
 
-    def release(self, queue: Queue, now: Now, sink: Sink) -> None:
+    def release(self, queue: Contents, now: Now, sink: Sink) -> None:
         if queue.tail.count:
             activate(queue, now, sink)
 
@@ -59,7 +58,7 @@ class _BehindDepth(Stage):
 BEHIND_DEPTH = _BehindDepth()
 
 
-def activate(queue: Queue, now: Now, sink: Sink) -> None:
+def activate(queue: Contents, now: Now, sink: Sink) -> None:
     """Let inactive messages move up, and be dispatched, until the depth is reached; of very many the first.
 
     A dispatch that stopped at its bound comes first: what moves up may stand before what it had still to give.
@@ -80,23 +79,8 @@ def move_up(queue: Contents) -> int:
     for run in runs:
         if queue.targets.lists:
             queue.targets.arrive(run.chunk, None, None, queue.main)
-        queue.filled().append(run.chunk, solid=False)
+        queue.ensure_main().append(run.chunk, solid=False)
     return sum(len(run.chunk) for run in runs)
 
 
-def draw_bound(queue: Contents) -> None:
-    """After a start or a pass all that was never delivered stands in the main order: what is too much is inactive."""
-    depth = queue.settings.target_queue_depth
-    others = queue.ready - queue.main.count + queue.leased + queue.delays.retries.count
-    keep = max(depth - others, 0)
-    if queue.main.count <= keep:
-        return
-    tail = queue.main
-    queue.main = tail.emptied()
-    for run in tail.take(keep):
-        queue.main.append(run.chunk, solid=False)
-    for chunk in tail.chunks():
-        queue.inactive_order().append(chunk, solid=False)
-
-
-__all__ = ["BEHIND_DEPTH", "activate", "draw_bound", "free", "move_up"]
+__all__ = ["BEHIND_DEPTH", "activate", "free", "move_up"]

@@ -12,32 +12,26 @@ Keys are 64 bits of a hash of what an expression or a header gave.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH
-from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.limits.trimming import drop
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.state.lsns import Ints, flat
 from penstock.records.causes import REPLACED
-from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-    from penstock.core.queue.view import Queue
-
-__all__ = ["NO_KEY", "REPLACING", "LastValues", "key_of"]
-
+    from penstock.core.queue.whole import State, Whole
 
 NO_KEY = 0
+HELD: tuple[State, ...] = ("ready", "leased", "delayed")
+"""What may be replaced, or replaces: all but what is held back and what is dying."""
 
 
 def key_of(value: object) -> int:
@@ -80,7 +74,7 @@ class LastValues:
         """Whether `settle_keys` has something to do."""
         return bool(self._replaced or self._back or self.loaded)
 
-    def add(self, queue: Contents, chunk: Chunk, keys: Sequence[int], without: Sequence[Chunk]) -> None:
+    def add(self, queue: Whole, chunk: Chunk, keys: Sequence[int], without: Sequence[Chunk]) -> None:
         """New messages.  without: those of them that are delayed, or dead already."""
         known = self.known
         if known.count > 2 * (queue.ready + queue.leased + queue.delayed + queue.dying) + DEAD_MOST:
@@ -104,9 +98,13 @@ class LastValues:
         """They wait for a time now; what was never delivered enters anew then."""
         for run in runs:
             if run.tally == FRESH:
-                for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
-                    if key and self._newest.get(key) == lsn:
+                for lsn, key in self._keyed(run.chunk):
+                    if self._newest.get(key) == lsn:
                         del self._newest[key]
+
+    def _keyed(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
+        """Those of a chunk that have a key, with it."""
+        return (one for one in zip(chunk, self.known.each(chunk).tolist(), strict=True) if one[1] != NO_KEY)
 
     def _enter(self, lsn: int, key: int) -> None:
         old = self._newest.get(key)
@@ -114,7 +112,7 @@ class LastValues:
             self._replaced.append(old)
         self._newest[key] = lsn
 
-    def find_newest(self, queue: Contents) -> None:
+    def find_newest(self, queue: Whole) -> None:
         """Work out from what lives which is the newest of each key; what is older and waits gives way."""
         lsns, orders = _standing(queue)
         keys = self.known.each(packed(lsns)) if len(lsns) else lsns
@@ -125,34 +123,34 @@ class LastValues:
         mine = lsns[keys != NO_KEY]
         self._replaced += mine[~np.isin(mine, newest)].tolist()
 
-    def settle(self, queue: Queue, sink: Sink) -> None:
+    def settle(self, queue: Whole, sink: Sink) -> None:
         """Let go what a newer message replaced."""
         if self.loaded:
             self.loaded = False
             self._back.clear()  # they stand where they stand, and are looked at with all others
             self.find_newest(queue)
         back, self._back = self._back, []
-        returned = list[Run]()
-        for run in back:  # newcomers first: of these each replaces the one before it
+        returned, entered = list[Run](), set[int]()
+        for run in back:  # newcomers first: of these each replaces the one before it, also one that has expired since
             if run.tally != FRESH:
                 returned.append(run)
                 continue
-            for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
-                if key:
-                    self._enter(lsn, key)
+            for lsn, key in self._keyed(run.chunk):
+                self._enter(lsn, key)
+                entered.add(key)
         for run in returned:
-            for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
-                if key and (newest := self._newest.get(key)) != lsn:
-                    if newest is None or not _lives(queue, newest):
+            for lsn, key in self._keyed(run.chunk):
+                if (newest := self._newest.get(key)) != lsn:
+                    if newest is None or (key not in entered and not queue.lives(newest, *HELD)):
                         self._renew(queue, key)
                     if self._newest.get(key) != lsn:
                         self._replaced.append(lsn)
         if self._replaced:
             gone = as_chunk(sorted(set(self._replaced)))
             self._replaced.clear()
-            drop(queue, queue.extract(gone), REPLACED, sink)
+            queue.give_way(queue.extract(gone), REPLACED, sink)
 
-    def come_due(self, queue: Queue, chunks: Sequence[Chunk], over: frozenset[int], ring: int, sink: Sink) -> set[int]:
+    def come_due(self, queue: Whole, chunks: Sequence[Chunk], over: frozenset[int], ring: int, sink: Sink) -> set[int]:
         """Of scheduled messages that are due, in order of time, those that a ring of this size lets in.
 
         One by one, the last first: one whose key a later of them has is replaced by that; the waiting older one of its
@@ -171,35 +169,26 @@ class LastValues:
                         gone += queue.extract(range(old, old + 1))
                 if lsn not in over and queue.ready + len(inside) < ring:
                     inside.add(lsn)
-        drop(queue, gone, REPLACED, sink)
+        queue.give_way(gone, REPLACED, sink)
         return inside
 
-    def outdated(self, queue: Contents, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    def outdated(self, queue: Whole, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
         """Of what comes back, and is in no state now, what a newer one replaced that lives; and the others."""
         came: dict[int, list[tuple[int, int]]] = {}  # where each stands, and its LSN, by key
         for run in runs:
-            for lsn, key in zip(run.chunk, self.known.each(run.chunk).tolist(), strict=True):
-                if key:
-                    came.setdefault(key, []).append((run.place or lsn, lsn))
+            for lsn, key in self._keyed(run.chunk):
+                came.setdefault(key, []).append((run.place or lsn, lsn))
         old = set[int]()
         for key, some in came.items():
             newest = self._newest.get(key)
-            if all(lsn != newest for _, lsn in some) and (newest is None or not _lives(queue, newest)):
+            if all(lsn != newest for _, lsn in some) and (newest is None or not queue.lives(newest, *HELD)):
                 place, last = max(some)
                 if place > self._renew(queue, key):
                     self._newest[key] = last
             old.update(lsn for _, lsn in some if lsn != self._newest[key])
-        gone, kept = list[Run](), list[Run]()
-        for run in runs:
-            mine = old.intersection(run.chunk)
-            if mine:
-                gone.append(run.part(as_chunk(sorted(mine)), False))
-                run = run.part(as_chunk([lsn for lsn in run.chunk if lsn not in mine]), False)
-            if len(run.chunk):
-                kept.append(run)
-        return gone, kept
+        return _parted(runs, old)
 
-    def _renew(self, queue: Contents, key: int) -> int:
+    def _renew(self, queue: Whole, key: int) -> int:
         """The newest of a key is gone: another one is.  Where that stands, 0 where there is none."""
         lsns, orders = _standing(queue)
         mine = self.known.each(packed(lsns)) == key if len(lsns) else np.zeros(0, dtype=bool)
@@ -211,51 +200,24 @@ class LastValues:
         return 0
 
 
-class _Replacing(Stage):
-    """Newcomers replace the older ones of their keys, once everybody was offered something.
-
-    Where others are held back, or give way, each is over before the next comes: what it replaces lets the next in.
-    """
-
-    def present(self, queue: Queue) -> bool:
-        return queue.last_values is not None
-
-    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
-        return len(new) if queue.shares is None and queue.limits is None else 1
-
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
-        if queue.last_values is not None:
-            keys = [0] * len(new) if new.last_keys is None else new.last_keys
-            queue.last_values.add(queue, new.chunk, keys, new.gone)
-
-    def readmit(self, queue: Contents, run: Run) -> list[Run]:
-        if queue.last_values is not None:
-            queue.last_values.came_back(run)
-        return [run]
-
-    def delayed(self, queue: Contents, run: Run) -> None:
-        if queue.last_values is not None:
-            queue.last_values.came_back(run)
-
-    def prepare(self, queue: Queue, sink: Sink) -> None:
-        if queue.last_values is not None and queue.last_values.waiting:
-            queue.last_values.settle(queue, sink)
-
-    def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
-        if queue.last_values is not None:
-            while queue.agenda & DISPATCH:  # who has room is given each before a later one of the batch replaces it
-                dispatch(queue, now, sink)
-            queue.last_values.settle(queue, sink)
+def _parted(runs: Sequence[Run], some: set[int]) -> tuple[list[Run], list[Run]]:
+    """Runs of these messages, and of the others."""
+    inside, outside = list[Run](), list[Run]()
+    for run in runs:
+        mine = some.intersection(run.chunk)
+        if mine:
+            inside.append(run.part(as_chunk(sorted(mine)), False))
+            run = run.part(as_chunk([lsn for lsn in run.chunk if lsn not in mine]), False)
+        if len(run.chunk):
+            outside.append(run)
+    return inside, outside
 
 
-REPLACING = _Replacing()
-
-
-def _standing(queue: Contents) -> tuple[Ints, Ints]:
+def _standing(queue: Whole) -> tuple[Ints, Ints]:
     """All that live and are neither scheduled nor dying, ascending, and where each stands in order of arrival."""
     lsns: list[Ints] = [np.zeros(0, dtype=np.int64)]
     orders: list[Ints] = [lsns[0]]
-    for place in queue.places("ready", "leased", "delayed"):
+    for place in queue.places(*HELD):
         if place.part == "scheduled":
             continue
         lsns.append(flat(place.lsns()))
@@ -268,12 +230,3 @@ def _standing(queue: Contents) -> tuple[Ints, Ints]:
     every, places = np.concatenate(lsns), np.concatenate(orders)
     order = np.argsort(every, kind="stable")
     return every[order], places[order]
-
-
-def _lives(queue: Contents, lsn: int) -> bool:
-    """Whether a message is in the queue, scheduled or not, and not dying."""
-    if queue.main.has(lsn):
-        return True
-    others = (place for place in queue.places("ready", "leased", "delayed") if place.part != "main")
-    some = (chunk for place in others for chunk in place.chunks())
-    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in some)

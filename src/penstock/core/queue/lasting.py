@@ -15,15 +15,14 @@ import numpy as np
 
 from penstock.core.arena import Move
 from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, TRIM
-from penstock.core.queue.barrier import split
+from penstock.core.queue.barrier_release import split
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
-from penstock.core.queue.depth import draw_bound
 from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
 from penstock.core.queue.places import STATES
 from penstock.core.queue.priority.ranking import load_ranks
+from penstock.core.queue.reordering import draw_bound, stage
 from penstock.core.queue.settling.attempts import FRESH, Tally
-from penstock.core.queue.shares.shares import stage
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
 
@@ -56,7 +55,7 @@ def _capture_columns(queue: Contents, out: Contained) -> None:
     """What is known of messages, wherever they stand."""
     if queue.ranks is not None and queue.settings.rank_text is not None:
         out.ranks = queue.ranks.copy()
-        out.unranked = queue.ranking.pieces(queue) if queue.ranking is not None else []
+        out.unranked = queue.ranking.pieces(queue.main) if queue.ranking is not None else []
     if queue.last_values is not None:
         out.keys = queue.last_values.known.copy()
     if queue.dedup is not None and queue.dedup.living is not None:
@@ -98,7 +97,7 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
 def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     if not columns and queue.ranks is None and all(a[-1] < b[0] for a, b in pairwise(waiting)):
         for chunk in waiting:
-            queue.filled().append(chunk)
+            queue.ensure_main().append(chunk)
         return
     lsns = flat(waiting)
     if not len(lsns):
@@ -106,7 +105,7 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     if queue.ranks is not None:
         load_ranks(queue, lsns, spread(lsns, columns.get("rank", array("q"))))
     if "expires_at" in columns:
-        queue.timed().load(lsns, spread(lsns, columns["expires_at"]))
+        queue.ensure_expiry().load(lsns, spread(lsns, columns["expires_at"]))
     keys: list[tuple[int, int]] = []
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
@@ -126,14 +125,14 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
 def _load_fresh(queue: Contents, lsns: Ints, strangers: Ints) -> None:
     """What was never delivered and stands at its own place; strangers: LSNs that it may lie around."""
     if queue.ranks is not None:
-        queue.filled().append(packed(lsns))
+        queue.ensure_main().append(packed(lsns))
     for chunk, _ in tidy(lsns) if queue.ranks is None else ():
         before, within = np.searchsorted(strangers, (queue.main.last(), chunk[0]))
         if before != within:
-            queue.filled().seal(int(strangers[within - 1]))
-        queue.filled().append(chunk, solid=bool(np.searchsorted(strangers, chunk[-1]) == within))
+            queue.ensure_main().seal(int(strangers[within - 1]))
+        queue.ensure_main().append(chunk, solid=bool(np.searchsorted(strangers, chunk[-1]) == within))
     if len(strangers):
-        queue.filled().seal(int(strangers[-1]))
+        queue.ensure_main().seal(int(strangers[-1]))
 
 
 def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
@@ -152,12 +151,12 @@ def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
         for chunk, _ in tidy(mine):
             run = Run(chunk, False, tally if tally != FRESH else FRESH, place, due)
             if due:
-                queue.late().retry(run)
+                queue.ensure_delays().retry(run)
             else:
-                queue.coming_back().push(run)
+                queue.ensure_returned().push(run)
     if fresh:
         fresh.sort()
-        queue.late().schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
+        queue.ensure_delays().schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
 
 
 def _without_barriers(
@@ -166,7 +165,7 @@ def _without_barriers(
     """All but the barriers that wait, and those as (place, LSN), ascending; of the delayed ones note what they are."""
     barrier = spread(lsns, columns["barrier"]) > 0
     delayed = spread(lsns, columns.get("not_before", array("q"))) > 0
-    queue.fenced().dormant.update(lsns[barrier & delayed].tolist())
+    queue.ensure_barriers().dormant.update(lsns[barrier & delayed].tolist())
     waiting = barrier & ~delayed
     place = spread(lsns, columns.get("place", array("q")))[waiting]
     own = lsns[waiting]

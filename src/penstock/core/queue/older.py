@@ -1,70 +1,24 @@
 """Messages older than some that a queue has had: what a pass over the log finds for it.
 
 A queue that serves in order of arrival takes them at once, each at its own place.  Where the order says more than that
-(barriers, priorities, a target depth) nothing goes out before the last of them is there: they wait here, and the queue
-is put in order once, at the end of the pass.
+(barriers, priorities, a target depth) nothing goes out before the last of them is there: they wait (`order.found`), and
+the queue is put in order once, at the end of the pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.arena import Move
-from penstock.core.queue import lasting
+from penstock.core.effects import Sink
 from penstock.core.queue.contained import Contained
-from penstock.core.queue.order.runs import Run, packed, sift, tidy
-from penstock.core.queue.priority.ranking import change_ranks, take_unranked
-from penstock.core.queue.shares.shares import stage
+from penstock.core.queue.contents import Contents
+from penstock.core.queue.order.found import Older
+from penstock.core.queue.order.runs import Run, packed, tidy
+from penstock.core.queue.priority.ranking import take_unranked
+from penstock.core.queue.reordering import change_ranks, stage
 from penstock.core.state.lsns import Ints
-from penstock.records.chunks import Chunk
-
-if TYPE_CHECKING:
-    from penstock.core.effects import Sink
-    from penstock.core.queue.contents import Contents
-
-
-class Older:
-    """What was found and waits for the end of the pass."""
-
-    __slots__ = ("barriers", "chunks", "count")
-
-    def __init__(self) -> None:
-        self.chunks: list[Chunk] = []  # in order, disjoint
-        self.barriers: set[int] = set()  # those of them that are barriers
-        self.count = 0
-
-    def add(self, chunk: Chunk, barriers: Sequence[int]) -> None:
-        """More of them."""
-        self.chunks.append(chunk)
-        self.barriers.update(barriers)
-        self.count += len(chunk)
-
-    def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are here."""
-        out: list[Run] = []
-        kept: list[Chunk] = []
-        for chunk in self.chunks:
-            inside, outside, _ = sift(chunk, wanted)
-            if inside is not None:
-                out.append(Run(inside, False))
-                self.count -= len(inside)
-                self.barriers.difference_update(inside)
-            kept += outside
-        if out:
-            self.chunks = kept
-        return out
-
-    def page(self, move: Move) -> None:
-        """Move what may go to an arena."""
-        self.chunks = [move.chunk(chunk) for chunk in self.chunks]
-
-    def clear(self) -> None:
-        """They are gone."""
-        self.chunks, self.count = [], 0
-        self.barriers.clear()
 
 
 def waits(queue: Contents) -> bool:
@@ -73,6 +27,12 @@ def waits(queue: Contents) -> bool:
     ordered = settings.barrier_expression is not None or settings.rank_text is not None
     ordered = ordered or bool(settings.target_queue_depth) or queue.shares is not None
     return ordered or queue.held > 0 or queue.ranks is not None
+
+
+def expect_older(queue: Contents) -> None:
+    """A pass begins or goes on: nothing goes out before its end where the order says more than arrival does."""
+    if queue.older is None and waits(queue):
+        queue.older = Older()
 
 
 def take_older(
@@ -86,40 +46,50 @@ def take_older(
     if queue.ranks is not None:
         take_unranked(queue, lsns)
     if deadlines is not None or not queue.expiry.empty:
-        queue.timed().add_older(lsns, np.zeros(len(lsns), dtype=np.int64) if deadlines is None else deadlines)
+        queue.ensure_expiry().add_older(lsns, np.zeros(len(lsns), dtype=np.int64) if deadlines is None else deadlines)
     if len(lsns) and int(lsns[-1]) >= queue.floor():
         _mix(queue, int(lsns[-1]))
-    if not_before is not None:
-        late = not_before > 0
-        if late.any():
-            delayed = set(lsns[late].tolist())
-            queue.late().schedule_older(lsns[late], not_before[late])
-            dormant = delayed.intersection(barriers)
-            if dormant:
-                queue.fenced().dormant.update(dormant)
-            queue.barriers.delay(packed(lsns[late]), 1)
-            queue.filled().seal(int(lsns[late][-1]))
-            lsns = lsns[~late]
+    if not_before is not None and (late := not_before > 0).any():
+        _schedule(queue, lsns[late], not_before[late], barriers)
+        lsns = lsns[~late]
     if not len(lsns):
         return
     if queue.older is not None:
         queue.older.add(packed(lsns), [lsn for lsn in barriers if _among(lsns, lsn)])
         return
     if queue.main.last() < int(lsns[0]):
-        if queue.targets.lists:
-            queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
-        for chunk, _ in tidy(lsns):
-            queue.filled().append(chunk, solid=False)
-        if queue.weight >= 0:
-            queue.weight += queue.sizes.total(packed(lsns))
+        _append(queue, lsns)
     else:
         for chunk, _ in tidy(lsns):
             queue.put_back(Run(chunk, False))
 
 
+def _append(queue: Contents, lsns: Ints) -> None:
+    """They stand behind all that there is."""
+    if queue.targets.lists:
+        queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
+    for chunk, _ in tidy(lsns):
+        queue.ensure_main().append(chunk, solid=False)
+    if queue.weight >= 0:
+        queue.weight += queue.sizes.total(packed(lsns))
+
+
+def _schedule(queue: Contents, lsns: Ints, times: Ints, barriers: Sequence[int]) -> None:
+    """Those of them that are not due yet."""
+    queue.ensure_delays().schedule_older(lsns, times)
+    dormant = set(lsns.tolist()).intersection(barriers)
+    if dormant:
+        queue.ensure_barriers().dormant.update(dormant)
+    queue.barriers.delay(packed(lsns), 1)
+    queue.ensure_main().seal(int(lsns[-1]))
+
+
 def _mix(queue: Contents, last: int) -> None:
     """What comes, up to `last`, may lie between others: no array may be called solid any more."""
-    for main in (queue.filled(), *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None)):
+    for main in (
+        queue.ensure_main(),
+        *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None),
+    ):
         main.loosen()
         main.seal(last)
     for place in queue.places():
@@ -150,9 +120,9 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
     dormant = queue.barriers.dormant
     queue.begin_anew()
     if dormant:
-        queue.fenced().dormant = dormant
-    lasting.load(queue, contained.waiting(), contained.columns())
-    for main in (queue.filled(), queue.inactive_order(), *(barrier.order() for barrier in queue.barriers.waiting())):
+        queue.ensure_barriers().dormant = dormant
+    queue.load(contained.waiting(), contained.columns())
+    for main in (queue.ensure_main(), queue.ensure_tail(), *(barrier.order() for barrier in queue.barriers.waiting())):
         main.loosen()
         main.seal(last)
     queue.renew_targets()

@@ -6,21 +6,21 @@ Empty parts are shared by all queues, so an idle queue is small.  What moves bet
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from penstock.core.queue import weighing
-from penstock.core.queue.agenda import ATTENDANCE, DISPATCH, PACE, SHARES, TIMES
+from penstock.core.queue.agenda import ATTENDANCE, DISPATCH, PACE, RANKS, SHARES, TIMES
 from penstock.core.queue.barrier import Barriers
-from penstock.core.queue.dispatching.attendance import Attendance
-from penstock.core.queue.dispatching.consumers import Consumer, Credit, Roster
+from penstock.core.queue.dedup import Dedup, deduplicates
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.filtering import Targets
-from penstock.core.queue.dispatching.granting import DISPATCH_MOST
+from penstock.core.queue.dispatching.roster import Attendance, Roster
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.limits import Pace, limits_of
+from penstock.core.queue.last_values import LastValues
+from penstock.core.queue.limits.limits import Pace, Weighing, limits_of
+from penstock.core.queue.order.found import Older
 from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.priority.ranking import Ranking, begin_ranks
+from penstock.core.queue.priority.order import PriorityOrder, Ranking
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.priority.targets import PriorityTargets
@@ -32,12 +32,6 @@ from penstock.core.sizes.sizes import Sizes
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import OnDelete, OnExpire
 from penstock.records.queue_settings import QueueSettings, Ruling
-
-if TYPE_CHECKING:
-    from penstock.core.queue.dedup import Dedup
-    from penstock.core.queue.last_values import LastValues
-    from penstock.core.queue.older import Older
-    from penstock.core.queue.stages import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +61,8 @@ NO_MAIN: Main = Nothing()
 NO_TAIL: Main = Nothing()
 _CONSUMERS: dict[Consumer, None] = {}
 _SIZES = Sizes()
+DISPATCH_MOST = 2048
+"""Messages granted in one step; the queue asks to be called again for the rest, so that nobody holds up a turn."""
 NO_CREDIT = list[Credit]()
 """Empty parts that all queues share until they have something to put there; nobody adds to these."""
 
@@ -108,11 +104,11 @@ class Parts:
         self.ruling: Ruling | None = None  # what makes them of its own ones; None: they are its own
         self.limits = limits_of(settings)  # of what is ready; None without any
         self.redelivered_below = 0  # what is older may have been seen before an unclean stop
-        self.plan: Plan | None = None  # the stages that messages pass; None: `stages` works them out
+        self.plan: object = None  # the stages that messages pass, for `stages.plan_of` alone; None: they are worked out
         # positions
         self.ranks: Ranks | None = None  # priorities; with them main order, what came back and target lists are others
         self.ranking: Ranking | None = None  # some of them are not known, so nothing is delivered
-        self.main: Main = NO_MAIN  # `filled` is what to add to
+        self.main: Main = NO_MAIN  # `ensure_main` is what to add to
         self.tail = NO_TAIL  # inactive: beyond the target depth
         self.returned = NOTHING_RETURNED
         self.delays = NO_DELAYS
@@ -151,9 +147,11 @@ class Parts:
             self.renew_dedup(settings)
         weighed = self.limits is not None and self.limits.size < NEVER
         self.weight: int = 0 if weighed else -1  # bytes of what is ready, counted where a limit asks for them
-        self.weighing: weighing.Weighing | None = None  # they are not all known yet
+        self.weighing: Weighing | None = None  # they are not all known yet
         if settings.rank_text is not None:
-            begin_ranks(self)
+            self.ranks = Ranks()
+            self.main = PriorityOrder(self.ranks)
+            self.agenda |= RANKS
         if expressions(settings):
             self.shares = Shares(settings, self.ranks)
             self.agenda |= SHARES
@@ -223,7 +221,7 @@ class Parts:
 
     @property
     def delivered(self) -> int:
-        """Deliveries since the start."""
+        """Deliveries since the start of the process."""
         return 0 if self.figures is None else self.figures.delivered
 
     @property
@@ -244,33 +242,33 @@ class Parts:
     def used(self, wall: int) -> None:
         """A turn that had to do with it is over; once for each, in their order."""
         if self.used_at < 0:
-            self.attended().spare += wall + self.used_at
+            self.ensure_attendance().spare += wall + self.used_at
         able = self.roster.all and (self.agenda & DISPATCH or not self.ready)  # what is ready they have no room for
         self.used_at = -wall if able else wall
 
-    # -- parts, to put something there
+    # -- parts, made if they are absent, to put something there
 
-    def filled(self) -> Main:
-        """The main order."""
+    def ensure_main(self) -> Main:
+        """The main order, to add to."""
         if self.main is NO_MAIN:
             self.main = Main()
         return self.main
 
-    def coming_back(self) -> Returned:
-        """Ready messages beside the main order."""
+    def ensure_returned(self) -> Returned:
+        """Ready messages beside the main order, to add to."""
         if self.returned is NOTHING_RETURNED:
             self.returned = Returned() if self.ranks is None else PriorityReturned(self.ranks)
         return self.returned
 
-    def late(self) -> Delays:
-        """Delayed messages."""
+    def ensure_delays(self) -> Delays:
+        """Delayed messages, to add to."""
         self.agenda |= TIMES
         if self.delays is NO_DELAYS:
             self.delays = Delays()
         return self.delays
 
-    def inactive_order(self) -> Main:
-        """Messages beyond the target depth."""
+    def ensure_tail(self) -> Main:
+        """Messages beyond the target depth, to add to."""
         if self.tail is NO_TAIL:
             self.tail = Main()
             self.plan = None
@@ -278,15 +276,11 @@ class Parts:
 
     def renew_keys(self) -> None:
         """The settings say anew whether a message may replace another; the queue is empty."""
-        from penstock.core.queue.last_values import LastValues  # it needs what is made of this
-
         self.last_values = None if self.settings.last_value_key is None else LastValues()
         self.plan = None
 
     def renew_dedup(self, before: QueueSettings) -> None:
         """The settings say anew which messages stay out for their keys.  before: those until now."""
-        from penstock.core.queue.dedup import Dedup, deduplicates  # it needs what is made of this
-
         if not deduplicates(self.settings):
             self.dedup = None
         elif self.dedup is None:
@@ -294,36 +288,36 @@ class Parts:
         else:
             self.dedup.alter(before, self.settings)
 
-    def timed(self) -> Expiry:
-        """Deadlines."""
+    def ensure_expiry(self) -> Expiry:
+        """Deadlines of messages, to add to."""
         self.agenda |= TIMES
         if self.expiry is NO_EXPIRY:
             self.expiry = Expiry()
             self.plan = None
         return self.expiry
 
-    def mourned(self) -> Letters:
-        """Dying messages."""
+    def ensure_letters(self) -> Letters:
+        """Dying messages, to add to."""
         if self.letters is NO_LETTERS:
             self.letters = Letters(self.id)
         return self.letters
 
-    def fenced(self) -> Barriers:
-        """Barriers, and what they hold back."""
+    def ensure_barriers(self) -> Barriers:
+        """Barriers and what they hold back, to add to."""
         if self.barriers is NO_BARRIERS:
             self.barriers = Barriers()
             self.plan = None
         return self.barriers
 
-    def attended(self) -> Attendance:
-        """Who attends to it, and since when nobody does."""
+    def ensure_attendance(self) -> Attendance:
+        """Who attends to it, and since when nobody does, to be changed."""
         if self.attendance is _ATTENDANCE:
             self.attendance = Attendance()
             self.agenda |= ATTENDANCE
         return self.attendance
 
-    def sieved(self) -> Targets:
-        """Target lists of filters."""
+    def ensure_targets(self) -> Targets:
+        """Target lists of filters, to be joined."""
         if self.targets is _TARGETS:
             self.targets = Targets(self.id) if self.ranks is None else PriorityTargets(self.id, self.ranks)
         return self.targets
@@ -333,7 +327,7 @@ class Parts:
         old, self.targets = self.targets, _TARGETS
         if old is _TARGETS:
             return
-        new = self.sieved()
+        new = self.ensure_targets()
         new.go_on_from(old)
         for consumer in self.all_consumers:
             if consumer.targets is not None and not consumer.closed:
@@ -341,7 +335,7 @@ class Parts:
                 consumer.targets.wake(consumer)
 
     def enlist(self, consumer: Consumer) -> None:
-        """A new consumer."""
+        """A new consumer is among its consumers from now on."""
         if self.all_consumers is _CONSUMERS:
             self.all_consumers = {}
         self.all_consumers[consumer] = None

@@ -1,100 +1,27 @@
-"""Every place in which a message of a queue can stand, with its state: whoever looks at a queue goes over these.
+"""All places of a queue (`whole`): whoever looks at a queue goes over these.
 
-    ready      never delivered, come back; of a tenant; in line behind its key; its keys not known yet
-    held       a barrier that waits and what it holds back; found by a pass over the log that is not over
-    inactive   beyond the target depth
-    delayed    in back-off, scheduled
-    leased     held by a consumer, or by nobody
-    dying      out of the queue as soon as its dead letter is written
-
-A message stands in exactly one of them.  What was delivered at most once and is not acknowledged stands in none: it is
-in its receiver's backlog, and no longer in the queue.  Looking changes nothing, and the chunks will not change either.
+Looking changes nothing, and the chunks will not change either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.queue.barrier import unbarred
+from penstock.core.queue.barrier_release import unbarred
 from penstock.core.queue.order.runs import NEVER, Run, view
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.settling.leases import SLOT
-from penstock.records.chunks import Chunk, Longs
-from penstock.records.dataclass import dataclass
+from penstock.core.queue.whole import AVAILABLE, STATES, WAITING, Part, Place, State
+from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.shares.shares import Shares
-
-State: TypeAlias = Literal["ready", "held", "inactive", "delayed", "leased", "dying"]
-
-STATES: tuple[State, ...] = get_args(State)
-
-AVAILABLE: tuple[State, ...] = ("ready", "held")
-"""What queries look at, and what is ready for clients that know no barriers."""
-
-WAITING: tuple[State, ...] = ("ready", "held", "inactive", "delayed")
-"""What nobody holds and what is not on its way out."""
-
-Part: TypeAlias = Literal[
-    "main", "returned", "tenants", "lines", "unkeyed", "barriers", "found", "tail", "retries", "scheduled", "leases",
-    "letters",
-]  # fmt: skip
-
-
-def _stays(move: Move) -> None:
-    """Its size is bounded."""
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """Some messages of one state, kept by one part of the queue.
-
-    fresh    those that were never delivered and stand at their own LSN, as ascending chunks
-    back     the others, as runs
-    loose    the LSNs of `fresh` in any order, where that costs less
-    lowest   an LSN that none here is older than, or none of the messages before which these wait
-    extract  takes those of the wanted that are here, and tells nobody but whoever knows where they stood
-    page     moves what may leave the heap to an arena
-    solid    arrays within which no other message of the queue lies, but for those in `back`
-    """
-
-    state: State
-    part: Part
-    count: int
-    fresh: Callable[[], Iterable[Chunk]] = tuple
-    back: Callable[[], Iterable[Run]] = tuple
-    loose: Callable[[], Iterable[Longs]] | None = None
-    lowest: Callable[[], int] | None = None
-    extract: Callable[[Chunk], list[Run]] | None = None
-    page: Callable[[Move], None] = _stays
-    solid: Callable[[], Iterable[Chunk]] = tuple
-
-    def lsns(self) -> Iterable[Chunk]:
-        """Those of `fresh`, in any order."""
-        return self.fresh() if self.loose is None else self.loose()
-
-    def chunks(self) -> Iterator[Chunk]:
-        """All of it, each chunk ascending."""
-        yield from self.fresh()
-        yield from (run.chunk for run in self.back() if len(run.chunk))
-
-    def runs(self) -> Iterator[Run]:
-        """All of it."""
-        yield from (Run(chunk, False) for chunk in self.fresh())
-        yield from (run for run in self.back() if len(run.chunk))
-
-    def oldest(self, most: int = NEVER) -> int:
-        """As `lowest`; where that has to be looked for, among so many chunks."""
-        if self.lowest is not None:
-            return self.lowest()
-        return min((chunk[0] for chunk in islice(self.chunks(), min(most, NEVER)) if len(chunk)), default=NEVER)
 
 
 def places(queue: Contents, *states: State) -> Iterator[Place]:
@@ -242,12 +169,20 @@ def chunks(queue: Contents, *states: State) -> Iterator[Chunk]:
     return (chunk for place in places(queue, *states) for chunk in place.chunks())
 
 
+def lives(queue: Contents, lsn: int, *states: State) -> bool:
+    """Whether a message is in one of these states, or in any."""
+    if (not states or "ready" in states) and queue.main.has(lsn):
+        return True
+    others = (chunk for place in places(queue, *states) if place.part != "main" for chunk in place.chunks())
+    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in others)
+
+
 def oldest(queue: Contents, most: int = NEVER) -> int:
     """No message in the queue is older; looked for, where it is not known, among so many chunks of each place."""
     return min((place.oldest(most) for place in places(queue)), default=NEVER)
 
 
 __all__ = [
-    "AVAILABLE", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "leased", "oldest", "places",
-    "standing",
+    "AVAILABLE", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "leased", "lives", "oldest",
+    "places", "standing",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.order.runs import Run, sift, sorted_chunk, view
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.order.main_order import Main
     from penstock.core.queue.shares.staging import Told
-    from penstock.core.queue.view import Queue
 
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def _some(column: Sequence[T] | None, start: int, stop: int) -> Sequence[T] | No
     return None if column is None else column[start:stop]
 
 
-def append_rest(queue: Queue, new: Newcomers) -> None:
+def append_rest(queue: Contents, new: Newcomers) -> None:
     """Append those that stand nowhere else to the main order."""
     if new.placed:
         return
@@ -127,9 +127,9 @@ def append_rest(queue: Queue, new: Newcomers) -> None:
         if queue.weight >= 0:
             queue.weight += queue.sizes.total(chunk)
     if gone := new.gone:
-        append_around(queue.filled(), chunk, sorted_chunk(gone))
+        append_around(queue.ensure_main(), chunk, sorted_chunk(gone))
     else:
-        queue.filled().append(chunk)
+        queue.ensure_main().append(chunk)
 
 
 def append_around(main: Main, left: Chunk, gone: Chunk) -> None:
@@ -147,7 +147,7 @@ class Stage:
     need not do, and then nobody asks it (`Plan`).
     """
 
-    def present(self, queue: Queue) -> bool:
+    def present(self, queue: Contents) -> bool:
         """Whether the queue has it: once something is set or stands there.  It may still let everything through.
 
         One that is of no setting comes with those who want it alone.
@@ -160,23 +160,23 @@ class Stage:
         """Whether these newcomers bring it with them."""
         return False
 
-    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+    def cut(self, queue: Contents, now: Now, new: Newcomers) -> int:
         """How many of them, from the first on, may be decided as a whole; at least one."""
         return len(new)
 
-    def begin(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def begin(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         """They are about to come."""
 
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         """Take what belongs here and say so in `new`; the others go on."""
 
-    def entered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def entered(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         """All stand where they belong; nobody was offered anything yet, but where an order had to do so."""
 
-    def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def offered(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         """Everybody who has room was offered something."""
 
-    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def ended(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         """Filters are asked, too.  Told to the last stage first."""
 
     # -- what was in the queue before
@@ -198,13 +198,13 @@ class Stage:
 
     # -- every command
 
-    def trim(self, queue: Queue, sink: Sink) -> None:
+    def trim(self, queue: Contents, sink: Sink) -> None:
         """Let go what is too much; nothing is given out before that is over."""
 
-    def prepare(self, queue: Queue, sink: Sink) -> None:
+    def prepare(self, queue: Contents, sink: Sink) -> None:
         """Something is about to be given out."""
 
-    def release(self, queue: Queue, now: Now, sink: Sink) -> None:
+    def release(self, queue: Contents, now: Now, sink: Sink) -> None:
         """Everybody was offered something: let go on what came free by that.  Asked of the last stage first."""
 
 
@@ -243,3 +243,51 @@ def _with(stages: tuple[Stage, ...], verb: str) -> tuple[Stage, ...]:
 def plan_of(stages: tuple[Stage, ...]) -> Plan:
     """One for all queues with these."""
     return Plan(stages)
+
+
+PLAIN = plan_of(())
+"""Of a queue without any: nobody asks further."""
+
+
+def stages_of(queue: Contents) -> Plan:
+    """What messages of a queue pass on their way in and back."""
+    plan = queue.plan or queue.planned()
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def put_back(queue: Contents, run: Run) -> None:
+    """A run is ready again, at its place, or waits in a stage before that."""
+    runs = [run]
+    if queue.plan is not PLAIN:
+        for stage in stages_of(queue).readmitting:
+            runs = [part for one in runs for part in stage.readmit(queue, one)]
+    for part in runs:
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(part.chunk)
+        queue.offer(part)
+
+
+def come_back(queue: Contents, runs: list[Run], sink: Sink) -> None:
+    """Runs that stand nowhere are ready again; some may find no room."""
+    for stage in stages_of(queue).returning:
+        runs = stage.returned(queue, runs, sink)
+    for run in runs:
+        run.deadline = 0
+        put_back(queue, run)
+
+
+def keep_away(queue: Contents, run: Run, due: int) -> None:
+    """A run that failed is delayed until then (wall)."""
+    run.deadline, run.by = due, None
+    queue.ensure_delays().retry(run)
+    for stage in stages_of(queue).delaying:
+        stage.delayed(queue, run)
+
+
+def left(queue: Contents, runs: Sequence[Run]) -> None:
+    """These are out of the queue for good, wherever they stood."""
+    if queue.plan is not PLAIN:
+        for stage in stages_of(queue).leaving:
+            if stage.left(queue, runs):
+                queue.agenda |= DISPATCH

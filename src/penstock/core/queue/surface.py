@@ -8,12 +8,12 @@ reaches further in: where messages stand is told by `places`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.queue import older
 from penstock.core.queue.contents import Contents
-from penstock.core.queue.dedup import Window
+from penstock.core.queue.dedup import Window, told_of
 from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.limits.limits import Limits
 from penstock.core.queue.order.runs import NEVER
@@ -54,7 +54,7 @@ class Surface(Contents):
 
     @property
     def drops_newest(self) -> bool:
-        """Whether it tells nobody."""
+        """Whether it drops what it refuses, and tells nobody."""
         return self._bounds.silent
 
     @property
@@ -83,7 +83,7 @@ class Surface(Contents):
 
     @property
     def limits_told(self) -> str:
-        """Its limits, for people."""
+        """Its limits in words, for people."""
         bounds = self._bounds
         sizes = (("max_length", bounds.length), ("max_length_bytes", bounds.size))
         return ", ".join(f"{name} is {value}" for name, value in sizes if value < NEVER)
@@ -147,6 +147,11 @@ class Surface(Contents):
             self.dedup.duplicates += count
 
     @property
+    def keys_told(self) -> Mapping[str, int]:
+        """What its statistics say of keys that keep messages out."""
+        return told_of(self.dedup)
+
+    @property
     def window(self) -> Window | None:
         """Keys that it has had of late; None where it remembers none."""
         return None if self.dedup is None else self.dedup.window
@@ -158,11 +163,7 @@ class Surface(Contents):
 
     # -- messages that a pass over the log finds
 
-    def expect_older(self) -> None:
-        """A pass begins or goes on: nothing goes out before its end where the order says more than arrival does."""
-        if self.older is None and older.waits(self):
-            self.older = older.Older()
-
+    expect_older = older.expect_older
     take_older = older.take_older
     put_in_order = older.put_in_order
 

@@ -1,6 +1,6 @@
 """Messages come in: they pass the stages that their queue has, stand in its order, and are offered to consumers.
 
-What comes back, or is due, passes the same stages from the first on (`Contents.come_back`, `put_back`); what came free
+What comes back, or is due, passes the same stages from the first on (`stages.come_back`, `put_back`); what came free
 is let go on from the last to the first (`Queue.offer_all`).
 
 | stage | before the next because |
@@ -13,8 +13,8 @@ is let go on from the last to the first (`Queue.offer_all`).
 | shares | keys say who may be offered what; what stands in line is ready, and in no order |
 | barrier, priority, depth | the orders of a queue: one of them takes all that is left; none: the main order does |
 
-A plain queue has no stage: an arrival is one append.  The stages of scheduled messages and of deadlines are here, the
-others where the parts of the queue are that they know.
+A plain queue has no stage: an arrival is one append.  The stages of scheduled messages, deadlines, last values and
+shares are here, the others beside what else is done with their part of the queue.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.barrier_release import BEHIND_BARRIERS
 from penstock.core.queue.depth import BEHIND_DEPTH
-from penstock.core.queue.last_values import REPLACING
+from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.limits.trimming import BOUNDED
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.parts import NO_EXPIRY
 from penstock.core.queue.priority.ranking import BY_PRIORITY, RANKED
-from penstock.core.queue.shares.shares import SHARED
-from penstock.core.queue.stages import Newcomers, Plan, Stage, append_rest, plan_of
-from penstock.core.queue.ticking import expire_due
+from penstock.core.queue.stages import Newcomers, Plan, Stage, append_rest, plan_of, stages_of
+from penstock.core.queue.timed.due import expire_due
 from penstock.core.queue.timed.expiry import deadlines, queue_deadline
 from penstock.records.causes import TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.shares.staging import Told
-    from penstock.core.queue.view import Queue
 
 
 class _Scheduled(Stage):
@@ -52,37 +51,37 @@ class _Scheduled(Stage):
     def wanted(self, new: Newcomers) -> bool:
         return new.not_before is not None
 
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         if new.not_before is None:
             return
         later = [(lsn, when) for lsn, when in zip(new.chunk, new.not_before, strict=True) if when > now.wall]
         if later:
             lsns = [lsn for lsn, _ in later]
-            queue.late().schedule(lsns, [when for _, when in later])
+            queue.ensure_delays().schedule(lsns, [when for _, when in later])
             new.delayed = as_chunk(lsns)
 
 
 class _Expiring(Stage):
     """Deadlines are worked out.  What is over does not go in, what is over at this moment is offered once."""
 
-    def present(self, queue: Queue) -> bool:
+    def present(self, queue: Contents) -> bool:
         settings = queue.settings
         return settings.expiration is not None or settings.message_ttl is not None or queue.expiry is not NO_EXPIRY
 
     def wanted(self, new: Newcomers) -> bool:
         return new.expires_at is not None
 
-    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+    def cut(self, queue: Contents, now: Now, new: Newcomers) -> int:
         if queue.shares is None:
             return len(new)
         at_once = 0 in (queue.settings.expiration, queue.settings.message_ttl)  # it then keeps none of its key waiting
         return 1 if at_once or (new.expires_at is not None and now.wall in new.expires_at) else len(new)
 
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         common = queue_deadline(queue.settings, now.wall)
         if new.expires_at is None or not any(new.expires_at):
             if common:
-                queue.timed().add(new.chunk, common)
+                queue.ensure_expiry().add(new.chunk, common)
             elif not queue.expiry.empty:
                 queue.expiry.part()
             return
@@ -91,14 +90,14 @@ class _Expiring(Stage):
         past = (times > 0) & (times < now.wall)
         if new.delayed is not None:
             past &= ~np.isin(lsns, view(new.delayed), assume_unique=True)
-        queue.timed().add_each(lsns[~past], times[~past], common)
+        queue.ensure_expiry().add_each(lsns[~past], times[~past], common)
         new.dead = packed(lsns[past]) if past.any() else None
 
-    def entered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def entered(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         if new.dead is not None:
             queue.expire([Run(new.dead, False)], TIME_LIMIT, sink)
 
-    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def ended(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         if queue.expiry.due > now.wall:
             return
         while queue.agenda & DISPATCH:
@@ -108,7 +107,85 @@ class _Expiring(Stage):
             queue.give_out(now, sink)
 
 
-SCHEDULED, EXPIRING = _Scheduled(), _Expiring()
+class _Replacing(Stage):
+    """Newcomers replace the older ones of their keys, once everybody was offered something.
+
+    Where others are held back, or give way, each is over before the next comes: what it replaces lets the next in.
+    """
+
+    def present(self, queue: Contents) -> bool:
+        return queue.last_values is not None
+
+    def cut(self, queue: Contents, now: Now, new: Newcomers) -> int:
+        return len(new) if queue.shares is None and queue.limits is None else 1
+
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.last_values is not None:
+            keys = [0] * len(new) if new.last_keys is None else new.last_keys
+            queue.last_values.add(queue, new.chunk, keys, new.gone)
+
+    def readmit(self, queue: Contents, run: Run) -> list[Run]:
+        if queue.last_values is not None:
+            queue.last_values.came_back(run)
+        return [run]
+
+    def delayed(self, queue: Contents, run: Run) -> None:
+        if queue.last_values is not None:
+            queue.last_values.came_back(run)
+
+    def prepare(self, queue: Contents, sink: Sink) -> None:
+        if queue.last_values is not None and queue.last_values.waiting:
+            queue.last_values.settle(queue, sink)
+
+    def offered(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.last_values is not None:
+            while queue.agenda & DISPATCH:  # who has room is given each before a later one of the batch replaces it
+                dispatch(queue, now, sink)
+            queue.last_values.settle(queue, sink)
+
+
+REPLACING = _Replacing()
+
+
+class _Shared(Stage):
+    """Some are offered, some wait for others of their keys."""
+
+    def present(self, queue: Contents) -> bool:
+        return queue.shares is not None
+
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
+        shares = queue.shares
+        if shares is None:
+            return
+        shares.mono = now.mono
+        room = 0 if shares.tenants is None else room_now(queue, now)
+        new.taken = shares.arrive(queue, new.chunk, new.keys, new.delayed, new.dead, room)
+        if new.taken is None:
+            return
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(new.taken)
+        if queue.targets.lists:
+            queue.targets.foreseen.look(queue.targets, new.taken, new.chunk, new.batch, new.rows)
+
+    def readmit(self, queue: Contents, run: Run) -> list[Run]:
+        offered = run if queue.shares is None else queue.shares.come_back(queue, run)
+        return [] if offered is None else [offered]
+
+    def left(self, queue: Contents, runs: Sequence[Run]) -> bool:
+        return queue.shares is not None and queue.shares.left(queue, runs)
+
+    def prepare(self, queue: Contents, sink: Sink) -> None:
+        if queue.shares is not None:
+            queue.shares.ask(queue, sink)
+
+    def offered(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
+        if queue.shares is not None:
+            if queue.shares.tenants is not None and not queue.agenda & DISPATCH:
+                queue.shares.tenants.come_again()
+            queue.shares.ask(queue, sink)
+
+
+SCHEDULED, EXPIRING, SHARED = _Scheduled(), _Expiring(), _Shared()
 
 
 STAGES: tuple[Stage, ...] = (
@@ -117,7 +194,7 @@ STAGES: tuple[Stage, ...] = (
 
 
 def arrive(
-    queue: Queue,
+    queue: Contents,
     now: Now,
     chunk: Chunk,
     sink: Sink,
@@ -134,13 +211,13 @@ def arrive(
     """Take messages (ascending, newer than all before), then dispatch.  What the others are: see `Newcomers`."""
     if not len(chunk):
         return
-    plan = queue.stages().stages
+    plan = stages_of(queue).stages
     if not plan and expires_at is None and not_before is None and barriers is None:
         if queue.is_due(now):
             queue.tick(now, sink)
         if queue.targets.lists:
             queue.targets.arrive(chunk, batch, rows, queue.main)
-        queue.filled().append(chunk)
+        queue.ensure_main().append(chunk)
         queue.offer_all(now, sink)
         if queue.targets.lists or queue.attendance.looking:
             queue.look_on(now, sink)
@@ -160,13 +237,13 @@ def arrive(
         new = new.part(count, len(new))
 
 
-def plan(queue: Queue) -> Plan:
+def plan(queue: Contents) -> Plan:
     """The stages of a queue as it is now."""
     queue.plan = out = plan_of(tuple([stage for stage in STAGES if stage.present(queue)]))
     return out
 
 
-def _enter(queue: Queue, now: Now, new: Newcomers, stages: Sequence[Stage], sink: Sink) -> None:
+def _enter(queue: Contents, now: Now, new: Newcomers, stages: Sequence[Stage], sink: Sink) -> None:
     """Newcomers that may be decided as a whole."""
     for stage in stages:
         stage.begin(queue, now, new, sink)

@@ -23,23 +23,20 @@ from penstock.core.queue import agenda, weighing
 from penstock.core.queue.administering import pause
 from penstock.core.queue.agenda import ATTEMPTS, DISPATCH
 from penstock.core.queue.dispatching import attendance, joining
-from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.trimming import enter_scheduled, trim
-from penstock.core.queue.order.runs import NEVER, Run, pairs_body
+from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import give_back
-from penstock.core.queue.timed.delays import apart, fallen_due, without_due
-from penstock.records.causes import DUE, TIME_LIMIT
+from penstock.core.queue.timed.due import fall_due
+from penstock.records.causes import DUE
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
-from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.contents import Contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +44,12 @@ class Entry:
     """Something that a queue may have to come back to."""
 
     bit: int
-    due: Callable[[Queue], int]  # when; 0: at once
-    go_on: Callable[[Queue, Now, Sink], None]
+    due: Callable[[Contents], int]  # when; 0: at once
+    go_on: Callable[[Contents, Now, Sink], None]
     by_wall: bool = False  # `due` is told by the wall clock
 
 
-def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
+def end_leases(queue: Contents, now: Now, sink: Sink) -> None:
     """Take what ended back, `STEP_MOST` at most; `lease_due` has passed while there is more."""
     queue.lease_due = NEVER
     in_order = queue.leases_in_order
@@ -71,47 +68,7 @@ def end_leases(queue: Queue, now: Now, sink: Sink) -> None:
         queue.leases_in_order = True
 
 
-def end_delays(queue: Queue, now: Now, sink: Sink) -> None:
-    end_retries(queue, now, sink)
-    end_scheduled(queue, now, sink)
-
-
-def end_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
-    """Scheduled messages whose time has come stand behind all that came before; of very many the first."""
-    chunks, over = fallen_due(queue, now, sink)
-    for chunk in chunks:
-        queue.barriers.wake(chunk)
-    for chunk in chunks:
-        for part, expired in apart(chunk, over):
-            run = Run(part, False)
-            if expired and queue.last_values is not None:
-                queue.last_values.came_back(run)
-                queue.expire([run], TIME_LIMIT, sink)
-                continue
-            run.place = sink.record(Kind.DUE, queue.name, {"place": 1}, pairs_body(queue.id, [run]))
-            queue.put_back(run)
-
-
-def end_retries(queue: Queue, now: Now, sink: Sink) -> None:
-    """Back-offs that are over: what failed goes back to its place."""
-    runs = queue.delays.pop_retries(now.wall)
-    if runs:
-        sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
-        for run in runs:
-            queue.barriers.delay(run.chunk, -1)
-        queue.come_back(runs, sink)
-
-
-def expire_due(queue: Queue, now: Now, sink: Sink) -> None:
-    chunks = [without_due(queue, chunk) for chunk in queue.expiry.come_due(now.wall)]
-    runs = [run for chunk in chunks if len(chunk) for run in queue.extract(chunk)]
-    if runs:
-        queue.expire(runs, TIME_LIMIT, sink)
-    if not queue.expiry.busy and queue.expiry.bulky():
-        queue.expiry.trim(queue.floor())
-
-
-def expire_spent(queue: Queue, sink: Sink) -> None:
+def expire_spent(queue: Contents, sink: Sink) -> None:
     queue.agenda &= ~ATTEMPTS
     waiting = [place.back() for place in queue.places(*AVAILABLE)]
     for run in [run for runs in waiting for run in runs]:
@@ -124,83 +81,40 @@ STEP = 4096
 """Messages that set out in one step."""
 
 
-def depart(queue: Queue, sink: Sink) -> None:
+def depart(queue: Contents, sink: Sink) -> None:
     """What is ready leaves: its body is asked for, and it counts as dying until it is published."""
     runs = queue.take_ready(STEP)
     if queue.figures is None:
         queue.figures = Figures()
     queue.figures.expired(DUE, sum(len(run.chunk) for run in runs))
-    queue.mourned().add(Letter(runs, DUE), sink)
+    queue.ensure_letters().add(Letter(runs, DUE), sink)
     if queue.ready:
         queue.agenda |= DISPATCH
 
 
-def keep_time(queue: Queue, now: Now, sink: Sink) -> None:
-    """Delays end and messages expire.
-
-    What failed returns to its place, and the oldest give way to it as to any return.  A scheduled message enters like a
-    newcomer: it is offered first.  Into a ring it enters at the head, and a full one refuses it.
-    """
-    limits = queue.limits
-    assert limits is not None
-    if queue.delays.due <= now.wall:
-        end_retries(queue, now, sink)
-    if queue.expiry.due <= now.wall:
-        expire_due(queue, now, sink)
-    trim(queue, sink)
-    if queue.delays.due <= now.wall:
-        before = queue.ready
-        if limits.ring < NEVER:
-            enter_scheduled(queue, now, sink)
-        else:
-            end_scheduled(queue, now, sink)
-        if queue.ready > before and limits.drops:
-            offer_first(queue, now, sink)
-            trim(queue, sink, NEVER)
-
-
-def offer_first(queue: Queue, now: Now, sink: Sink) -> None:
-    """Something entered like a newcomer: whoever has room is given some before anything gives way to it."""
-    limits = queue.limits
-    assert limits is not None
-    dispatch(queue, now, sink)
-    while queue.agenda & DISPATCH and limits.exceeded(queue):
-        dispatch(queue, now, sink)
-
-
-def _at_once(queue: Queue) -> int:
+def _at_once(queue: Contents) -> int:
     return 0
 
 
-def _forget_ranks(queue: Queue, now: Now, sink: Sink) -> None:
+def _forget_ranks(queue: Contents, now: Now, sink: Sink) -> None:
     """The dead ones; putting them in order is a part of what every command ends with."""
     if queue.ranks is not None and queue.ranks.forgetting:
         queue.ranks.forget_some()
 
 
-def _ranks_due(queue: Queue) -> int:
+def _ranks_due(queue: Contents) -> int:
     ranks, ranking = queue.ranks, queue.ranking
     return 0 if ranks is not None and (ranks.forgetting or (ranking is not None and ranking.more)) else NEVER
 
 
-def _share(queue: Queue, now: Now, sink: Sink) -> None:
+def _share(queue: Contents, now: Now, sink: Sink) -> None:
     if queue.shares is not None:
         queue.shares.tick(now.mono)
 
 
-def _keep_pace(queue: Queue, now: Now, sink: Sink) -> None:
+def _keep_pace(queue: Contents, now: Now, sink: Sink) -> None:
     if queue.pace is not None:
         queue.pace.tick(now.mono)
-
-
-def _times(queue: Queue, now: Now, sink: Sink) -> None:
-    if queue.limits is not None:
-        keep_time(queue, now, sink)
-        return
-    if queue.delays.due <= now.wall:
-        end_delays(queue, now, sink)
-    if queue.expiry.due <= now.wall:
-        expire_due(queue, now, sink)
 
 
 AGENDA: tuple[Entry, ...] = (
@@ -214,7 +128,7 @@ AGENDA: tuple[Entry, ...] = (
     Entry(agenda.ATTENDANCE, lambda q: q.attendance.due, attendance.look),
     Entry(agenda.LETTERS, lambda q: q.letters.due, lambda q, now, sink: q.letters.wake(now.mono, sink)),
     Entry(agenda.LEASES, lambda q: q.lease_due, end_leases),
-    Entry(agenda.TIMES, lambda q: min(q.delays.due, q.expiry.due), _times, by_wall=True),
+    Entry(agenda.TIMES, lambda q: min(q.delays.due, q.expiry.due), fall_due, by_wall=True),
 )
 """In the order in which they go on, where several are due in one moment."""
 
@@ -222,14 +136,14 @@ _OF: dict[int, tuple[Entry, ...]] = {}
 
 
 def _entries(bits: int) -> tuple[Entry, ...]:
-    """Those of a queue."""
+    """The entries whose bits a queue has, in their order."""
     some = _OF.get(bits)
     if some is None:
         some = _OF[bits] = tuple([entry for entry in AGENDA if entry.bit & bits])
     return some
 
 
-def is_due(queue: Queue, now: Now) -> bool:
+def is_due(queue: Contents, now: Now) -> bool:
     """Whether something should have happened by now."""
     bits = queue.agenda
     if not bits:
@@ -239,7 +153,7 @@ def is_due(queue: Queue, now: Now) -> bool:
     return bool([entry for entry in _entries(bits) if entry.due(queue) <= (now.wall if entry.by_wall else now.mono)])
 
 
-def next_deadline(queue: Queue) -> tuple[int | None, int | None]:
+def next_deadline(queue: Contents) -> tuple[int | None, int | None]:
     """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
     here = _entries(queue.agenda)
     wall = min([entry.due(queue) for entry in here if entry.by_wall], default=NEVER)
@@ -249,7 +163,7 @@ def next_deadline(queue: Queue) -> tuple[int | None, int | None]:
     return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 
 
-def tick(queue: Queue, now: Now, sink: Sink) -> None:
+def tick(queue: Contents, now: Now, sink: Sink) -> None:
     """Do what is due: leases end, delays end, messages expire; then dispatch."""
     for entry in AGENDA:  # one may be due for what the one before it did
         if entry.bit & queue.agenda and entry.due(queue) <= (now.wall if entry.by_wall else now.mono):

@@ -21,7 +21,7 @@ from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.barrier import Barriers
-    from penstock.core.queue.dispatching.target_list import TargetList
+    from penstock.core.queue.dispatching.consumers import TargetList
     from penstock.core.queue.view import Queue
 
 FOUND_MOST = 1024
@@ -70,7 +70,7 @@ class Upcoming:
         """The lowest position that would be dispatched; None: nothing is ready."""
         queue, targets = self._queue, self._targets
         if queue.ranks is not None:
-            return lowest(queue)
+            return lowest(queue.main, queue.returned)
         if targets is not None:
             key = targets.head(queue.main)
             return None if key is None else min(key[1], targets.found[0]) if targets.found else key[1]
@@ -99,7 +99,7 @@ class Upcoming:
         """Up to `count` positions that came back and are ready again, ascending; with priorities the next of all."""
         queue, targets = self._queue, self._targets
         if queue.ranks is not None:
-            return next_by_priority(queue, targets, count)
+            return next_by_priority(queue.main, queue.returned, targets, count)
         if targets is not None:
             return as_chunk(sorted(lsn for _, lsn in targets.back.first(count)))
         if not queue.returned.count:

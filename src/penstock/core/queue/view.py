@@ -17,6 +17,8 @@ from collections.abc import Sequence
 
 from penstock.core.asks import Purpose, Token
 from penstock.core.effects import Sink, Verb
+from penstock.core.queue import lasting, stages
+from penstock.core.queue import places as looking
 from penstock.core.queue.administering import (
     alter,
     delete,
@@ -43,9 +45,11 @@ from penstock.core.queue.priority.ranking import rated
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import Acked, acknowledge, acknowledge_each, apart, settle, together
 from penstock.core.queue.shares.staging import Told
+from penstock.core.queue.stages import PLAIN, stages_of
 from penstock.core.queue.surface import Surface
 from penstock.core.queue.taking import arrive, plan
-from penstock.core.queue.ticking import depart, is_due, next_deadline, offer_first, tick
+from penstock.core.queue.ticking import depart, is_due, next_deadline, tick
+from penstock.core.queue.timed.due import offer_first
 from penstock.records.causes import FORCED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 
@@ -55,6 +59,19 @@ class Queue(Surface):
 
     __slots__ = ()
 
+    places = looking.places
+    standing = looking.standing
+    first = looking.first
+    chunks = looking.chunks
+    lives = looking.lives
+    floor = looking.oldest
+    captured = lasting.capture
+    load = lasting.load
+    check = lasting.check
+    put_back = stages.put_back
+    come_back = stages.come_back
+    keep_away = stages.keep_away
+    left = stages.left
     is_due = is_due
     next_deadline = next_deadline
     tick = tick
@@ -115,7 +132,8 @@ class Queue(Surface):
         if self.is_due(now):
             self.tick(now, sink)
         affected = settle(self, now, chunks, verb, sink, by, client, delay, reason, dying, cause)
-        if self.main.count or self.returned.count or self.free_credit or self.targets.lists or self.stages().keeps:
+        waits = self.main.count or self.returned.count or self.free_credit or self.targets.lists
+        if waits or (self.plan is not PLAIN and stages_of(self).keeps):
             self.carry_on(now, sink)
         return affected
 
@@ -169,16 +187,18 @@ class Queue(Surface):
 
     def serve(self, now: Now, sink: Sink) -> None:
         """Let go what is over a limit, dispatch what is ready, and let filters look on."""
-        for stage in self.stages().trimming:
-            stage.trim(self, sink)
+        if self.plan is not PLAIN:
+            for stage in stages_of(self).trimming:
+                stage.trim(self, sink)
         self.give_out(now, sink)
 
     def give_out(self, now: Now, sink: Sink) -> None:
         """Dispatch what is ready, and let filters look on."""
         if self.agenda:
             self.agenda &= ~DISPATCH
-        for stage in self.stages().preparing:
-            stage.prepare(self, sink)
+        if self.plan is not PLAIN:
+            for stage in stages_of(self).preparing:
+                stage.prepare(self, sink)
         self.offer_all(now, sink)
         self.look_on(now, sink)
 
@@ -192,8 +212,9 @@ class Queue(Surface):
                 depart(self, sink)
         elif self.settings.purge_on_no_consumers:
             drop_all(self, sink)
-        for stage in self.stages().releasing:
-            stage.release(self, now, sink)
+        if self.plan is not PLAIN:
+            for stage in stages_of(self).releasing:
+                stage.release(self, now, sink)
 
     def look_on(self, now: Now, sink: Sink) -> None:
         """Have filters look at what they have not seen yet."""
@@ -254,4 +275,11 @@ class Queue(Surface):
         self.figures.letters_refused += count
 
 
-__all__ = ["Letter", "Queue"]
+def queue_of(consumer: Consumer) -> Queue:
+    """The queue that a consumer takes from."""
+    queue = consumer.queue
+    assert isinstance(queue, Queue)
+    return queue
+
+
+__all__ = ["Letter", "Queue", "queue_of"]

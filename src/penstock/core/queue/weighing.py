@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.queue.agenda import WEIGHING
-from penstock.core.queue.limits.limits import limits_of
+from penstock.core.queue.limits.limits import Weighing, limits_of
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.places import State, chunks, places
 
@@ -41,7 +41,7 @@ def ready_bytes(queue: Contents) -> int:
 
 
 def weighed(queue: Contents) -> Weight:
-    """Of all of it."""
+    """Of all that it holds, by state."""
     by_state = dict[State, int]()
     for place in places(queue):
         by_state[place.state] = by_state.get(place.state, 0) + sum(
@@ -49,33 +49,6 @@ def weighed(queue: Contents) -> Weight:
         )
     told = by_state.get
     return Weight(told("ready", 0), told("leased", 0), told("held", 0), sum(by_state.values()))
-
-
-class Weighing:
-    """Weighs what was ready as it began; what came and went since is counted in the queue's `weight`, beside `UNKNOWN`.
-
-    It asks a copy of the sizes, for those of messages that have gone are forgotten.
-    """
-
-    __slots__ = ("_chunks", "_sizes", "total")
-
-    def __init__(self, queue: Contents) -> None:
-        self._chunks = list(chunks(queue, "ready"))
-        self._chunks.reverse()
-        self._sizes = queue.sizes.copy()
-        self.total = 0  # bytes of those that were looked at
-
-    def go_on(self, most: int) -> bool:
-        """Weigh so many more, or a few; whether it is over."""
-        chunks = self._chunks
-        while chunks and most > 0:
-            chunk = chunks.pop()
-            if len(chunk) > most and not isinstance(chunk, range):
-                chunks.append(chunk[most:])
-                chunk = chunk[:most]
-            self.total += self._sizes.total(chunk)
-            most -= 1 if isinstance(chunk, range) else len(chunk)
-        return not chunks
 
 
 def begin(queue: Contents) -> None:
@@ -87,7 +60,7 @@ def begin(queue: Contents) -> None:
         queue.weigh()
     else:
         if queue.weight < 0:
-            queue.weight, queue.weighing = UNKNOWN, Weighing(queue)
+            queue.weight, queue.weighing = UNKNOWN, Weighing(queue.chunks("ready"), queue.sizes)
             queue.agenda |= WEIGHING
         if queue.weighing is not None:
             queue.limits = limits_of(replace(queue.settings, max_length_bytes=None))

@@ -49,7 +49,7 @@ class Holdings:
 
     def restore(self, now: Now, queue: Queue, name: str, chunks: Iterable[Chunk]) -> None:
         """After a start: what was planned and not settled is held again, as the log says; nothing is written."""
-        consumer = self._consumer(now, queue, name)
+        consumer = self._consumer(now, queue, name, starting=True)
         for chunk in chunks:
             for run in queue.extract(chunk):
                 consumer.leases.add(Run(run.chunk, False, run.tally, run.place))
@@ -69,12 +69,13 @@ class Holdings:
         for key in [key for key in self._consumers if key[0] == queue]:
             del self._consumers[key]
 
-    def _consumer(self, now: Now, queue: Queue, name: str) -> Consumer:
+    def _consumer(self, now: Now, queue: Queue, name: str, *, starting: bool = False) -> Consumer:
         consumer = self._consumers.get((queue.id, name))
         if consumer is None:
             consumer = queue.subscribe(
-                now, self._outbox, tag=f"stream:{name}", holder=self, client=f"stream:{name}", passive=True
-            )
+                now, self._outbox, starting=starting, tag=f"stream:{name}", holder=self, client=f"stream:{name}",
+                passive=True,
+            )  # fmt: skip
             consumer.fenced = True
             self._consumers[queue.id, name] = consumer
         return consumer

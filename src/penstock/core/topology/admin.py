@@ -271,7 +271,9 @@ class Admin(Register):
         """The exchanges for which another rule is in force than policies say, and what these say."""
         policies, out = self._topology.policies, dict[tuple[str, str], ExchangeRule | None]()
         for vhost in vhosts:
-            names = {name for place, name in self._topology.exchanges if place == vhost} | PREDECLARED.keys()
+            names = {name for place, name in policies.exchanges if place == vhost}
+            if policies.rules_exchanges(vhost):
+                names = {name for place, name in self._topology.exchanges if place == vhost} | PREDECLARED.keys()
             for name in names:
                 rule = policies.of_exchange(vhost, name)
                 if rule != policies.exchanges.get((vhost, name)):

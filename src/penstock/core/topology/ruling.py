@@ -8,7 +8,7 @@ nobody else does.  A value that cannot be beside the others is left out, and sai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias, cast
 
@@ -188,28 +188,34 @@ class Policies:
 
     def of_queue(self, vhost: str, name: str, queue_type: str, operator: bool) -> Policy | None:
         """The policy of a queue."""
-        return next((one for one in self._matching(operator, vhost, name) if one.is_for(queue_type)), None)
+        data = to_bytes(name)
+        for policy, pattern in self._order(operator, vhost):
+            if pattern.search(data) is not None and policy.is_for(queue_type):
+                return policy
+        return None
+
+    def rules_exchanges(self, vhost: str) -> bool:
+        """Whether a policy of a vhost says anything of exchanges."""
+        return any(one.alternate_exchange is not None and one.vhost == vhost for one in self.all.values())
 
     def of_exchange(self, vhost: str, name: str) -> ExchangeRule | None:
         """The rule of an exchange.  The default one has none."""
         if not name:
             return None
-        for one in self._matching(False, vhost, name):
-            if one.is_for_exchanges and one.alternate_exchange is not None:
+        data = to_bytes(name)
+        for one, pattern in self._order(False, vhost):
+            if one.is_for_exchanges and one.alternate_exchange is not None and pattern.search(data) is not None:
                 return ExchangeRule(one.name, one.alternate_exchange)
         return None
 
-    def _matching(self, operator: bool, vhost: str, name: str) -> Iterator[Policy]:
+    def _order(self, operator: bool, vhost: str) -> list[tuple[Policy, Compiled]]:
+        """The policies of a vhost of one kind, the strongest first."""
         order = self._orders.get((operator, vhost))
         if order is None:
             mine = [one for one in self.all.values() if one.operator == operator and one.vhost == vhost]
             mine.sort(key=lambda one: (-one.priority, one.name))
             order = self._orders[operator, vhost] = [(one, compile_pattern(one.pattern)) for one in mine]
-        if order:
-            data = to_bytes(name)
-            for policy, pattern in order:
-                if pattern.search(data) is not None:
-                    yield policy
+        return order
 
     def rule(
         self,

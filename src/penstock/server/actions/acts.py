@@ -180,7 +180,6 @@ class Acts:
             self.ledger.close(run.place)
 
     def due(self, rule: Rule) -> None:
-        """A schedule says so."""
         happening = Happening(self.runtime.now().wall, self.runtime.core.instance)
         if rule.wants([happening])[0]:
             self._runs.append(Run(rule, 0, happening, 0, 0))
@@ -267,7 +266,6 @@ class Acts:
         self._wake()
 
     def _done(self, run: Run) -> None:
-        """A run is over."""
         if run.failed and self.steps.programs.stopped:
             return  # the stop has ended it: the next start does it again, and nothing comes before that
         self._busy = False

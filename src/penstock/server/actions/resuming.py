@@ -59,8 +59,6 @@ Found: TypeAlias = "Record | tuple[Topic, list[int]]"
 
 
 class Resuming:
-    """One start's look back."""
-
     def __init__(
         self,
         runtime: Runtime,

@@ -114,7 +114,6 @@ class Ledger:
             heappush(self._places, place)
 
     def close(self, place: int) -> None:
-        """It is done."""
         if place == NONE:
             return
         count = self._open[place] - 1
@@ -139,7 +138,6 @@ class Ledger:
         run.written = True
 
     def done(self, run: Run) -> None:
-        """A run is over."""
         if run.cause != NONE and not run.written and self.names:
             self._did.setdefault((run.rule.name, run.cause), []).extend(run.chunk)
         self.close(run.place)

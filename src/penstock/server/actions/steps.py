@@ -119,7 +119,6 @@ class Counts:
         self._clock = clock
 
     def of(self, name: str) -> Tally:
-        """Of one action."""
         return self.by_name.setdefault(name, Tally())
 
     def failed(self, name: str, why: str, count: int = 1, reason: str = "publish") -> None:

@@ -43,6 +43,7 @@ class Answer:
     promise: bool = False  # it waits for the disk
     ready: bool = False
     lasts: bool = True  # it is owed also once the channel is over
+    left: int = 0  # messages that were ready in its queue when a basic.get was granted its own
 
 
 class Answers:
@@ -286,12 +287,13 @@ class Channel(Receiver):
             counters.delivered_get_manual_ack += 1
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
+        answer = self.getting[effect.consumer].popleft()
         frames = get_ok(
             self.number,
             first,
             effect.redelivered,
             piece.topics[0] if isinstance(piece.topics, list) else piece.topics,
-            effect.queue.ready,
+            answer.left,
             piece.properties[0] if isinstance(piece.properties, list) else piece.properties,
             piece.bodies[0],
             self.session.machine.frame_max,
@@ -301,7 +303,6 @@ class Channel(Receiver):
             outgoing.frames += frames
             outgoing.mark_dirty()
 
-        answer = self.getting[effect.consumer].popleft()
         answer.method, answer.then, answer.lasts = None, write, False
         self.answers.ready(answer)
 

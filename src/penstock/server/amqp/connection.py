@@ -29,12 +29,14 @@ from penstock.errors import (
 )
 from penstock.server.amqp import commands
 from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.gathering import FEW
 from penstock.server.amqp.holding import HELD_MOST
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.session import Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.machine import ServerConnection
+from penstock.wire.amqp.walk import ACK_FRAME
 
 if TYPE_CHECKING:
     from penstock.server.access import Who
@@ -47,8 +49,10 @@ if TYPE_CHECKING:
     from penstock.server.tls.certificates import Peer
 
 
-LONE_READ = 2048
-"""After a shorter read the turn ends at once: somebody waits for one message, and a round of the loop costs 20 us."""
+SMALL = 2048
+"""A longer read is no small one: it may have many messages, or is worth its own way."""
+
+PUBLISH, ACK = methods.BasicPublish.ID & 0xFF, methods.BasicAck.ID & 0xFF
 
 
 class Reception(Protocol):
@@ -99,6 +103,7 @@ class Connection(Session):
         self.intake = Intake(self, publishers)
         self._reception = reception
         self._holding = publishers.holding
+        self._gathering = publishers.gathering
         self._shares = publishers.engine.shares.of("connections")
         self.stranger = stranger
         self._counted = False  # among those of its user
@@ -111,6 +116,8 @@ class Connection(Session):
         incoming, machine = self.incoming, self.machine
         if machine.finished:
             return 0  # it has not heard our last word yet
+        if ACK_FRAME <= len(data) <= SMALL and self._small(data):
+            return 0
         began = incoming.begin(len(data))
         published = incoming.take(machine.receive(data))
         while machine.unread and not self.closing:
@@ -120,11 +127,43 @@ class Connection(Session):
         self.outgoing.mark_dirty()
         if published and not self.closing:
             incoming.pace(len(data), self._unconfirmed)
-        if len(data) < LONE_READ:
-            self.engine.finish_turn()
-        else:
-            self.engine.arm()
+        self.engine.arm()
         return self.engine.clock.mono() - began
+
+    def _small(self, data: bytes) -> bool:
+        """Gather a read that is one plain message or some acks, as most clients send it; False: it is read as any.
+
+        This is the one place that says when that may be.  What is gathered is decided under what holds for all
+        (`Gathering`): room, alarms, full queues, filters, a topology that has changed.
+        """
+        if self.closing or self.incoming.holding:
+            return False
+        machine, intake, gathering = self.machine, self.intake, self._gathering
+        if data[10] == PUBLISH:
+            message = machine.lone_message(data)
+            if message is None:
+                return False
+            target, header, body, mode = message
+            channel, topic = self.channels.get(target.channel), target.topic
+            if channel is None or topic is None or self.incoming.pipelines(channel.unconfirmed):
+                return False
+            if not channel.open or not intake.gathers(channel):
+                return False
+            gathering.begin()
+            if gathering.version != intake.topology or not gathering.takes(len(header) + len(body)):
+                return False
+            gathering.publish(intake, channel, target, topic, header, body, mode)
+        elif data[10] == ACK:
+            run = machine.lone_acks(data)
+            if run is None:
+                return False
+            gathering.begin()
+            self._ack(run)
+        else:
+            return False
+        self.incoming.count(len(data), gathering.mono)
+        self.engine.arm()
+        return True
 
     def act(self, event: events.Event) -> bool:
         """Act on one event; whether it was messages."""
@@ -135,7 +174,10 @@ class Connection(Session):
             return True
         if isinstance(event, events.AckRun):
             self._ack(event)
-        elif isinstance(event, events.MethodReceived):
+            return False
+        if self._gathering.decide_before(self.incoming, event):
+            return False
+        if isinstance(event, events.MethodReceived):
             self._method(event)
             self.incoming.count_method()
         else:
@@ -191,7 +233,7 @@ class Connection(Session):
     def go_on_delivering(self) -> None:
         """The link takes deliveries again."""
         self.engine.gates.reopen(self)
-        for channel in list(self.channels.values()):
+        for channel in [one for one in self.channels.values() if one.followings]:
             channel.go_on_following()
 
     # -- settling
@@ -209,13 +251,20 @@ class Connection(Session):
             for low, high in run.spans:
                 settled += channel.tags.settle(low, high)
         except UnknownTag as unknown:
+            self._gathering.decide()
             self.settle(settled, Verb.ACK)
             self.unknown_tag(channel.number, unknown.tag, methods.BasicAck)
             return
         except Refused as error:  # a transaction has no room for more
             self.fail_channel(channel.number, error, methods.BasicAck)
             return
-        self.settle(settled, Verb.ACK)
+        if len(settled) <= FEW and not any(isinstance(owner, list) for owner, _ in settled):
+            self.counters.acknowledged += sum([len(chunk) for _, chunk in settled])
+            self._gathering.begin()
+            self._gathering.acknowledge(self.intake, settled)
+        else:
+            self._gathering.decide()
+            self.settle(settled, Verb.ACK)
 
     # -- methods
 
@@ -260,6 +309,7 @@ class Connection(Session):
 
         lost: of each consumer the oldest delivery counts as failed.
         """
+        self._gathering.decide()  # what was brought before
         code, text, whole = reply_code(error)
         if whole:
             self.machine.fail_connection(code, text, method)
@@ -356,6 +406,7 @@ class Connection(Session):
         self.engine.arm()
 
     def _close_all(self, *, lost: bool) -> None:
+        self._gathering.decide()  # what was brought before
         self.closing = True
         self.closing_at = self.engine.clock.mono()
         for channel in self.channels.values():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
+from penstock.core.queue.view import queue_of
 from penstock.core.topology.routing import REPLY_TO
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
 from penstock.expr import Filter, TopicPattern, compile_filter
@@ -199,7 +200,7 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
 
 def _is_looked_through(getter: Consumer) -> bool:
     """Whether a filter, that of the user's right, has not seen all of the queue yet."""
-    return getter.targets is not None and getter.queue.filters_look
+    return getter.targets is not None and queue_of(getter).filters_look
 
 
 def _look_again(session: Session, channel: Channel, getter: Consumer, answer: Answer) -> None:
@@ -218,6 +219,7 @@ def _look_again(session: Session, channel: Channel, getter: Consumer, answer: An
 
 def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -> None:
     """A message was granted: it answers, when it comes."""
+    answer.left = queue_of(getter).ready
     channel.getting.setdefault(getter, deque()).append(answer)
 
     def delivered() -> None:

@@ -24,9 +24,10 @@ from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
 from penstock.server.filters.evaluating import asked_by
-from penstock.server.replaying.follower import Asked
+from penstock.server.follow import ENDLESS
+from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.topics import fields_of, selection_of
+from penstock.server.replaying.selection import fields_of, selection_of
 from penstock.server.sow.record_events import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
@@ -35,18 +36,16 @@ from penstock.wire.flight.bookmarks import format_bookmark
 if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
-    from penstock.server.replaying.follower import Follower
+    from penstock.server.replaying.log_source import Follower
 
 KNOWN = frozenset(
     {BOOKMARK, "x-filter", "x-rate", "x-rate-max-gap", "x-bookmark-not-found", "x-select", "x-fully-durable", STAMP}
     | {"x-info", "x-priority"}
 )
 
-ENDLESS = 1 << 30
-
 
 class Following:
-    """One such consumer: the receiver of its follower."""
+    """One such consumer: the taker of its follower."""
 
     def __init__(
         self, session: Session, channel: Channel, tag: str, *, info: bool, timed: bool, select: SelectList | None
@@ -114,14 +113,12 @@ class Following:
         session.counters.delivered_consume_auto_ack += count
         outgoing.mark_dirty()
 
-    def completed(self, *, last: bool) -> None:
-        """The end of a range is the end of the consumer."""
-        if last:
-            self._tell(self._cancel)
+    def level(self) -> None:
+        """AMQP has no word for it."""
 
-    def ended(self, error: PenstockError) -> None:
-        """Nothing more can be read: the channel's trouble, unless it is the server's."""
-        self._tell(partial(self._fail, error))
+    def ended(self, error: PenstockError | None) -> None:
+        """The end of a range is the end of the consumer; what cannot be read is the channel's trouble."""
+        self._tell(self._cancel if error is None else partial(self._fail, error))
 
     def _tell(self, what: Callable[[], None]) -> None:
         """Behind what is being cut."""
@@ -132,7 +129,7 @@ class Following:
 
     def _fail(self, error: PenstockError) -> None:
         if isinstance(error, LogBroken):
-            self._cancel()
+            self._cancel()  # the server's trouble
         elif self._channel.open:
             self._session.fail_channel(self._channel.number, error, m.BasicConsume)
 
@@ -165,7 +162,7 @@ class Following:
 
     def go_on(self) -> None:
         """The connection takes bytes again."""
-        if self.follower is not None and not self.follower.live:
+        if self.follower is not None:
             self.follower.step()
 
     def close(self) -> None:

@@ -64,6 +64,12 @@ class Incoming:
         self._methods = 0
         return now
 
+    def count(self, size: int, mono: int) -> None:
+        """A read of so many bytes came about now, and was acted on by other means."""
+        self.received_at = mono
+        self.received += size
+        self.reads += 1
+
     def take(self, some: Iterable[events.Event]) -> bool:
         """Act on events, or keep them; whether messages were acted on."""
         published = False
@@ -92,7 +98,8 @@ class Incoming:
 
     def hold(self) -> None:
         """Act on nothing more and read nothing more until `go_on`: messages of this connection are being judged."""
-        self._held = deque()
+        if self._held is None:
+            self._held = deque()
         if not self.paused:
             self.paused = True
             self._link.pause_reading()
@@ -142,6 +149,10 @@ class Incoming:
             self._breathed()
 
     # -- reading
+
+    def pipelines(self, unconfirmed: int) -> bool:
+        """Whether a publisher with so many unconfirmed messages may have to be paced."""
+        return unconfirmed > PACED_UNCONFIRMED
 
     def pace(self, size: int, unconfirmed: Callable[[], int]) -> None:
         """After a read of so many bytes: stop reading a publisher for the running commit, or until there is room.

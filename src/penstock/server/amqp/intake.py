@@ -16,6 +16,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, 
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import REPLY_TO, peeked
 from penstock.server.amqp.entitled import Entitled, Judged
+from penstock.server.amqp.gathering import FEW
 from penstock.server.amqp.holding import part
 from penstock.server.amqp.replying import asking
 from penstock.wire.amqp import events, methods
@@ -23,6 +24,7 @@ from penstock.wire.amqp.deliver import returned
 from penstock.wire.amqp.events import Target
 
 if TYPE_CHECKING:
+    from penstock.core.publishing.published import Published
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.publishers import Publishers
     from penstock.server.amqp.session import Session
@@ -46,9 +48,11 @@ class Intake:
         self.session = session
         self.core = session.core
         self.publishers = publishers
+        self.gathering = publishers.gathering
         self.machine = session.machine
         self.counters = session.counters
-        self._topology = -1
+        self.gathered = 0  # the number of the last batch that has messages of this connection
+        self.topology = -1  # the version under which the topics of targets were found
         self._targets: list[Target] = []
         self._judge: Entitled | None = None  # where entitlements are configured
 
@@ -57,6 +61,16 @@ class Intake:
 
         judged: what content filters are known to say of its rows.
         """
+        self._take(channel, run, judged, gather=True)
+
+    def take_alone(self, channel: Channel, run: events.PublishRun) -> None:
+        """The same at once, for what was gathered; it waits where one before it is being judged."""
+        if self.session.incoming.holding:
+            self.session.incoming.take([run])
+            return
+        self._take(channel, run, None, gather=False)
+
+    def _take(self, channel: Channel, run: events.PublishRun, judged: Judged | None, *, gather: bool) -> None:
         if not channel.open or self.session.closing:
             return
         if run.plain < 0 and (wrong := self._wrong_header(channel, run)) is not None:
@@ -64,7 +78,7 @@ class Intake:
             return
         if self.session.rights is not None and not self._entitled(self.session.rights).allows(channel, run, judged):
             return
-        if self.core.topology_version != self._topology:
+        if self.core.topology_version != self.topology:
             self._forget_topics()
         targets = run.targets
         topics: Topic | list[Topic]
@@ -76,7 +90,30 @@ class Intake:
         except Refused as refusal:
             self._publish_known_part(channel, run, refusal)
             return
+        if gather and judged is None and len(run.bodies) <= FEW and self._gather(channel, run, topics):
+            return
+        if gather and self.gathering.decide_before(self.session.incoming, run):
+            return
         self._store(channel, run, topics, judged)
+
+    def gathers(self, channel: Channel) -> bool:
+        """Whether plain messages of an open channel may wait for those of others in this round."""
+        return channel.tx is None and self.session.rights is None
+
+    def _gather(self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic]) -> bool:
+        """Have a run wait for those of others, if it may."""
+        gathering = self.gathering
+        if run.plain < 0 or run.early or not self.gathers(channel):
+            return False
+        gathering.begin()
+        some = run.properties
+        header = len(some) if isinstance(some, bytes) else max(map(len, some))
+        if not gathering.takes(header + max(map(len, run.bodies))) or gathering.version != self.topology:
+            return False
+        for row, body in enumerate(run.bodies):
+            topic = topics[row] if isinstance(topics, list) else topics
+            gathering.publish(self, channel, run.target_of(row), topic, run.properties_of(row), body, run.plain)
+        return True
 
     def forget_rights(self) -> None:
         """They have changed."""
@@ -144,7 +181,7 @@ class Intake:
         for target in self._targets:
             target.topic = None
         self._targets.clear()
-        self._topology = self.core.topology_version
+        self.topology = self.core.topology_version
 
     def _store(
         self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic], judged: Judged | None
@@ -190,10 +227,13 @@ class Intake:
 
     def _publish(self, channel: Channel, run: events.PublishRun, batch: Publishes, refuse: Refused | None) -> None:
         """Publish a run; its outcome is told when it is durable."""
+        self.tell(channel, run, self.core.publish(self.session.engine.now(), batch, refuse=refuse))
+
+    def tell(self, channel: Channel, run: events.PublishRun, published: Published) -> None:
+        """What became of a run: its publisher is told when it is durable."""
         count, confirming = len(run.bodies), channel.confirming and not run.early
         first = channel.published + 1
         channel.published += count if confirming else 0
-        published = self.core.publish(self.session.engine.now(), batch, refuse=refuse)
         self.counters.published += count
         self.counters.routed += published.stored
         if published.unroutable:

@@ -65,6 +65,14 @@ class Outgoing:
         self._machine.send(channel, method)
         self.take_machine_output()
 
+    def confirm(self, channel: int, sequence: int) -> None:
+        """Everything that was published up to a number is durable."""
+        self._machine.confirm(channel, sequence, multiple=True)
+        if self.frames:
+            self.take_machine_output()
+        else:
+            self.mark_dirty()
+
     def take_machine_output(self) -> None:
         """What the machine has to say goes behind what is in `frames` already."""
         data = self._machine.take_output()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.errors import DiskFull, Draining, Refused
+from penstock.server.amqp.gathering import Gathering
 from penstock.server.amqp.holding import Holding
 from penstock.wire.amqp import events
 
@@ -82,6 +83,7 @@ class Publishers:
         self.engine = engine
         self.holding = Holding(engine)
         self.alarm = DiskAlarm(engine, self.holding)
+        self.gathering = Gathering(self)
         self._confirms: dict[Channel, int] = {}
 
     def refusal(self) -> Refused | None:
@@ -98,12 +100,11 @@ class Publishers:
         """Everything up to `sequence` is durable: told once a channel and commit."""
         if not self._confirms:
             self.engine.on_flush.insert(0, self.flush_confirms)
-        self._confirms[channel] = sequence
+        self._confirms[channel] = max(sequence, self._confirms.get(channel, 0))
 
     def flush_confirms(self) -> None:
         """Send the gathered confirms."""
         confirms, self._confirms = self._confirms, {}
         for channel, sequence in confirms.items():
             if channel.open:
-                channel.session.machine.confirm(channel.number, sequence, multiple=True)
-                channel.session.outgoing.take_machine_output()
+                channel.session.outgoing.confirm(channel.number, sequence)

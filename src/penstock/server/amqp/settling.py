@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
+from penstock.core.queue.view import queue_of
 from penstock.server.amqp.tags import Owner, Settled, singly
 
 if TYPE_CHECKING:
@@ -69,18 +70,18 @@ class Settling:
     def _now(self, settled: Settled, verb: Verb) -> None:
         core, now = self._engine.core, self._engine.now()
         if len(settled) == 1 and not isinstance(consumer := settled[0][0], list):
-            core.settle(now, consumer.queue, [settled[0][1]], verb, by=consumer)
+            core.settle(now, queue_of(consumer), [settled[0][1]], verb, by=consumer)
             return
         if verb is not Verb.ACK:
             for consumer, chunks in _by_consumer(singly(settled)):
-                core.settle(now, consumer.queue, chunks, verb, by=consumer)
+                core.settle(now, queue_of(consumer), chunks, verb, by=consumer)
             return
         alone: list[tuple[Consumer, Chunk]] = []
         for owner, chunk in settled:
             if isinstance(owner, list):
                 self._several(now, alone)
                 alone = []
-                core.settle_each(now, owner[0].queue, owner, chunk)
+                core.settle_each(now, queue_of(owner[0]), owner, chunk)
             else:
                 alone.append((owner, chunk))
         self._several(now, alone)
@@ -101,7 +102,7 @@ def _by_consumer(settled: Sequence[tuple[Consumer, Chunk]]) -> Iterator[Acked]:
 
 
 def _queue_of(acked: Acked) -> Queue:
-    return acked[0].queue
+    return queue_of(acked[0])
 
 
 def _portions(settled: Settled) -> Iterator[Settled]:

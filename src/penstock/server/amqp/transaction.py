@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.commands.transactions import Ending
 from penstock.core.effects import Verb
+from penstock.core.queue.view import queue_of
 from penstock.errors import PreconditionFailed
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
@@ -100,7 +101,7 @@ class Open:
         """What it settled, in order, neighbours of one consumer and verb together."""
         ends = [(consumer, verb, chunk) for lent, verb in self._ends for _, consumer, chunk in lent]
         return [
-            Ending(consumer.queue, [chunk for _, _, chunk in some], verb, by=consumer)
+            Ending(queue_of(consumer), [chunk for _, _, chunk in some], verb, by=consumer)
             for (consumer, verb), some in groupby(ends, key=lambda end: end[:2])
         ]
 

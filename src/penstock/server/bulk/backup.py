@@ -64,7 +64,6 @@ class Manifest(NamedTuple):
     files: list[Kept]
 
     def encode(self) -> bytes:
-        """The bytes of `backup.json`."""
         said = {**self._asdict(), "format": FORMAT, "files": [one._asdict() for one in self.files]}
         return orjson.dumps({**said, "check": _sum(said)}, option=orjson.OPT_INDENT_2)
 

@@ -8,7 +8,7 @@ its archive at its beginning.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -30,6 +30,15 @@ FOLD_ROWS = 400_000
 Progress = Callable[[int, int], object]
 
 
+def _strays(request: Request, segments: Sequence[Segment]) -> Iterator[str]:
+    """Files that look like segments and are none of the server's."""
+    listed = {segment.name for segment in segments}
+    for name in request.disk.list(FOLDER):
+        first = first_lsn(name)
+        if first is not None and f"{FOLDER}/{name}" not in listed and _stray(segments, first):
+            yield f"{FOLDER}/{name} is not in use by the server"
+
+
 def verify(request: Request, progress: Progress) -> dict[str, object]:
     """What `penstock log verify` tells: counts, segments, and a sentence for each damage."""
     view = request.view
@@ -37,11 +46,7 @@ def verify(request: Request, progress: Progress) -> dict[str, object]:
     rows = batches = size = 0
     segments = view.catalog.segments
     total = sum(segment.end for segment in segments)
-    listed = {segment.name for segment in segments}
-    for name in request.disk.list(FOLDER):
-        first = first_lsn(name)
-        if first is not None and f"{FOLDER}/{name}" not in listed and _stray(segments, first):
-            warnings.append(f"{FOLDER}/{name} is not in use by the server")
+    warnings += _strays(request, segments)
     for before, segment in pairwise(segments):
         if segment.header.previous != before.last:
             damage.append(

@@ -119,7 +119,6 @@ def read(request: Request, name: str, values: Mapping[str, Any]) -> tuple[pa.Sch
 
 
 def load(place: str) -> Callable[..., Any]:
-    """The function at `module:function`."""
     module, _, name = place.partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function

@@ -216,7 +216,6 @@ class Bulk:
         return Unavailable(f"the bulk process {how} while it worked on {what}; it is started again when needed")
 
     def ended(self) -> None:
-        """A request has ended."""
         with self._lock:
             self._running -= 1
             self._last_used = time.monotonic()

@@ -19,8 +19,8 @@ from penstock.log.record_batches import column
 from penstock.records.chunks import Chunk
 from penstock.records.schema import COLUMNS
 from penstock.server.bulk.jobs import Request
-from penstock.server.flight.reading.contents import Part, planned
-from penstock.server.flight.reading.contents import content as content_rows
+from penstock.server.flight.reading.queue_contents import Part, planned
+from penstock.server.flight.reading.queue_contents import content as content_rows
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
@@ -126,7 +126,6 @@ def pack(parts: Sequence[Part]) -> dict[str, object]:
 
 
 def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
-    """The inverse."""
     out = list[Part]()
     for state, attempt, *where in parts:
         chunk: Chunk

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.history.history import Batches, History
 from penstock.server.bulk.jobs import Request
-from penstock.server.flight.reading.records import Held
-from penstock.server.flight.reading.records import records as records_of
+from penstock.server.flight.reading.record_queries import Held
+from penstock.server.flight.reading.record_queries import records as records_of
 from penstock.server.sow.query import Counts
 from penstock.wire.flight.commands import Sow
 

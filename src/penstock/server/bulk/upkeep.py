@@ -47,7 +47,6 @@ class Upkeep:
         return found
 
     def audit(self, gone: Callable[[], bool]) -> dict[str, Any]:
-        """What `penstock audit` tells."""
         return self._run("audit", gone)
 
     def backup(self, target: str, copy: bool, gone: Callable[[], bool]) -> dict[str, Any]:
@@ -107,5 +106,4 @@ class Compactor:
         return made_of(await self._bulk.run("rewrite", **plain_order(order)))
 
     async def index(self, first: int) -> int:
-        """The same."""
         return cast("int", (await self._bulk.run("index", first=first))["size"])

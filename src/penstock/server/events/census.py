@@ -86,12 +86,10 @@ class Census:
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Somebody looks on."""
         self._engine.core.watch_queues(True)
         self._counted = self._whole = -1e9
 
     def close(self) -> None:
-        """Nobody does any more."""
         self._engine.core.watch_queues(False)
         if self._task is not None:
             self._task.cancel()

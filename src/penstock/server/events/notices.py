@@ -14,19 +14,22 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import orjson
 
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.view import queue_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Group
 from penstock.records.kinds import Kind
 from penstock.records.rights import MONITORING, Level
+from penstock.server.follow import Source
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.entries import Entry
+    from penstock.server.follow import Reader
     from penstock.server.runtime import Runtime
 
 
@@ -100,6 +103,44 @@ class Feed:
         self._ringing = False
         for listener in list(self.listeners):
             listener()
+
+
+class Missed(NamedTuple):
+    """Events that the ring does not keep any more."""
+
+    after: int  # the number of the last one before them
+    lost: int
+
+
+class RingSource(Source[Sequence[Happened | Missed]]):
+    """The events after one of them.  Nobody slows the feed: what a reader has not asked for in time is lost to him."""
+
+    def __init__(self, feed: Feed, at: int) -> None:
+        self._feed = feed
+        self.at = at
+        self._step: Callable[[], None] = lambda: None
+
+    @property
+    def behind(self) -> bool:
+        return self.at < self._feed.last
+
+    def begin(self, reader: Reader[Sequence[Happened | Missed]]) -> None:
+        self._step = reader.step
+        self._feed.listeners.add(self._step)
+
+    def next(self, room: int) -> Sequence[Happened | Missed] | None:
+        if room <= 0 or not self.behind:
+            return None
+        after, lost = self.at, self._feed.first - 1 - self.at
+        if lost > 0:
+            self.at += lost
+            return [Missed(after, lost)]
+        events = self._feed.since(self.at, room)
+        self.at = events[-1].number
+        return events
+
+    def close(self) -> None:
+        self._feed.listeners.discard(self._step)
 
 
 def clipped(value: object) -> object:
@@ -178,7 +219,7 @@ class Notices:
     # -- who comes and goes
 
     def _consumer(self, came: bool, consumer: Consumer) -> None:
-        queue = consumer.queue
+        queue = queue_of(consumer)
         fields = {
             "vhost": queue.vhost,
             "queue": queue.name,

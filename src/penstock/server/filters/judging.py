@@ -150,10 +150,7 @@ def look(
     together = FilterSet(filters)
     start, n = 0, len(bodies)
     while start < n:
-        size, stop = len(bodies[start]), start + 1
-        while stop < n and stop - start < SLICE_ROWS and size + len(bodies[stop]) <= SLICE_BYTES:
-            size += len(bodies[stop])
-            stop += 1
+        stop, size = _slice_end(bodies, start)
         one = slice(start, stop)
         header = properties if isinstance(properties, bytes) else properties[one]
         where = topics if isinstance(topics, Topic) else topics[one]
@@ -168,6 +165,15 @@ def look(
         start = stop
         breathe()
     return out
+
+
+def _slice_end(bodies: Sequence[bytes], start: int) -> tuple[int, int]:
+    """How far what is looked at together reaches, at least one message, and its bytes."""
+    size, stop = len(bodies[start]), start + 1
+    while stop < len(bodies) and stop - start < SLICE_ROWS and size + len(bodies[stop]) <= SLICE_BYTES:
+        size += len(bodies[stop])
+        stop += 1
+    return stop, size
 
 
 def _elsewhere(

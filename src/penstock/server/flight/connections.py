@@ -104,7 +104,6 @@ class Connections:
             self._known.add(peer)
 
     def end(self) -> None:
-        """Look no more."""
         self._ended.set()
 
     def cut_all(self) -> int:
@@ -261,7 +260,6 @@ def _door_and_peer(one: socket.socket, doors: Mapping[int, str]) -> tuple[str, P
 
 
 def _received(one: socket.socket) -> int:
-    """Bytes that came."""
     try:
         info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     except OSError:

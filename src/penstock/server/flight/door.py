@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Container, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 from pyarrow import flight
@@ -23,10 +23,7 @@ from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
-from penstock.server.flight.actions.details import DetailsAction
 from penstock.server.flight.actions.locate import LocateAction
-from penstock.server.flight.actions.messages import AckActions, MessageActions
-from penstock.server.flight.actions.pipelines import PipelineActions
 from penstock.server.flight.actions.ranges import RangeActions
 from penstock.server.flight.actions.streams import ReplayActions
 from penstock.server.flight.actions.table import Actions
@@ -34,13 +31,13 @@ from penstock.server.flight.actions.upkeep import HoldAction, UpkeepActions
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Calls, Intake, Slot
 from penstock.server.flight.consuming.consume import Exchange
-from penstock.server.flight.entitled import Gatekeeper, shown
+from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
 from penstock.server.flight.logins import People
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.reading.reads import Reads
-from penstock.server.flight.reading.records import TopicActions
+from penstock.server.flight.reading.doget import Reads
+from penstock.server.flight.reading.record_queries import RecordActions
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.server.flight.sinks.stages import Stages
@@ -119,9 +116,7 @@ class FlightDoor:
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
         self.gate = Gatekeeper(self.handover, vhosts, people.who)
         self.actions = Actions(self.handover, self.stages, self.copier, self.calls, self.gate)
-        self.actions.table |= TopicActions(self.handover).table
-        self.actions.table |= AckActions(self.handover).table
-        self.actions.table |= MessageActions(self.handover).table
+        self.actions.table |= RecordActions(self.handover).table
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate, self.limits.streams // 2)
         relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
         self.ranges = RangeActions(self.handover, self.actions, self.gate, relay)
@@ -145,8 +140,6 @@ class FlightDoor:
         self.holds = Holds(engine.clock, shares.of("holds"))
         self.actions.table |= HoldAction(self.handover, self.holds).table
         self.actions.table |= LocateAction(self.handover, disk).table
-        self.actions.table |= DetailsAction(self.handover).table
-        self.actions.table |= PipelineActions(engine.pipelines).table
         engine.readers.append(self.holds.floor)
 
     # -- the loop's thread
@@ -281,10 +274,10 @@ class FlightDoor:
         """ListFlights: every queue of the vhost that the criteria name, the default one without."""
         vhost = criteria.decode(errors="replace") or DEFAULT_VHOST
         with self._call(context) as caller:
-            self.gate.act(caller, "ListFlights", self.actions.table["list"], {"vhost": vhost})
-            queues = self.handover.call(lambda: self.actions.queues(vhost), caller.gone, durable=False)
+            asked = orjson.dumps({"vhost": vhost})
+            queues = cast("list[dict[str, object]]", self.actions.run(caller, "list", asked)["queues"])
             views = self.handover.call(lambda: self.viewing.flights(caller, vhost), caller.gone, durable=False)
-            return [*(queue_info(queue) for queue in shown(caller, queues)), *views]
+            return [*map(queue_info, queues), *views]
 
     def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """GetFlightInfo: of a queue by path ["queue", name] or [vhost, "queue", name], or of any DoGet command.
@@ -310,11 +303,7 @@ class FlightDoor:
             exchange, key = parted(self.engine.core.topology.topics, vhost, name)
             asked = orjson.dumps({"topic": key, "exchange": exchange, "vhost": vhost})
             return topic_info(self.actions.run(caller, "topic", asked), vhost, exchange, key)
-        self.gate.act(caller, "GetFlightInfo", self.actions.table["stats"], {"queue": name, "vhost": vhost})
-        counts = self.handover.call(
-            lambda: self.actions.counts(self.engine.core.queue(vhost, name)), caller.gone, durable=False
-        )
-        return queue_info(counts)
+        return queue_info(self.actions.run(caller, "stats", orjson.dumps({"queue": name, "vhost": vhost})))
 
     def _enter(self, context: flight.ServerCallContext) -> tuple[Caller, Slot]:
         self.engine.announce_guest()
@@ -361,7 +350,7 @@ def topic_info(told: Mapping[str, object], vhost: str, exchange: str, name: str)
     return flight.FlightInfo(schema, path, [flight.FlightEndpoint(flight.Ticket(ticket), [])], -1, -1)
 
 
-def queue_info(counts: dict[str, object]) -> flight.FlightInfo:
+def queue_info(counts: Mapping[str, object]) -> flight.FlightInfo:
     """A queue as a flight: its ready messages."""
     name, vhost = str(counts["queue"]), str(counts["vhost"])
     ticket = flight.Ticket(command("queue", name=name, vhost=vhost))

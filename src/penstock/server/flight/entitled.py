@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, cast
 
 from penstock.core.publishing.traits import read_traits
 from penstock.core.sow.ordering import parse_order
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from penstock.core.sow.select import SelectList
     from penstock.core.state.streams import StreamState
     from penstock.core.streams.sinks import Owner
-    from penstock.server.flight.actions.action import Action
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
     from penstock.wire.flight.codec import Upload
@@ -72,6 +71,9 @@ COMMANDS: Mapping[type[Get | Put | Consume], Right] = {
 
 
 Body = Mapping[str, Any]
+
+Asks: TypeAlias = "Callable[[Gatekeeper, Caller, Rights, Body], None]"
+"""What a right cannot say as data, for it is about the topology that a name leads to.  Raises AccessRefused."""
 
 
 class Gatekeeper:
@@ -113,9 +115,8 @@ class Gatekeeper:
         asked = dict[Filter, list[int]]()
         for row, place in enumerate(places):
             keys = extra[0] if len(extra) == 1 else extra[row]
-            for one in {found[key] for key in (upload.names[place], *keys)}:
-                if one is not None:
-                    asked.setdefault(one, []).append(row)
+            for one in {found[key] for key in (upload.names[place], *keys)} - {None}:
+                asked.setdefault(cast("Filter", one), []).append(row)
         bodies = listed(upload.bodies)
         for one, rows in asked.items():
             for start in range(0, len(rows), SLICE):
@@ -125,10 +126,7 @@ class Gatekeeper:
                 hits = one.matches([bodies[row] for row in some], heads, topics)
                 if not all(hits):
                     row = some[hits.index(False)]
-                    raise AccessRefused(
-                        f"row {row} to topic '{upload.names[places[row]]}' in vhost '{vhost}' is not one that user "
-                        f"'{rights.user}' may write; nothing of its batch is stored"
-                    )
+                    raise _unwritable(rights.user, row, upload.names[places[row]], vhost)
                 breathe()
 
     # -- reading
@@ -199,11 +197,11 @@ class Gatekeeper:
 
     # -- actions
 
-    def act(self, caller: Caller, name: str, action: Action, body: Body) -> None:
+    def act(self, caller: Caller, name: str, right: Right, body: Body, asks: Asks | None = None) -> None:
         """AccessRefused unless the user may do this; NotFound for a vhost that is not there."""
-        judge(caller.who, action.right_of(body), body, self._vhosts, name)
-        if action.asks is not None and caller.rights is not None:
-            action.asks(self, caller, caller.rights, body)
+        judge(caller.who, right, body, self._vhosts, name)
+        if asks is not None and caller.rights is not None:
+            asks(self, caller, caller.rights, body)
 
     def stream_open(self, caller: Caller, rights: Rights, body: Body) -> None:
         if body.get("queue") is not None:
@@ -281,6 +279,13 @@ class Gatekeeper:
         open_vhost(caller.who, vhost, None, self._vhosts)
 
 
+def _unwritable(user: str, row: int, name: str, vhost: str) -> AccessRefused:
+    return AccessRefused(
+        f"row {row} to topic '{name}' in vhost '{vhost}' is not one that user '{user}' may write; nothing of its batch "
+        "is stored"
+    )
+
+
 def parts_of(fields: SelectList | None) -> tuple[str, ...]:
     """A list of fields as a command carries it; empty: all of them."""
     return () if fields is None else fields.parts
@@ -303,12 +308,6 @@ def source_of(core: Core, wanted: Sow | Subscribe) -> tuple[str, str]:
     if gathers and not wanted.exchange and slash and exchange and (wanted.vhost, exchange, key) in core.sows.by_name:
         return exchange, key
     return wanted.exchange, wanted.topic
-
-
-def shown(caller: Caller, queues: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """Of figures of queues those that the user may see."""
-    rights = caller.rights
-    return [one for one in queues if rights is None or rights.sees_queue(str(one["vhost"]), str(one["queue"]))]
 
 
 def _text(body: Body, key: str) -> str:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyarrow import flight
@@ -26,7 +26,6 @@ from penstock.server.flight.logins import AnyHandshake, Logins, People
 from penstock.server.shares import Shares
 
 if TYPE_CHECKING:
-    from penstock.server.flight.door import FlightDoor
     from penstock.server.tls.files import Identity
 
 PATIENCE_S = 60.0
@@ -40,6 +39,28 @@ REBIND_PAUSE_S = 0.002
 """How long the port of a server that makes room for another may be taken before it is told, and between tries."""
 
 logger = logging.getLogger("penstock.flight")
+
+
+class Inside(Protocol):
+    """Where calls go once the start is over: a method for each of Flight's, which raises what is refused."""
+
+    def put(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None: ...
+
+    def get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream: ...
+
+    def exchange(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None: ...
+
+    def act(self, context: flight.ServerCallContext, action: flight.Action) -> bytes: ...
+
+    def known(self, context: flight.ServerCallContext) -> list[flight.ActionType]: ...
+
+    def listing(self, context: flight.ServerCallContext, criteria: bytes) -> list[flight.FlightInfo]: ...
+
+    def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo: ...
 
 
 def _starting() -> str:
@@ -64,7 +85,7 @@ class Entrance:
         self.connections = Connections(strangers, shares.of("connections"))
         self.logins = Logins(people, self.connections.known)
         self._how_far = how_far
-        self._door: FlightDoor | None = None
+        self._door: Inside | None = None
         self._changed = threading.Event()
         self._early = shares.of("early_calls")
         self._server: _Server | None = None
@@ -123,7 +144,7 @@ class Entrance:
         thread.start()
         self._ending.append(thread)
 
-    def open(self, door: FlightDoor) -> None:
+    def open(self, door: Inside) -> None:
         """From now on calls go there; those that wait go first."""
         self._door = door
         self._changed.set()
@@ -153,11 +174,11 @@ class Entrance:
 
     # -- Flight's threads
 
-    def door(self, context: flight.ServerCallContext) -> FlightDoor:
+    def door(self, context: flight.ServerCallContext) -> Inside:
         """The door, when it is open.  Raises Unavailable, or Abandoned when the client left."""
         return self._door or self._wait(context)
 
-    def _wait(self, context: flight.ServerCallContext) -> FlightDoor:
+    def _wait(self, context: flight.ServerCallContext) -> Inside:
         who, _ = self.logins.enter(context)  # places to wait are for those who may come in
         if self._early.refusal(who) is not None:
             self._early.refused += 1
@@ -202,42 +223,34 @@ class _Server(flight.FlightServerBase):
         super().__init__(location, auth_handler=AnyHandshake(), middleware={"login": entrance.logins}, **tls)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Flight's."""
         with reported():
             self._entrance.door(context).put(context, descriptor, reader, writer)
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        """Flight's."""
         with reported():
             return self._entrance.door(context).get(context, ticket)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Flight's."""
         with reported():
             self._entrance.door(context).exchange(context, descriptor, reader, writer)
 
     def do_action(self, context: Any, action: Any) -> Any:
-        """Flight's."""
         with reported():
             return [flight.Result(pa.py_buffer(self._entrance.door(context).act(context, action)))]
 
     def list_actions(self, context: Any) -> Any:
-        """Flight's."""
         with reported():
             return self._entrance.door(context).known(context)
 
     def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
-        """Flight's."""
         with reported():
             return iter(self._entrance.door(context).listing(context, criteria))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        """Flight's."""
         with reported():
             return self._entrance.door(context).info(context, descriptor)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Flight's."""
         try:
             with reported():
                 return flight.SchemaResult(self._entrance.door(context).info(context, descriptor).schema)

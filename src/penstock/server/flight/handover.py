@@ -50,14 +50,12 @@ class Answer(Generic[T]):
             self._lock.release()
 
     def fail(self, error: BaseException) -> None:
-        """An error instead."""
         if self._lock.locked():
             self._error = error
             self._lock.release()
 
     @property
     def given(self) -> bool:
-        """Whether it was answered."""
         return not self._lock.locked()
 
     def wait(self, gone: Callable[[], bool] | None = None) -> T:
@@ -197,6 +195,48 @@ class Handover:
         failed, self._open = self._open, set()
         for answer in failed:
             answer.fail(error)
+
+
+class Aside:
+    """The `Beside` of a server, for one call of somebody."""
+
+    def __init__(self, handover: Handover, peer: str, gone: Callable[[], bool]) -> None:
+        self._handover = handover
+        self._engine = handover.engine
+        self.core, self.log, self.now = self._engine.core, self._engine.log, self._engine.now
+        self.pipelines, self.peer = self._engine.pipelines, peer
+        self.gone = gone
+
+    def call(self, work: Callable[[], T], *, durable: bool = True) -> T:
+        """The result of `work` on the loop."""
+        return self._handover.call(work, self.gone, durable=durable)
+
+    def decide(self, work: Callable[[], T]) -> T:
+        """The same of what writes records."""
+
+        def checked() -> T:
+            self.usable()
+            return work()
+
+        return self._handover.call(checked, self.gone)
+
+    def usable(self) -> None:
+        """LogBroken where nothing that is decided would last."""
+        if self._engine.broken is not None:
+            raise LogBroken(f"the log is broken: {self._engine.broken}")
+
+    def later(self, begin: Callable[[Callable[[T], None]], None]) -> T:
+        """What the core tells by and by whom `begin` hands to it."""
+
+        def job(answer: Answer[T]) -> None:
+            self.usable()
+            begin(lambda value: self._handover.when_durable(self.core.last_lsn, answer, value))
+
+        return self._handover.submit(job).wait(self.gone)
+
+    def lsn_at(self, time: int) -> int:
+        """The first LSN from a time on."""
+        return self._engine.recoveries.lsn_at(time)
 
 
 class Bell:

@@ -205,6 +205,5 @@ class AnyHandshake(flight.ServerAuthHandler):
 
 
 def unauthenticated(text: str) -> flight.FlightUnauthenticatedError:
-    """A refused login."""
     message, extra = encode_error(AccessRefused(text))
     return flight.FlightUnauthenticatedError(message, extra)

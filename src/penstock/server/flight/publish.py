@@ -85,8 +85,6 @@ def to_publishes(engine: Engine, upload: Upload, vhost: str, exchange: str) -> P
 
 
 class Publishing:
-    """Stores uploads."""
-
     def __init__(self, handover: Handover, bounds: Bounds, gate: Gatekeeper, waiting_most: int = WAITING_MOST) -> None:
         self._gate = gate
         self._waiting_most = waiting_most
@@ -328,7 +326,6 @@ def receipt(published: Published, rows: int) -> dict[str, object]:
 
 
 def refused_rows(refused: Sequence[tuple[int, object]]) -> list[dict[str, object]]:
-    """Refused rows as JSON."""
     out: list[dict[str, object]] = []
     for row, why in refused:
         code = why.code if isinstance(why, PenstockError) else Refused.code

@@ -47,8 +47,6 @@ ROW_COST = 128
 
 
 class Transacting:
-    """Commits transactions."""
-
     def __init__(
         self, handover: Handover, bounds: Bounds, gate: Gatekeeper, consuming: Callable[[], Iterable[Exchange]]
     ) -> None:
@@ -149,7 +147,7 @@ class Transacting:
         if done is None:
             return
         for one in word.settles:
-            holders[one.consumer].settled_elsewhere(one.queue, one.lsn)
+            holders[one.consumer].forget(one.queue, one.lsn)
         self._handover.when_durable(done.lsn, answer, _told(done))
 
     def _holders(self, caller: Caller) -> dict[str, Exchange]:
@@ -209,7 +207,6 @@ def _names(some: list[Settle]) -> str:
 
 
 def _told(done: Transacted) -> dict[str, object]:
-    """The answer."""
     published = done.published
     return {
         "lsn": done.lsn,

@@ -94,8 +94,6 @@ class Entry:
 
 
 class Listener:
-    """Sockets of one door."""
-
     def __init__(
         self, entry: Entry, guard: Guard, protocol: Protocol, identity: Callable[[], Identity] | None = None
     ) -> None:

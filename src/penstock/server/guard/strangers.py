@@ -36,8 +36,6 @@ MOST = 20
 
 
 class Complaints:
-    """Of one server."""
-
     def __init__(self, now: Callable[[], float], later: Callable[[float, Callable[[], None]], object]) -> None:
         """now: seconds that never go back.  later: runs something after so many of them."""
         self.counts = Counter[str]()  # by door, also of what was not written
@@ -97,8 +95,6 @@ class Terms:
 
 
 class Stranger:
-    """One of them."""
-
     __slots__ = ("_guard", "_heard", "address", "close", "doing", "held", "host", "idle", "port", "received", "since")
 
     def __init__(self, guard: Guard, host: str, port: int, close: Callable[[], None]) -> None:
@@ -138,7 +134,6 @@ class Stranger:
             self._guard.send_away(self, "bytes", f"it sent more than {HEARD_MOST >> 20} MiB without a login")
 
     def known(self) -> None:
-        """It has logged in."""
         self._guard.drop(self)
 
     def again(self, *, idle: bool = False) -> None:
@@ -170,7 +165,6 @@ class Guard:
         self._due = inf  # when to look next
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._strangers)
 
     def __contains__(self, stranger: Stranger) -> bool:

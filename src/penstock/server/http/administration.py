@@ -254,8 +254,6 @@ def parameters(
 
 
 class _Parameters:
-    """The handlers of parameters."""
-
     def __init__(self, house: Operating) -> None:
         self._house = house
 
@@ -271,7 +269,6 @@ class _Parameters:
         return next((one for one in self._all(ask) if one["name"] == ask.names["name"]), None)
 
     async def one(self, ask: Ask) -> Response:
-        """By name."""
         found = self._one(ask)
         return not_found() if found is None else json_response(found)
 
@@ -291,7 +288,6 @@ class _Parameters:
         return done()
 
     async def delete(self, ask: Ask) -> Response:
-        """One."""
         vhost = ask.names["vhost"]
         found = self._one(ask)
         if found is None:
@@ -311,7 +307,6 @@ class _Parameters:
 
 
 def of_links(of: Deriving, house: Operating) -> Sequence[Row]:
-    """The paths."""
     doors = _Links(house)
     one, user = "/api/connections/{name}", "/api/connections/username/{user}"
     told = "Close a connection; the header X-Reason tells its client why"
@@ -338,11 +333,9 @@ class _Links:
         self._house = house
 
     async def close(self, ask: Ask) -> Response:
-        """404 for another's."""
         return await self._closed(ask, connection=ask.names["name"], user=None)
 
     async def close_user(self, ask: Ask) -> Response:
-        """404 for another."""
         return await self._closed(ask, connection=None, user=ask.names["user"])
 
     async def _closed(self, ask: Ask, **which: str | None) -> Response:
@@ -362,13 +355,11 @@ class _Links:
         return await ask.listed(self._channels(ask))
 
     async def channels_of(self, ask: Ask) -> Response:
-        """Of one connection."""
         whose, name = None if ask.may(MONITORING) else ask.user, ask.names["name"]
         if all(one["name"] != name for one in self._house.connections(whose)):
             return not_found()
         return await ask.listed(self._channels(ask, name))
 
     async def channel(self, ask: Ask) -> Response:
-        """By name."""
         found = next((one for one in self._channels(ask) if one["name"] == ask.names["name"]), None)
         return not_found() if found is None else json_response(only_columns(found, ask.query))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +18,7 @@ from penstock.config.queue_arguments import arguments_of, queue_settings
 from penstock.core.topology.refusals import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
-from penstock.operations import people, policies, queues, topology
+from penstock.operations import people, policies, queues, topics, topology, vhosts
 from penstock.operations.policies import DELETE_POLICY, SET_POLICY, policy_of
 from penstock.operations.vhosts import LIMIT_MOST
 from penstock.records.password_hashes import SHA256, check_hash
@@ -33,7 +33,7 @@ from penstock.server.http.administration import (
     tags_of,
 )
 from penstock.server.http.administration import VHOST_LIMITS as LIMITS
-from penstock.server.http.commands import Commands
+from penstock.server.http.messages import Commands
 from penstock.server.passwords import Kept, hash_password
 from penstock.server.permissions import check_pattern
 from penstock.wire.fields import short
@@ -57,49 +57,38 @@ Sections = Mapping[str, "list[Lenient]"]
 
 
 class Definitions(Commands):
-    """`wire.http.definitions` over the operations."""
-
     # -- out
 
-    def section(self, name: str, vhost: str | None) -> Sequence[Mapping[str, object]]:
+    def section(self, name: str, vhost: str | None) -> Iterable[Mapping[str, object]]:
         """Objects of one section; exclusive and predeclared ones are nobody else's, and not among them."""
-        accounts, who = self.server.accounts, NOBODY
-        match name:
-            case "users":
-                of_settings = set(self.server.users.fixed())
-                return [one for one in people.users(self, who, hashes=True) if one["name"] not in of_settings]
-            case "vhosts":
-                return [{"name": one, **more} for one, more in accounts.vhosts.items()]
-            case "permissions":
-                users = accounts.users.keys()
-                return [one for one in people.permissions(self, who, None, None) if one["user"] in users]
-            case "topic_permissions":
-                return list(people.topic_permissions(self, who, None, None))
-            case "parameters":
-                return list(parameters(self, who, None, vhost))
-            case "global_parameters":
-                return [{"name": key, "value": value} for key, value in accounts.global_parameters.items()]
-            case "policies":
-                return list(map(policy_item, policies.policies(self, who, vhost, operator=False)))
-            case "queues":
-                return [
-                    {"name": one.name, "vhost": one.vhost, "durable": one.durable, "auto_delete": one.auto_delete,
-                     "arguments": self._arguments(one)}
-                    for one in self.core.queues()
-                    if one.exclusive_to is None and vhost in {None, one.vhost}
-                ]  # fmt: skip
-            case "exchanges":
-                return [one for one in topology.exchanges(self, who, vhost) if one["name"] not in PREDECLARED]
-            case "bindings":
-                exclusive = {(one.vhost, one.name) for one in self.core.queues() if one.exclusive_to is not None}
-                found = [
-                    one for one in topology.bindings(self, who, vhost, None, None, None)
-                    if one["source"] != DEFAULT
-                    and (one["destination_type"] != "queue" or (one["vhost"], one["destination"]) not in exclusive)
-                ]  # fmt: skip
-                return sorted(found, key=lambda one: [str(value) for value in one.values()])
-            case _:
-                return []
+        return OUT[name](self, vhost)
+
+    def users_of_run_time(self) -> Iterable[Mapping[str, object]]:
+        """Those of the settings are not to be taken elsewhere."""
+        fixed = set(self.users.fixed())
+        return [one for one in people.users(self, NOBODY, hashes=True) if one["name"] not in fixed]
+
+    def permissions_of_run_time(self) -> Iterable[Mapping[str, object]]:
+        return [one for one in people.permissions(self, NOBODY, None, None) if one["user"] in self.accounts.users]
+
+    def shared_queues(self, vhost: str | None) -> Iterable[Mapping[str, object]]:
+        """As a declare makes them."""
+        return [
+            {"name": one.name, "vhost": one.vhost, "durable": one.durable, "auto_delete": one.auto_delete,
+             "arguments": self._arguments(one)}
+            for one in self.core.queues()
+            if one.exclusive_to is None and vhost in {None, one.vhost}
+        ]  # fmt: skip
+
+    def shared_bindings(self, vhost: str | None) -> Iterable[Mapping[str, object]]:
+        """Those of exchanges that have a name, in an order of their own."""
+        exclusive = {(one.vhost, one.name) for one in self.core.queues() if one.exclusive_to is not None}
+        found = [
+            one for one in topology.bindings(self, NOBODY, vhost, None, None, None)
+            if one["source"] != DEFAULT
+            and (one["destination_type"] != "queue" or (one["vhost"], one["destination"]) not in exclusive)
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: [str(value) for value in one.values()])
 
     def _arguments(self, queue: Queue) -> dict[str, object]:
         """Of a declare that makes the same queue, whoever declared it."""
@@ -114,7 +103,7 @@ class Definitions(Commands):
         taking = Taking(self, sections, vhost)
         await taking.look()
         accounts = self.change
-        before = self.server.accounts.state()
+        before = self.accounts.state()
         undo = list[Callable[[], Awaitable[object]]]()
         try:
             await accounts(taking.administer)
@@ -131,13 +120,30 @@ class Definitions(Commands):
         return taking.warnings
 
 
+OUT: Mapping[str, Callable[[Definitions, str | None], Iterable[Mapping[str, object]]]] = {
+    "users": lambda house, _: house.users_of_run_time(),
+    "vhosts": lambda house, _: [{"name": one, **more} for one, more in house.accounts.vhosts.items()],
+    "permissions": lambda house, _: house.permissions_of_run_time(),
+    "topic_permissions": lambda house, _: people.topic_permissions(house, NOBODY, None, None),
+    "parameters": lambda house, vhost: parameters(house, NOBODY, None, vhost),
+    "global_parameters": lambda house, _: vhosts.values(house, NOBODY),
+    "policies": lambda house, vhost: map(policy_item, policies.policies(house, NOBODY, vhost, operator=False)),
+    "queues": lambda house, vhost: house.shared_queues(vhost),
+    "exchanges": lambda house, vhost: (
+        one for one in topology.exchanges(house, NOBODY, vhost) if one["name"] not in PREDECLARED
+    ),
+    "bindings": lambda house, vhost: house.shared_bindings(vhost),
+}
+"""Sections of a document, and what each has."""
+
+
 class Taking:
     """One document on its way in."""
 
     def __init__(self, definitions: Definitions, sections: Sections, vhost: str | None) -> None:
         self._house = definitions
         self._core = definitions.core
-        self._accounts = definitions.server.accounts
+        self._accounts = definitions.accounts
         self._into = vhost
         self.warnings: list[str] = []
         self._sections = self._without_nodes(sections)
@@ -287,17 +293,8 @@ class Taking:
             if limits := _limits(one, VHOST_LIMITS):
                 accounts.vhost_limits.setdefault(one.text("name"), {}).update(limits)
         for one in self._sections["users"]:
-            name = one.text("name")
-            if name not in accounts.fixed_users:
-                kept = Kept(one.text("password_hash", ""), self._algorithm(one))
-                if one.values.get("password") is not None:
-                    kept = Kept(hash_password(one.text("password")), SHA256)  # by Argon2id once its user logs in
-                accounts.users[name] = Account(name, kept, tags_of(one))
-                accounts.removed.discard(name)
-                if limits := _limits(one, USER_LIMITS):
-                    accounts.user_limits[name] = limits
-                else:
-                    accounts.user_limits.pop(name, None)
+            if one.text("name") not in accounts.fixed_users:
+                self._take_user(accounts, one)
         for one in self._sections["permissions"]:
             user, vhost = one.text("user"), self._where(one)
             if user in accounts.users:
@@ -315,6 +312,17 @@ class Taking:
                 value = one.table("value")
                 limits = {name: type(one)(value).number(name, -1, LIMIT_MOST) for name in value}
                 accounts.vhost_limits.setdefault(self._where(one), {}).update(limits)
+
+    def _take_user(self, accounts: Accounts, one: Lenient) -> None:
+        name = one.text("name")
+        kept = Kept(one.text("password_hash", ""), self._algorithm(one))
+        if one.values.get("password") is not None:
+            kept = Kept(hash_password(one.text("password")), SHA256)  # by Argon2id once its user logs in
+        accounts.users[name] = Account(name, kept, tags_of(one))
+        accounts.removed.discard(name)
+        accounts.user_limits.pop(name, None)
+        if limits := _limits(one, USER_LIMITS):
+            accounts.user_limits[name] = limits
 
     async def make(self, undo: list[Callable[[], Awaitable[object]]]) -> None:
         """Everything in the core; `undo` gets what takes it back."""
@@ -337,7 +345,7 @@ class Taking:
             vhost, name = self._where(one), one.text("name")
             if (vhost, name) in self._streams:
                 fresh = (vhost, DEFAULT, name) not in core.topology.topics
-                await self._decide(topology.declare_topic, vhost=vhost, exchange=DEFAULT, topic=name)
+                await self._decide(topics.declare_topic, vhost=vhost, exchange=DEFAULT, topic=name)
                 if fresh:
                     undo.append(partial(self._undeclare, vhost, name))
             elif core.find_queue(vhost, name) is None:

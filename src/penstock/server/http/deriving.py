@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.errors import NotFound
 from penstock.records.rights import LISTS, LISTS_RULES, RULES, SEES
-from penstock.wire.fields import short
+from penstock.wire.fields import Fields, Lenient, short
 from penstock.wire.http.answers import done, json_response, made, not_found
 from penstock.wire.http.lists import only_columns
 from penstock.wire.http.routes import Ask, Handler, Row, exchange_name
@@ -19,10 +19,9 @@ from penstock.wire.http.routes import Ask, Handler, Row, exchange_name
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from penstock.operations.operation import Operation
+    from penstock.operations.operation import Operation, Path
     from penstock.records.rights import Right
     from penstock.server.operating import Operating
-    from penstock.wire.fields import Lenient
 
 
 NONE: Mapping[str, str] = {}
@@ -147,6 +146,21 @@ class Deriving:
             return answer(await self._operate(operation, ask, chosen))
 
         return handler
+
+    def plain(self, operation: Operation, path: Path) -> Row:
+        """The answer as it is, on a path that the row names."""
+        asked = path.fields.split()
+        fields = [one for one in operation.fields if one.name in asked]
+
+        async def handler(ask: Ask) -> Response:
+            given = Lenient(ask.query) if path.method == "GET" else (await ask.fields()).only(*asked)
+            values = Fields(operation.name, {**named(ask, path.names), **given.loosely(fields)})
+            return json_response(await self._operate(operation, ask, values.read(operation.fields)))
+
+        body = "" if path.method == "GET" else path.fields
+        return self._row(
+            path.method, path.path, handler, operation, path.summary, path.names, {}, path.right, body=body
+        )
 
     # -- both
 

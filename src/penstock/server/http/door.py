@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from penstock.errors import Unavailable
+from penstock.operations.table import OPERATIONS
 from penstock.server.guard.listening import bind
 from penstock.server.http.administration import of_links, of_people, of_policies, of_vhosts
 from penstock.server.http.definitions import Definitions
@@ -17,8 +18,7 @@ from penstock.server.http.deriving import Deriving
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.link import HttpLink
-from penstock.server.http.messages import Messages
-from penstock.server.http.own import Own
+from penstock.server.http.messages import Messages, Peeking
 from penstock.server.http.queries import Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
 from penstock.server.operating import Operating, Waits
@@ -72,7 +72,6 @@ class HttpDoor:
         return self._open(self._entry.listener("http", self._link)).open(sockets)
 
     async def listen_tls(self, host: str, port: int, keeper: Keeper) -> tuple[str, int]:
-        """The same over TLS."""
         sockets = bind(host, port)
         await self._begin()
         return self._open(self._entry.listener("https", self._link, keeper.current)).open(sockets)
@@ -88,7 +87,6 @@ class HttpDoor:
         return HttpLink(stranger, config=served.config, server_state=served.server_state, app_state=state)
 
     async def _begin(self) -> None:
-        """Start uvicorn, once."""
         if self._task is not None:
             return
         self._task = asyncio.get_running_loop().create_task(self._serve())
@@ -118,6 +116,7 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
     of, own_paths = Deriving(house), Deriving(house, names=True)
     talk = Messages(server, facts, waits)
     return [
+        *(own_paths.plain(one, one.path) for one in OPERATIONS.values() if one.path is not None),
         *of_queues(own_paths),
         *of_exchanges(of, own_paths),
         *of_bindings(of, house),
@@ -128,7 +127,7 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
         *of_policies(of, house),
         *definitions.rows(facts, Definitions(server, facts, waits)),
         *own.pipeline_rows(facts.pipelines),
-        *own.rows(Own(server, facts, waits)),
+        *own.rows(Peeking(server, facts, waits)),
         *own.query_rows(Querying(server, facts, waits)),
         *events.rows(watching),
         *health.rows(facts, house.declare, talk),

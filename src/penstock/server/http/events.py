@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from penstock.errors import Unavailable
 from penstock.records.rights import MANAGEMENT, MONITORING, Level
 from penstock.server.allocator import resident_bytes
+from penstock.server.events.notices import Missed, RingSource
 from penstock.server.events.watch import Watch
+from penstock.server.follow import Asking
 from penstock.wire.http.events import Told, Wanted
 
 if TYPE_CHECKING:
@@ -112,11 +114,11 @@ class Place:
         self._wanted = wanted
         self._feed: Feed = server.engine.notices.feed
         self._woken = asyncio.Event()
-        self._feed.listeners.add(self.wake)
         self._seen: dict[int, bool] = {}  # by queue id: whether these rights show it
         self._rights: Rights | None = None
         self._first: list[Told] = []
-        self._at = self._begin(wanted.last)
+        self._ring = RingSource(self._feed, self._begin(wanted.last))
+        self._ring.begin(Asking(self.wake, lambda _: None))
 
     def _begin(self, last: str) -> int:
         """Where to read on, after the words that come first."""
@@ -152,7 +154,7 @@ class Place:
 
     def close(self) -> None:
         """The client is gone."""
-        self._feed.listeners.discard(self.wake)
+        self._ring.close()
         self._events.forget(self)
 
     # -- what it may see
@@ -204,18 +206,14 @@ class Place:
     def news(self, most: int) -> Sequence[Told]:
         """What has happened since the last call."""
         told, self._first = self._first, []
-        feed = self._feed
-        if self._at < feed.first - 1:
-            missed = feed.first - 1 - self._at
-            reason = f"{missed} events are not kept any more"
-            told.append(Told("gap", {"after": self._id(self._at), "reason": reason}))
-            self._at = feed.first - 1
-        for event in feed.since(self._at, most):
-            self._at = event.number
-            if self._sees(event):
+        for event in self._ring.next(most) or ():
+            if isinstance(event, Missed):
+                reason = f"{event.lost} events are not kept any more"
+                told.append(Told("gap", {"after": self._id(event.after), "reason": reason}))
+            elif self._sees(event):
                 data = {"time": event.time / 1e6, **event.fields}
                 told.append(Told(event.name, data, self._id(event.number)))
-        if self._at < feed.last:
+        if self._ring.behind:
             self._woken.set()
         return told
 

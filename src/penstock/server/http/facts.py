@@ -18,6 +18,7 @@ from penstock.core.commands.statistics import head_published
 from penstock.core.queue.weighing import weighed
 from penstock.core.topology.topology import PREDECLARED, TYPES
 from penstock.errors import NotFound, Unavailable
+from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
@@ -34,8 +35,7 @@ from penstock.server.figures import (
 )
 from penstock.server.http.rates import Rates
 from penstock.server.pulse import BOUNDS
-from penstock.server.settings_shown import settings_in_force
-from penstock.server.streams.standing import facts as standing_facts
+from penstock.server.streams.lag import facts as standing_facts
 from penstock.wire.http.facts import Metrics, QueueMetrics, ShareMetrics
 
 if TYPE_CHECKING:
@@ -108,7 +108,6 @@ class Facts:
         return health
 
     def ready(self) -> bool:
-        """Whether publishes are taken."""
         if self._recovering() is not None:
             return False
         engine = self._server.engine
@@ -177,7 +176,6 @@ class Facts:
         return consumers(self._server.engine, self._server.users.rights(user), vhost, queue)
 
     def vhosts(self) -> Sequence[str]:
-        """Names of all vhosts."""
         return list(self._server.accounts.vhosts)
 
     async def login(self, user: str, password: str, host: str) -> float | None:
@@ -205,7 +203,6 @@ class Facts:
         return self._server.users.tags(user)
 
     def metrics(self) -> Metrics:
-        """The numbers now."""
         server = self._server
         if (progress := self._recovering()) is not None:
             return Metrics(
@@ -333,12 +330,10 @@ class Facts:
         return [asdict(one) for one in view_numbers(self._server.engine)]
 
     def streams(self) -> Sequence[Mapping[str, object]]:
-        """Durable readers."""
         self.refuse_early()
         return standing_facts(self._server.engine)
 
     def process(self) -> Mapping[str, object]:
-        """Facts of the process."""
         self.refuse_early()
         return {
             "uptime": (SystemClock().mono() - self._began) // 1000,
@@ -349,7 +344,6 @@ class Facts:
         }
 
     def listeners(self) -> Sequence[Mapping[str, object]]:
-        """Open doors."""
         self.refuse_early()
         node = self._server.settings.server.name
         found = list[Mapping[str, object]]()
@@ -368,11 +362,9 @@ class Facts:
         return TYPES
 
     def exchange_count(self) -> int:
-        """Exchanges of all vhosts."""
         return len(PREDECLARED) * len(self.vhosts()) + len(self._server.engine.core.topology.exchanges)
 
     def open_metrics(self) -> bool:
-        """By the settings."""
         return self._server.settings.server.open_metrics
 
     def scraped(self) -> None:

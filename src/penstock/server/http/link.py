@@ -14,7 +14,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
@@ -98,7 +98,8 @@ class HttpLink(H11Protocol):
         with self._bounded():  # the next request may be here already
             super().on_response_complete()
         if self._deaf and self.transport.can_write_eof():
-            self.transport.write_eof()  # so that it hears the answer, and no reset while it sends
+            with suppress(OSError):  # it has gone already
+                self.transport.write_eof()  # so that it hears the answer, and no reset while it sends
 
     def timeout_keep_alive_handler(self) -> None:
         """uvicorn's: nothing came for a while."""

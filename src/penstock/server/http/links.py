@@ -32,7 +32,6 @@ class Links:
         self._rates = Rates()
 
     def connections(self, user: str | None, vhost: str | None = None) -> Iterator[dict[str, object]]:
-        """Open connections, oldest first."""
         node = self.server.settings.server.name
         sessions = sorted(self.server.amqp.sessions, key=lambda one: one.opened_at)
         for session in sessions:

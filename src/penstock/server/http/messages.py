@@ -1,31 +1,71 @@
-"""Publishing and getting over HTTP: one message is a batch of one, and a get is a consumer for as long as it lasts."""
+"""Messages over HTTP: one that is published is a batch of one, a get is a consumer for as long as it lasts; a peek,
+and the list of leases, touch nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
 from penstock.core.queue.limits import refusing
-from penstock.errors import AccessRefused, Draining, InvalidArgument
-from penstock.records.chunks import Chunk
-from penstock.records.dataclass import dataclass
+from penstock.core.queue.places import AVAILABLE, leased
+from penstock.errors import AccessRefused, DiskFull, Draining, InvalidArgument, NotFound
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
 from penstock.records.properties import peeked
 from penstock.server.entitlements import narrowed
 from penstock.server.gates import Receiver
-from penstock.server.http.commands import Commands
-from penstock.server.operating import resolve
+from penstock.server.operating import Operating, Waits, resolve
 from penstock.units import format_size
+from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.http.messages import Got
+from penstock.wire.http.own import Seen
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.publishing.published import Published
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.view import Queue
+    from penstock.expr import Filter
     from penstock.memory import Piece
+    from penstock.records.entries import Rows
+    from penstock.server.entitlements import Rights
+    from penstock.server.http.facts import Facts
+    from penstock.server.services import Server
+
+
+class Commands(Operating):
+    """The base of the commands of one noun."""
+
+    def __init__(self, server: Server, facts: Facts, waits: Waits) -> None:
+        super().__init__(server, facts.refuse_early, waits)
+        self.facts = facts
+
+    def rights(self, user: str | None) -> Rights | None:
+        """What a user may do; None where nothing is limited, and for nobody: all of it was judged before."""
+        return None if user is None else self.server.users.rights(user)
+
+    def vhost(self, name: str) -> str:
+        """A vhost that is there.  Raises NotFound."""
+        self.facts.refuse_early()
+        if name not in self.facts.vhosts():
+            raise NotFound("Not Found")
+        return name
+
+    def queue(self, vhost: str, name: str) -> Queue:
+        """A queue that anybody may use.  Raises NotFound, ResourceLocked."""
+        return self.core.queue(self.vhost(vhost), name)
+
+    def refuse_full(self) -> None:
+        """LogBroken or DiskFull when nothing can be stored."""
+        self.usable()
+        if self.engine.log.full:
+            raise DiskFull("the log has no room")
+
 
 GET_BYTES = 16 << 20
 """Bytes of messages in one answer, beyond which no more are asked for; one message may be longer."""
@@ -34,21 +74,7 @@ AT_ONCE = 64
 """Messages that are asked for at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
-    """One message that was delivered."""
-
-    exchange: str
-    key: str
-    header: bytes
-    body: bytes
-    redelivered: bool
-    left: int  # ready ones behind it
-
-
 class Messages(Commands):
-    """`wire.http.messages` over the core."""
-
     async def publish(self, user: str, vhost: str, exchange: str, key: str, header: bytes, body: bytes) -> bool:
         """Store a message; whether a queue or a topic took it."""
         engine = self.engine
@@ -144,7 +170,6 @@ class Getter(Receiver):
 
     @property
     def gate(self) -> object:
-        """Its own."""
         return self
 
     @property
@@ -170,7 +195,6 @@ class Getter(Receiver):
         return len(self.got) > before
 
     def deliver(self, effect: Delivery, piece: Piece) -> None:
-        """Keep them."""
         assert piece.bodies is not None
         counters, left = self._counters, effect.queue.ready
         if effect.consumer.no_ack:
@@ -189,3 +213,86 @@ class Getter(Receiver):
 
     def cancelled(self, consumer: Consumer) -> None:
         """The queue went away; what it had delivered is answered."""
+
+
+LOOKED_MOST = 10_000
+"""Messages that a peek with a filter looks at, the first of the queue."""
+
+PART = 250
+"""Messages whose bodies it reads at once."""
+
+
+class Peeking(Commands):
+    """Nothing here leases a message."""
+
+    def _readable(self, user: str, vhost: str, name: str) -> tuple[Queue, Filter | None]:
+        queue, rights = self.queue(vhost, name), self.rights(user)
+        if rights is None:
+            return queue, None
+        if not rights.sees_queue(vhost, name):
+            raise NotFound("Not Found")
+        return queue, rights.read_queue(vhost, name)
+
+    async def peek(
+        self, user: str, vhost: str, name: str, count: int, filter: str | None
+    ) -> tuple[Sequence[Seen], int]:
+        """The first messages that are ready or held, of those that the user may read, and that a filter matches."""
+        queue, right = self._readable(user, vhost, name)
+        wanted = narrowed(filter, right)
+        most = count if filter is None else LOOKED_MOST
+        standing = queue.first(most, *AVAILABLE)
+        lsns = sorted(lsn for _, run, _ in standing for lsn in run.chunk)[:most]
+        if not lsns:
+            return [], 0
+        below = queue.redelivered_below
+        attempts = {lsn: run.tally.attempt for _, run, _ in standing for lsn in run.chunk}
+        await self.durable(lsns[-1])
+        there, origin, found, looked = queue.available, self.engine.log.origin, list[Seen](), 0
+        while lsns[looked:] and len(found) < count:
+            part = lsns[looked : looked + PART]
+            rows = await self._rows(part, queue.id)
+            if wanted is None:
+                allowed = [True] * len(rows)
+            else:
+                allowed = await asyncio.to_thread(wanted.matches, rows.bodies, rows.properties)
+            found += [
+                Seen(topic.exchange, topic.name, header, body, attempts[lsn] > 0 or lsn < below,
+                     max(there - looked - place - 1, 0), attempts[lsn], format_bookmark(origin, lsn), time)
+                for place, (lsn, topic, header, body, time, good) in enumerate(
+                    zip(rows.lsns, rows.topics, rows.properties, rows.bodies, rows.times, allowed, strict=True)
+                )
+                if good
+            ]  # fmt: skip
+            looked += len(part)
+        return found[:count], looked
+
+    async def _rows(self, lsns: list[int], queue: int) -> Rows:
+        answer: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
+
+        def read(rows: Rows) -> None:
+            if not answer.done():
+                answer.set_result(rows)
+
+        self.engine.read_rows(as_chunk(lsns), read, queue)
+        self.engine.arm()
+        return await answer
+
+    def leases(self, user: str, vhost: str, name: str, most: int) -> Sequence[Mapping[str, object]]:
+        """Holders with the messages they hold, oldest grants first."""
+        queue, right = self._readable(user, vhost, name)
+        if right is not None:
+            raise AccessRefused(f"leases of queue '{name}' need the right to read all of it")
+        return list(islice(self._leases(queue), most))
+
+    def _leases(self, queue: Queue) -> Iterator[Mapping[str, object]]:
+        now, origin = self.now(), self.engine.log.origin
+        for run, consumer in leased(queue):
+            for lsn in run.chunk:
+                yield {
+                    "bookmark": format_bookmark(origin, lsn),
+                    "lsn": lsn,
+                    "client": consumer.client,
+                    "consumer_tag": consumer.tag,
+                    "deliveries": run.tally.attempt,
+                    "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
+                }

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import InvalidArgument
-from penstock.server.http.commands import Commands
+from penstock.server.http.messages import Commands
 
 if TYPE_CHECKING:
     from penstock.server.sql.queries import Rows

@@ -32,7 +32,6 @@ class Rates:
         self._spare = dict[int, tuple[int, int, float]]()  # when, microseconds with room, the share then
 
     def stats(self, queue: Queue, mono: int) -> dict[str, object]:
-        """`message_stats` of one queue."""
         if (figures := queue.figures) is None:
             counts: Counts = (queue.arrived,) + (0,) * (len(NAMES) - 1)
         else:

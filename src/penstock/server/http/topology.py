@@ -61,7 +61,6 @@ def _nothing(fields: Lenient) -> Mapping[str, object]:
 
 
 def of_queues(of: Deriving) -> Sequence[Row]:
-    """Changes of queues."""
     queue, at = "/api/queues/{vhost}/{name}", {"name": "queue"}
     return (
         of.put(queue, queues.DECLARE_BY_ARGUMENTS, "Declare a queue", _queue, at, body="durable auto_delete arguments"),
@@ -170,7 +169,6 @@ class _Pair:
         return [binding_item(one) for one in found]
 
     async def all(self, ask: Ask) -> Response:
-        """Those between the two."""
         return await ask.listed(await self._found(ask))
 
     async def bind(self, ask: Ask) -> Response:
@@ -193,12 +191,10 @@ class _Pair:
         return None
 
     async def one(self, ask: Ask) -> Response:
-        """One of them."""
         found = await self._one(ask)
         return not_found() if found is None else json_response(only_columns(found, ask.query))
 
     async def unbind(self, ask: Ask) -> Response:
-        """Remove it."""
         found = await self._one(ask)
         if found is None:
             return not_found()

@@ -30,8 +30,8 @@ from penstock.log.segment import folder_origin, segment_name
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
-from penstock.records.queue_settings import parse_recovery_point
-from penstock.server.recovering import lsn_at, time_of
+from penstock.records.queue_settings import parse_recovery_point, time_of
+from penstock.server.recovering import lsn_at
 from penstock.units import format_size
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the fold found."""
-
     core: Core
     records: int
     seconds: float

@@ -68,7 +68,6 @@ class Progress:
         self._share = max(self._share, start + (end - start) * inside)
 
     def ready(self) -> None:
-        """The doors are open."""
         self.stage, self._share, self.records_total, self.over = "ready", 1.0, self.records, True
 
     def stop(self) -> None:
@@ -87,7 +86,6 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the start began."""
         return (self._mono() - self._started) / 1e6
 
     @property
@@ -108,7 +106,6 @@ class Progress:
 
     @property
     def doing(self) -> str:
-        """The stage, for people."""
         return STAGES[self.stage][0]
 
     def line(self) -> str:
@@ -161,7 +158,6 @@ class Lines:
         self._next = LINE_S
 
     def __call__(self, progress: Progress) -> None:
-        """Look on."""
         if not progress.over and progress.seconds >= self._next:
             self._next = progress.seconds + LINE_S
             self._say(f"penstock is {progress.line()}")

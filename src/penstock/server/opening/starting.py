@@ -118,7 +118,6 @@ class Starting:
             self.tls.renewed.append(partial(_renew, self.entrance))
 
     def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
-        """Let everybody in."""
         if self._amqp:
             self.addresses["amqp"] = _text(amqp.open(self._amqp))
         self._amqp = []  # they are the door's

@@ -26,7 +26,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.kinds import Kind
 from penstock.server.filters.evaluating import Ask, breathe, spent
-from penstock.server.replaying.topics import Selection, Sieve
+from penstock.server.replaying.selection import Selection, Sieve, rows_at
 
 if TYPE_CHECKING:
     from penstock.history.history import Past
@@ -56,12 +56,10 @@ class Page:
 
     @property
     def first(self) -> int:
-        """Its lowest LSN."""
         return self.lsns[0]
 
     @property
     def last(self) -> int:
-        """Its highest LSN."""
         return self.lsns[-1]
 
     def topic_of(self, row: int) -> Topic:
@@ -142,8 +140,8 @@ def _page(batch: Publishes, rows: Sequence[int], size: int) -> Page:
         )
     return Page(
         as_chunk([first + row for row in rows]),
-        [topics[row] for row in rows] if isinstance(topics, list) else topics,
-        [properties[row] for row in rows] if isinstance(properties, list) else properties,
+        rows_at(topics, rows),
+        rows_at(properties, rows),
         [bodies[row] for row in rows],
         batch.time,
         size,

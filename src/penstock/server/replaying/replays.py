@@ -18,15 +18,20 @@ from penstock.expr import Filter
 from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
-from penstock.server.replaying.feed import Feed
-from penstock.server.replaying.follower import Asked, Follower, Rate, Receiver, parse_rate
-from penstock.server.replaying.topics import Selection, Sieve, sieve_of
+from penstock.server.replaying.log_source import Asked, Follower, LogSource
+from penstock.server.replaying.pace import parse_rate
+from penstock.server.replaying.page import look
+from penstock.server.replaying.selection import Selection, Sieve, sieve_of
+from penstock.server.replaying.topic_feed import Feed
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 
 if TYPE_CHECKING:
     from penstock.server.filters.evaluating import Ask
-    from penstock.server.replaying.page import Found
+    from penstock.server.follow import Taker
+    from penstock.server.replaying.log_source import Place
+    from penstock.server.replaying.pace import Rate
+    from penstock.server.replaying.page import Found, Page
     from penstock.server.runtime import Off, Runtime
 
 T = TypeVar("T")
@@ -45,7 +50,7 @@ class Replays:
         self._feeds: dict[tuple[Selection, Sieve | None], Feed] = {}
         self._by_topic: dict[tuple[str, str, str], dict[Feed, None]] = {}  # those of one topic
         self._wide: dict[Feed, None] = {}  # all others
-        self._followers: dict[Follower, None] = {}
+        self._sources: dict[LogSource, None] = {}
         self._gathered: deque[tuple[int, Sequence[Publishes]]] = deque()  # by last LSN: not durable yet
         self._known = 0  # everything appended from this LSN on was gathered
         self._alarms: list[tuple[int, int]] = []  # mono microseconds at which somebody's rate lets it go on
@@ -59,7 +64,7 @@ class Replays:
     def follow(
         self,
         selection: Selection,
-        receiver: Receiver,
+        taker: Taker[Page],
         *,
         start: int | None = None,
         filter: Filter | None = None,
@@ -69,68 +74,79 @@ class Replays:
 
         start: None for what is published from now on.
         """
-        follower = self._new(receiver, rate)
-        place = self._runtime.core.next_lsn if start is None else start
-        sieve = None if filter is None else Sieve(filter, None, filter.text)
-        follower.begin(self._feed(selection, sieve), Stretch(place))
-        return follower
+        return Follower(self.source(selection, start=start, filter=filter, rate=rate), taker)
 
-    def subscribe(self, asked: Asked, receiver: Receiver) -> Follower:
+    def source(
+        self,
+        selection: Selection,
+        *,
+        start: int | None = None,
+        filter: Filter | None = None,
+        rate: Rate | None = None,
+    ) -> LogSource:
+        """The same for who reads it himself."""
+        place = Stretch(self._runtime.core.next_lsn if start is None else start)
+        sieve = None if filter is None else Sieve(filter, None, filter.text)
+        return LogSource(self, selection, sieve, place, rate)
+
+    def subscribe(self, asked: Asked, taker: Taker[Page]) -> Follower:
         """A subscription with a bookmark.
 
-        Errors: InvalidArgument, NotFound, ExpressionError, at once; what can only be known later ends the receiver.
+        Errors: InvalidArgument, NotFound, ExpressionError, at once; what can only be known later ends the taker.
         """
+        return Follower(self.source_of(asked), taker)
+
+    def start(self, asked: Asked, taker: Taker[Page], stretch: Stretch) -> Follower:
+        """The same for somebody who has looked up the place; `asked.bookmark` is not looked at."""
+        return Follower(self._source_at(asked, stretch), taker)
+
+    def source_of(self, asked: Asked) -> LogSource:
+        """What a subscriber asks for.  Errors as `subscribe`."""
         span = parse_span(asked.bookmark, asked.recent)
         missing = check_missing(asked.missing)
-        sieve = sieve_of(asked.selection, asked.filter, asked.rights)
-        rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
         runtime = self._runtime
-        now = runtime.now()
-        find = partial(resolve, runtime.past, span, missing, wall=now.wall, last=runtime.core.last_lsn)
+        find = partial(resolve, runtime.past, span, missing, wall=runtime.now().wall, last=runtime.core.last_lsn)
+        source = self._source_at(asked, find)
         if not reads(span):
-            stretch = find()
-            follower = self._new(receiver, rate, asked)
-            self._begin(follower, asked.selection, sieve, stretch)
-            return follower
-        follower = self._new(receiver, rate, asked)
-        follower.cursor = runtime.past.first_lsn  # held until its place is known
+            source.place = find()
+        return source
 
-        def found(answer: Stretch | PenstockError) -> None:
-            if follower.closed:
-                return
-            if isinstance(answer, PenstockError):
-                follower.refuse(answer)
-            else:
-                self._begin(follower, asked.selection, sieve, answer)
-            self.done()
-
-        self._run(partial(_told, find), found)
-        return follower
-
-    def start(self, asked: Asked, receiver: Receiver, stretch: Stretch) -> Follower:
-        """The same for somebody who has looked up the place; `asked.bookmark` is not looked at."""
+    def _source_at(self, asked: Asked, place: Place) -> LogSource:
         sieve = sieve_of(asked.selection, asked.filter, asked.rights)
         rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
-        follower = self._new(receiver, rate, asked)
-        self._begin(follower, asked.selection, sieve, stretch)
-        return follower
+        return LogSource(self, asked.selection, sieve, place, rate, asked)
 
-    def _begin(self, follower: Follower, selection: Selection, sieve: Sieve | None, stretch: Stretch) -> None:
-        follower.begin(self._feed(selection, sieve), stretch)
-        until = follower.until()
-        if until is not None:
-            self.wake_at(self.now() + max(0, until - self._runtime.clock.wall()))
+    # -- for sources and feeds
 
-    def _new(self, receiver: Receiver, rate: Rate | None, asked: Asked | None = None) -> Follower:
+    def admit(self, source: LogSource) -> None:
         if not self.active:
             self.active = True
             log = self._runtime.log
             self.level = log.durable
             self._known = log.appended + 1
-        follower = Follower(self, receiver, rate, asked)
-        follower.moved_at = self.now()
-        self._followers[follower] = None
-        return follower
+        source.moved_at = self.now()
+        self._sources[source] = None
+        place = source.place
+        if isinstance(place, Stretch):
+            self._settle(source, place)
+            return
+        source.cursor = self._runtime.past.first_lsn  # held until its place is known
+
+        def found(answer: Stretch | PenstockError) -> None:
+            if source.closed:
+                return
+            if isinstance(answer, PenstockError):
+                source.fail(answer)
+            else:
+                self._settle(source, answer)
+
+        self.run(partial(caught, place), found)
+
+    def _settle(self, source: LogSource, stretch: Stretch) -> None:
+        source.settle(self._feed(source.selection, source.sieve), stretch)
+        until = source.until
+        if until is not None:
+            self.wake_at(self.now() + max(0, until - self._runtime.clock.wall()))
 
     def _feed(self, selection: Selection, sieve: Sieve | None) -> Feed:
         key = (selection, sieve)
@@ -162,31 +178,30 @@ class Replays:
             out.update(self._by_topic.get((topic.vhost, topic.exchange, topic.name), {}))
         return [*out, *self._wide]
 
-    def forget(self, follower: Follower, feed: Feed | None) -> None:
-        """A follower is closed.  (Followers call this.)"""
-        self._followers.pop(follower, None)
+    def forget(self, source: LogSource, feed: Feed | None) -> None:
+        self._sources.pop(source, None)
         if feed is not None:
-            feed.live.pop(follower, None)
-            feed.behind.pop(follower, None)
+            feed.live.pop(source, None)
+            feed.behind.pop(source, None)
             if not feed.used:
                 self._drop(feed)
-        if not self._followers:
+        if not self._sources:
             self.active = False
             self._gathered.clear()
 
     def _broken(self, reason: str) -> None:
         """Nothing more will be durable: whoever waits for it is told."""
-        for follower in list(self._followers):
-            follower.refuse(LogBroken(f"the log is broken: {reason}; nothing more is shown until a restart"))
+        for source in list(self._sources):
+            source.fail(LogBroken(f"the log is broken: {reason}; nothing more is shown until a restart"))
 
     @property
-    def followers(self) -> Collection[Follower]:
-        """All that are open; those of records and views, which nobody `asked` for, among them."""
-        return self._followers.keys()
+    def sources(self) -> Collection[LogSource]:
+        """All that are read; those of records and views, which nobody `asked` for, among them."""
+        return self._sources.keys()
 
-    def lag(self, follower: Follower) -> int:
+    def lag(self, source: LogSource) -> int:
         """Durable records of the log that one has not looked at."""
-        return max(0, self.durable + 1 - max(follower.position, self.first_lsn))
+        return max(0, self.durable + 1 - max(source.position, self.first_lsn))
 
     # -- moments
 
@@ -220,24 +235,22 @@ class Replays:
         while self._alarms and self._alarms[0][0] <= now:
             heappop(self._alarms)
         wall = self._runtime.clock.wall()
-        for follower in list(self._followers):
-            until = follower.until()
-            if until is not None and until <= wall:
-                follower.end_here(self._runtime.core.next_lsn)
-            elif follower.due is not None and follower.due <= now:
-                follower.step()
+        for source in list(self._sources):
+            if source.until is not None and source.until <= wall:
+                source.end_here(self._runtime.core.next_lsn)
+            elif source.due is not None and source.due <= now:
+                source.step()
 
     def next_deadline(self) -> int | None:
         """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
         return self._alarms[0][0] if self._alarms else None
 
     def wake_at(self, mono: int) -> None:
-        """Have `tick` look then."""
         self._serial += 1
         heappush(self._alarms, (mono, self._serial))
         self._runtime.arm()
 
-    # -- for followers and feeds
+    # -- the log and the time
 
     def now(self) -> int:
         """Mono microseconds."""
@@ -245,7 +258,6 @@ class Replays:
 
     @property
     def durable(self) -> int:
-        """The last durable LSN."""
         return self._runtime.log.durable
 
     @property
@@ -255,39 +267,39 @@ class Replays:
 
     def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
         """The next page of the log, off the loop."""
-        from penstock.server.replaying.page import look
-
         runtime = self._runtime
-
-        def found(answer: Found) -> None:
-            done(answer)
-            self.done()
-
         work = partial(look, runtime.past, feed.selection, feed.sieve, start, end, runtime.clock.mono, rows, self.ask)
-        self._run(work, found)
+        self.run(work, done)
 
     def done(self) -> None:
         """Something happened outside a turn: see that it is written."""
         self._runtime.flush()
         self._runtime.arm()
 
-    def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+    def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Work off the loop, where that is possible; then `done`, and what follows from it is written."""
+
+        def back(answer: T) -> None:
+            done(answer)
+            self.done()
+
         if self.off is not None:
-            self.off(work, done)
+            self.off(work, back)
         else:
-            self._runtime.call_soon(lambda: done(work()))
+            self._runtime.call_soon(lambda: back(work()))
 
     # -- what it holds
 
     def floor(self) -> int | None:
         """No follower that moves may still need what is below this LSN."""
         since = self.now() - HOLD_US
-        places = [one.position for one in self._followers if one.live or one.moved_at >= since]
+        places = [one.position for one in self._sources if one.live or one.moved_at >= since]
         return min(places, default=None)
 
 
-def _told(find: Callable[[], Stretch]) -> Stretch | PenstockError:
+def caught(work: Callable[[], T]) -> T | PenstockError:
+    """What work gives, or the error of ours that it raises."""
     try:
-        return find()
+        return work()
     except PenstockError as error:
         return error

@@ -42,8 +42,6 @@ SHOWN_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked."""
-
     filter: str | None = None
     order_by: tuple[str, ...] = ()
     top_n: int | None = None
@@ -64,7 +62,6 @@ class Counts:
     returned: int = 0
 
     def plain(self) -> dict[str, int]:
-        """For an answer."""
         return {"topic_matches": self.compared, "matches": self.matches, "records_returned": self.returned}
 
     def take(self, told: Mapping[str, int]) -> None:
@@ -251,8 +248,6 @@ STEP = 8192
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to go."""
-
     filter: str | None = None
     keys: tuple[str, ...] | None = None
     data: bytes | None = None  # a message whose key it is

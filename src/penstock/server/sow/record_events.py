@@ -1,6 +1,6 @@
 """What is worked out about a page of messages for a subscriber to records, off the loop: keys, matches, changes.
 
-Also what a subscriber asks for (`Wish`), and who takes what it is told (`Taker`).
+Also what a subscriber asks for (`Wish`), and what it is told (`Event`).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -8,7 +8,7 @@ Also what a subscriber asks for (`Wish`), and who takes what it is told (`Taker`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from penstock.core.sow.merge import Fields, changed, read_object, with_key, writ
 from penstock.core.sow.ordering import Term
 from penstock.core.sow.rows import SOW_KEY
 from penstock.core.sow.select import SelectList
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument
 from penstock.expr import Filter
 from penstock.expr.tree import Scalar
 from penstock.records import properties as header_codec
@@ -51,8 +51,6 @@ class Event:
 
 @dataclass(slots=True)
 class Read:
-    """One page, read."""
-
     numbers: list[int]  # of the keys; a row without one, which was published before the topic had a key, has -1
     keys: list[str]
     matches: list[bool]
@@ -162,20 +160,27 @@ class Wish:
     timestamp: bool = False  # the time is sent with each; who takes events does it
 
     def __post_init__(self) -> None:
-        if self.skip_n and self.top_n is None:
-            raise InvalidArgument("skip_n needs top_n: it says how many of the first so many are passed over")
-        if self.top_n is not None and not 0 < self.top_n <= PAGE_MOST:
-            raise InvalidArgument(f"top_n of a subscription is {self.top_n}, not in 1..{PAGE_MOST}")
-        if self.top_n is not None and not self.sow:
-            raise InvalidArgument("top_n needs the records there are: ask for sow, too")
-        if self.conflation is not None and (self.delta or self.paged):
-            raise InvalidArgument("conflation does not go with deltas, nor with a page: it leaves changes out")
-        if self.conflation_key and self.conflation is None:
-            raise InvalidArgument("conflation_key goes with conflation")
-        if self.no_empties and not self.delta:
-            raise InvalidArgument("no_empties is about deltas: ask for delta, too")
-        if self.select is not None and (self.projection or self.grouping is not None):
-            raise InvalidArgument("select does not go with projection and grouping: those say which fields there are")
+        paged, gathered = self.top_n is not None, self.projection or self.grouping is not None
+        for wrong, why in (
+            (self.skip_n and not paged, "skip_n needs top_n: it says how many of the first so many are passed over"),
+            (
+                self.top_n is not None and not 0 < self.top_n <= PAGE_MOST,
+                f"top_n of a subscription is {self.top_n}, not in 1..{PAGE_MOST}",
+            ),
+            (paged and not self.sow, "top_n needs the records there are: ask for sow, too"),
+            (
+                self.conflation is not None and (self.delta or paged),
+                "conflation does not go with deltas, nor with a page: it leaves changes out",
+            ),
+            (self.conflation_key and self.conflation is None, "conflation_key goes with conflation"),
+            (self.no_empties and not self.delta, "no_empties is about deltas: ask for delta, too"),
+            (
+                self.select is not None and gathered,
+                "select does not go with projection and grouping: those say which fields there are",
+            ),
+        ):
+            if wrong:
+                raise InvalidArgument(why)
 
     @property
     def paged(self) -> bool:
@@ -186,26 +191,6 @@ class Wish:
     def knowing(self) -> bool:
         """Whether what comes depends on what came before."""
         return self.delta or self.oof or self.paged
-
-
-class Taker(Protocol):
-    """Who takes events, on the loop."""
-
-    def room(self) -> int:
-        """How many it takes now; who says 0 calls `Live.go_on` when it has room."""
-        ...
-
-    def take(self, events: list[Event]) -> None:
-        """Events in order."""
-        ...
-
-    def level(self) -> None:
-        """All records of the snapshot were taken."""
-        ...
-
-    def ended(self, error: PenstockError) -> None:
-        """Nothing more comes, for a reason."""
-        ...
 
 
 Piece: TypeAlias = "tuple[pa.RecordBatch, bytes] | pa.RecordBatch"

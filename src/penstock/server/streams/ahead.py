@@ -177,5 +177,4 @@ class Walked:
         self._level[name] = max(time, self._level.get(name, 0))
 
     def since(self, name: str) -> int | None:
-        """The last such time."""
         return self._level.get(name)

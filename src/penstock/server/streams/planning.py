@@ -178,16 +178,12 @@ class Planner:
         level = False
         while True:
             now = self._engine.clock.wall()
-            end = min(log.durable + 1, asked.until)
-            while at < end:
-                level = False
-                stop = self._stretch(asked.start, at, end)
-                found = self.measured(caller, command, at, stop, asked.limits)
-                if caller.gone():
-                    return None, None  # reading ended where it left, and nobody knows what follows
-                if found.rows or bytes_between(self._engine.log.segments(), asked.start, found.end) >= EMPTY_BYTES:
-                    return self._planned(caller, asked, found), found
-                at = found.end
+            found, upto = self._found(caller, command, asked, at)
+            if caller.gone():
+                return None, None  # reading ended where it left, and nobody knows what follows
+            if found is not None:
+                return self._planned(caller, asked, found), found
+            level, at = level and upto == at, upto
             if not level:
                 level = True
                 self._handover.post(partial(self._nothing, asked, at, now))
@@ -198,6 +194,17 @@ class Planner:
                     return None, None
                 soon = time.monotonic() + SOON_S
             time.sleep(POLL_S)
+
+    def _found(self, caller: Caller, command: Replay, asked: Question, at: int) -> tuple[Measured | None, int]:
+        """The range, if there is one by now, looked for from `at` on; and how far was looked."""
+        end = min(self._engine.past.durable + 1, asked.until)
+        while at < end and not caller.gone():
+            found = self.measured(caller, command, at, self._stretch(asked.start, at, end), asked.limits)
+            empty = not found.rows
+            if not empty or bytes_between(self._engine.log.segments(), asked.start, found.end) >= EMPTY_BYTES:
+                return found, at
+            at = found.end
+        return None, at
 
     def parts(self, caller: Caller, stream: str, start: int, end: int, least: int) -> Range:
         """The parts of a range that a checkpoint names, and what it is read with."""

@@ -172,7 +172,6 @@ class Archiving:
         self._paused += 1
 
     def resume(self) -> None:
-        """Go on."""
         self._paused -= 1
 
     def stop(self) -> None:
@@ -180,7 +179,6 @@ class Archiving:
         self.stopping = True
 
     async def rest(self) -> None:
-        """Wait until nothing runs."""
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
 

@@ -50,12 +50,10 @@ class Whole:
 
     @property
     def origin(self) -> int:
-        """Of the log."""
         return self._log.origin
 
     @property
     def durable(self) -> int:
-        """The last durable LSN."""
         return self._log.durable
 
     @property

@@ -63,9 +63,7 @@ class Elsewhere(Protocol):
         """As `log.rewriting.rewrite.rewrite`; PenstockError too when the other process cannot do it."""
         ...
 
-    async def index(self, first: int) -> int:
-        """As `log.rewriting.name_index.build`."""
-        ...
+    async def index(self, first: int) -> int: ...
 
 
 @dataclass(slots=True)

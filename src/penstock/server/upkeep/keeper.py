@@ -177,26 +177,35 @@ class Keeper:
         """Start a checkpoint when enough was logged since the last one, or delete what may go."""
         runtime = self.runtime
         self._beats += 1
-        if runtime.log.bytes_written != self._seen:
-            self._seen, self._untidy = runtime.log.bytes_written, True
-        elif self._untidy and self._tidy is not None:
-            self._untidy = False
-            self._tidying = self._loop.run_in_executor(self._pool, self._tidy)
+        self._tidy_up()
         outgrown = self._outgrown()
         self.pace.set(0 if runtime.broken is not None or self.stopping else self._lag_us())
         if runtime.broken is not None or self.stopping or (self._running is not None and not self._running.done()):
             return
-        grown = runtime.log.bytes_written - self._bytes
         # before checkpoints: under a load that makes one due each beat, too
         if self._beats >= RETENTION_BEATS or outgrown or self._may_get_out():
             self._beats = 0
             self._looked = self._seen_now()
             self._tended += 1
             self._running = asyncio.ensure_future(self._look_after(), loop=self._loop)
-        elif grown >= self._settings.checkpoint_bytes or (
-            runtime.core.last_lsn - self._records >= self._settings.checkpoint_records and grown
-        ):
+        elif self._checkpoint_due():
             self._running = asyncio.ensure_future(self._guarded(self.checkpoint()), loop=self._loop)
+
+    def _tidy_up(self) -> None:
+        """Once after something was written, when nothing more is."""
+        written = self.runtime.log.bytes_written
+        if written != self._seen:
+            self._seen, self._untidy = written, True
+        elif self._untidy and self._tidy is not None:
+            self._untidy = False
+            self._tidying = self._loop.run_in_executor(self._pool, self._tidy)
+
+    def _checkpoint_due(self) -> bool:
+        """Whether enough was logged since the last one."""
+        rules, grown = self._settings, self.runtime.log.bytes_written - self._bytes
+        if grown >= rules.checkpoint_bytes:
+            return True
+        return grown > 0 and self.runtime.core.last_lsn - self._records >= rules.checkpoint_records
 
     def _outgrown(self) -> bool:
         """Whether the log is beyond its retention, and has grown much since it was last tended."""
@@ -405,6 +414,5 @@ class Keeper:
             await asyncio.wait([self._running], timeout=PATIENCE_S)
 
     async def _rest(self) -> None:
-        """Wait until nothing runs."""
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])

@@ -79,8 +79,6 @@ def in_words(settings: Retention) -> str:
 
 
 class Retirement:
-    """Retention of one log."""
-
     def __init__(self, runtime: Runtime, settings: Retention) -> None:
         """settings: those that rule, see `ruling`."""
         self._runtime = runtime
@@ -227,7 +225,6 @@ class Holds:
         return before is not None and before[0] <= lsn
 
     def drop(self, user: str, read: str) -> None:
-        """The read is over."""
         if self._by_name.pop((user, read), None) is not None:
             self._share.give(user)
 

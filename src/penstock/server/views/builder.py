@@ -20,14 +20,14 @@ from penstock.core.sow.index import Index
 from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.views.feed import Moved, Noted
 from penstock.errors import PenstockError
-from penstock.server.views.worker import PORTION, edge_of, portion
+from penstock.server.views.step_worker import PORTION, edge_of, portion
 
 if TYPE_CHECKING:
     from penstock.core.queue.places import State
     from penstock.core.queue.view import Queue
     from penstock.server.runtime import Runtime
     from penstock.server.views.shown import Live
-    from penstock.server.views.worker import Worker
+    from penstock.server.views.step_worker import Worker
 
 STATES: Mapping[State, int] = {
     "ready": AVAILABLE, "held": AVAILABLE, "inactive": INACTIVE, "delayed": AWAY, "leased": AWAY, "dying": AWAY,
@@ -73,7 +73,6 @@ class Builder:
             self.attach(live)
 
     def again(self, live: Live) -> None:
-        """Gather it anew."""
         self.detach(live)
         self.attach(live)
 

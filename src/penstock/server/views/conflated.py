@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from penstock.core.views.feed import DEFAULT_US
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
+from penstock.server.follow import ENDLESS, Follow
 from penstock.server.sow.record_events import Wish
-from penstock.server.sow.record_watch import RecordWatch
+from penstock.server.views.row_source import Conflated
 from penstock.server.views.shown import Told
-from penstock.server.views.watching import Conflated, RowWatch
 
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
+    from penstock.server.follow import Source
     from penstock.server.sow.record_events import Event
-    from penstock.server.views.shown import Alarms, Shown
-    from penstock.server.views.watching import Watch
+    from penstock.server.views.shown import Alarms
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +48,30 @@ class ConflatedTopic:
         self.rebuilds = 0
         self._alarms = alarms
         self._rows: dict[str, bytes] = {}
-        self._conflated = Conflated(alarms, self, definition.interval)
-        self._watch: Watch | None = None
+        self._follow: Follow[list[Event]] | None = None
         self._level = False  # it has the rows that there were
         self._waiting: list[Callable[[], None]] = []
 
     @property
     def name(self) -> str:
-        """See `Shown`."""
         return self.definition.name
 
     @property
     def vhost(self) -> str:
-        """See `Shown`."""
         return self.definition.vhost
+
+    def facts(self) -> dict[str, object]:
+        """For people, as of a topic."""
+        return {
+            "topic": self.name, "kind": "conflated topic", "exchange": "", "vhost": self.vhost, "key": None,
+            "records": self.count, "source": self.definition.source,
+        }  # fmt: skip
 
     @property
     def sources(self) -> Sequence[str]:
-        """See `Shown`."""
         return [self.definition.source]
 
     def rows(self) -> dict[str, bytes]:
-        """See `Shown`."""
         return dict(self._rows)
 
     @property
@@ -83,8 +85,7 @@ class ConflatedTopic:
         return lambda: rows
 
     def when_current(self, then: Callable[[], None]) -> None:
-        """See `Shown`."""
-        if self._level or self._watch is None:
+        if self._level or self._follow is None:
             then()
         else:
             self._waiting.append(then)
@@ -92,28 +93,24 @@ class ConflatedTopic:
     @property
     def follows(self) -> bool:
         """Whether it has a source."""
-        return self._watch is not None
+        return self._follow is not None
 
-    def follow(self, source: Shown) -> None:
-        """Begin, with rows."""
-        self._watch = RowWatch(self._alarms.clock, source, self._wish(), self._conflated)
-
-    def follow_topic(self, source: int, begin: Callable[[Wish, Conflated], RecordWatch]) -> None:
-        """Begin, with the records of a topic of this id."""
-        self.source = source
-        self._watch = begin(self._wish(), self._conflated)
-
-    def _wish(self) -> Wish:
+    @property
+    def wish(self) -> Wish:
+        """What it asks of its source."""
         return Wish(sow=True, filter=self.definition.filter, oof=True)
+
+    def follow(self, source: Source[list[Event]], topic: int = 0) -> None:
+        """Begin; topic: the id of the topic whose records they are."""
+        self.source = topic
+        self._follow = Follow(Conflated(self._alarms, source, self.definition.interval), self)
 
     def let_go(self) -> None:
         """The source is gone, and its rows with it."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        if self._follow is not None:
+            self._follow.close()
+            self._follow = None
             self.rebuilds += 1
-        self._conflated.close()
-        self._conflated = Conflated(self._alarms, self, self.definition.interval)
         self.source, self._level = 0, False
         rows, self._rows = self._rows, {}
         self._tell([Told(key, None, body, "deleted") for key, body in rows.items()])
@@ -122,12 +119,11 @@ class ConflatedTopic:
 
     def room(self) -> int:
         """All there is: it holds one row a key."""
-        return 1 << 30
+        return ENDLESS
 
-    def take(self, events: list[Event]) -> None:
-        """What is told now."""
+    def take(self, portion: list[Event], /) -> None:
         told: list[Told] = []
-        for event in events:
+        for event in portion:
             before = self._rows.get(event.key)
             if event.kind == "oof":
                 if before is not None:
@@ -145,8 +141,7 @@ class ConflatedTopic:
         for then in waiting:
             then()
 
-    def ended(self, error: PenstockError) -> None:
-        """Nothing more comes."""
+    def ended(self, error: PenstockError | None) -> None:
         self.error = error
         self.level()
 

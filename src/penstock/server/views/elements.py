@@ -58,7 +58,6 @@ def elements_of_rows(rows: Rows, states: bytes) -> Elements:
 
 
 def noted(step: Arrived) -> Noted:
-    """Arrivals without their bodies."""
     return Noted(step.queue, as_chunk([step.batch.first + row for row in step.rows]), states_of(step))
 
 

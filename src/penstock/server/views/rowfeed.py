@@ -18,11 +18,14 @@ from penstock.errors import PenstockError
 from penstock.expr.text_patterns import TopicPattern
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
-from penstock.server.views.shown import Told
+from penstock.server.follow import ENDLESS, Follow
+from penstock.server.sow.record_events import Wish
+from penstock.server.views.row_source import RowSource
 
 if TYPE_CHECKING:
     from penstock.server.filters.judging import Judges
     from penstock.server.runtime import Runtime
+    from penstock.server.sow.record_events import Event
     from penstock.server.views.shown import Alarms, Shown
 
 logger = logging.getLogger("penstock.views")
@@ -44,9 +47,7 @@ AGAIN_US = 1_000_000
 class Names(Protocol):
     """Which views and conflated topics there are."""
 
-    def shown(self, vhost: str, name: str) -> Shown | None:
-        """That of a name."""
-        ...
+    def shown(self, vhost: str, name: str) -> Shown | None: ...
 
     def all_shown(self) -> Sequence[Shown]:
         """All that have a name, in the order in which they came."""
@@ -99,41 +100,42 @@ class RowFeed:
 
 
 class _Feed:
-    """One view."""
-
     def __init__(self, runtime: Runtime, judges: Judges, alarms: Alarms, shown: Shown) -> None:
         self.shown = shown
         self._runtime, self._judges, self._alarms = runtime, judges, alarms
         self._rows: deque[bytes] = deque()
         self._batch: Publishes | None = None  # what goes next: what was judged of it is on it
         self._size = 0  # bytes of those
-        self._armed = self._ended = False
+        self._armed = False
         self._due: int | None = None  # the log had no room: when to look again, monotonic
         self._full = False  # it had none when it was looked at last
         self._lost = 0  # rows dropped since then
-        shown.when_current(self._begin)
+        self._follow = Follow(RowSource(runtime.clock, shown, Wish(sow=False), changed=True), self)
 
     def end(self) -> None:
-        """Follow no more."""
-        self._ended = True
+        self._follow.close()
         self._rows.clear()
         self._batch = None
-        if self._tell in self.shown.told:
-            self.shown.told.remove(self._tell)
         self._wait_no_more()
 
-    def _begin(self) -> None:
-        if not self._ended:
-            self.shown.told.append(self._tell)
+    # -- a taker
 
-    def _tell(self, told: Sequence[Told]) -> None:
-        for row in told:
-            if row.body is not None and row.body != row.before:
-                self._rows.append(row.body)
-                self._size += len(row.body)
+    def room(self) -> int:
+        """All there is: which of the rows wait for a full log is decided here."""
+        return ENDLESS
+
+    def take(self, portion: list[Event], /) -> None:
+        for row in portion:
+            self._rows.append(row.body)
+            self._size += len(row.body)
         if self._full:
             self._drop_oldest()
         self._arm()
+
+    def level(self) -> None:
+        """Rows that are there already are not asked for."""
+
+    def ended(self, error: PenstockError | None) -> None: ...
 
     def _arm(self) -> None:
         if (self._rows or self._batch is not None) and not self._armed and self._due is None:

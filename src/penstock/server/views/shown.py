@@ -41,9 +41,7 @@ class Shown(Protocol):
         ...
 
     @property
-    def vhost(self) -> str:
-        """Its vhost."""
-        ...
+    def vhost(self) -> str: ...
 
     @property
     def sources(self) -> Sequence[str]:
@@ -66,9 +64,7 @@ class Alarm(Protocol):
         """When; None is never."""
         ...
 
-    def tick(self, now: int) -> None:
-        """Do what is due."""
-        ...
+    def tick(self, now: int) -> None: ...
 
 
 class Alarms:
@@ -83,7 +79,6 @@ class Alarms:
         return len(self._alarms)
 
     def add(self, alarm: Alarm) -> None:
-        """One more."""
         self._alarms.append(alarm)
 
     def remove(self, alarm: Alarm) -> None:
@@ -96,14 +91,13 @@ class Alarms:
         return min((due for due in (one.next_due() for one in self._alarms) if due is not None), default=None)
 
     def tick(self) -> None:
-        """Do what is due."""
         now = self.clock.mono()
         for one in list(self._alarms):
             one.tick(now)
 
 
 class Live:
-    """One view, or one side of a joined view.  Its fields belong to `worker` and `builder`."""
+    """One view, or one side of a joined view.  Its fields belong to `step_worker` and `builder`."""
 
     def __init__(
         self,
@@ -141,7 +135,6 @@ class Live:
 
     @property
     def vhost(self) -> str:
-        """See `Shown`."""
         return self.definition.vhost
 
     @property
@@ -149,9 +142,17 @@ class Live:
         """How many rows there are."""
         return len(self.view.rows)
 
+    def facts(self) -> dict[str, object]:
+        """For people, as of a topic."""
+        definition = self.definition
+        return {
+            "topic": self.name, "kind": "view", "exchange": "", "vhost": self.vhost,
+            "key": list(definition.group_by) or None, "records": self.count,
+            "source": definition.source or ", ".join(definition.join), "select": list(definition.select),
+        }  # fmt: skip
+
     @property
     def sources(self) -> Sequence[str]:
-        """See `Shown`."""
         return [side.definition.source for side in self.sides] or [self.definition.source]
 
     @property
@@ -169,7 +170,6 @@ class Live:
         return lambda: {key_text(key): body_of(view, row) for key, row in rows}
 
     def when_current(self, then: Callable[[], None]) -> None:
-        """See `Shown`."""
         self._current(self, then)
 
     def unready(self) -> Live | None:
@@ -183,7 +183,6 @@ class Live:
         return None
 
     def tell(self, changes: Sequence[Changed]) -> None:
-        """Tell those who follow."""
         if self.told:
             told = [self._told(change) for change in changes]
             for tell in list(self.told):

@@ -1,7 +1,7 @@
 """The views and conflated topics of one engine, by name: they hear what each turn decided, and are read and followed.
 
-Off the critical path: a turn pays for looking whether its journal concerns a view.  `worker` does what follows from the
-journal, `builder` begins views.
+Off the critical path: a turn pays for looking whether its journal concerns a view.  `step_worker` does what follows
+from the journal, `builder` begins views.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from penstock.core.views.joins import Join
 from penstock.core.views.view import Changed, Side
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr.gathering.view_definition import Definition
-from penstock.server.sow.record_watch import RecordWatch
+from penstock.server.sow.record_source import RecordSource, unkeyed
 from penstock.server.views.builder import Builder
 from penstock.server.views.conflated import ConflatedTopic
+from penstock.server.views.row_source import RowSource, conflated
 from penstock.server.views.rowfeed import RowFeed
 from penstock.server.views.shown import Alarms, Live
-from penstock.server.views.watching import RowWatch, watched
-from penstock.server.views.worker import Worker
+from penstock.server.views.step_worker import Worker
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
     from penstock.records.entries import Entry
     from penstock.server.filters.judging import Judges
+    from penstock.server.follow import Source
     from penstock.server.replaying.replays import Replays
     from penstock.server.runtime import Off, Runtime
-    from penstock.server.sow.record_events import Taker, Wish
+    from penstock.server.sow.record_events import Event, Wish
     from penstock.server.views.conflated import ConflatedDefinition
-    from penstock.server.views.watching import Watch
 
 Name = tuple[str, str]
 """Vhost and name."""
@@ -154,17 +154,29 @@ class Views:
         """Aggregated subscriptions that are open."""
         return sum(1 for live in self._views.values() if live.name.startswith("\0"))
 
-    def watch(self, vhost: str, topic: str, wish: Wish, taker: Taker) -> Watch | None:
-        """A subscription to the rows of a name, or that a projection and a grouping make; None when there are none.
+    def events(self, vhost: str, exchange: str, topic: str, wish: Wish) -> Source[list[Event]]:
+        """What a subscriber to rows or records is told: of a view, of a topic with a key, or of one without.
+
+        Errors: ExpressionError, InvalidArgument, NotFound.
+        """
+        rows = None if exchange else self._rows(vhost, topic, wish)
+        if rows is not None:
+            return rows
+        core, replays = self._runtime.core, self._replays
+        sow = core.sows.by_name.get((vhost, exchange, topic))
+        if sow is None:
+            return conflated(self.alarms, wish, unkeyed(core, replays, vhost, exchange, topic, wish))
+        return conflated(self.alarms, wish, RecordSource(self._runtime, replays, sow, wish))
+
+    def _rows(self, vhost: str, topic: str, wish: Wish) -> Source[list[Event]] | None:
+        """The rows of a name, or those that a projection and a grouping make; None when there are none.
 
         Errors: ExpressionError; InvalidArgument for one of projection and grouping alone; NotFound for their source.
         """
         clock = self._runtime.clock
         if not wish.projection and wish.grouping is None:
             shown = self.shown(vhost, topic)
-            if shown is None:
-                return None
-            return watched(self.alarms, wish, taker, lambda inner: RowWatch(clock, shown, wish, inner))
+            return None if shown is None else conflated(self.alarms, wish, RowSource(clock, shown, wish))
         if not wish.projection or wish.grouping is None:
             raise InvalidArgument("projection and grouping go together: an aggregated subscription needs both")
         if not self.known(vhost, topic):
@@ -172,12 +184,7 @@ class Views:
         live = self.add_unnamed(Definition("", topic, wish.projection, wish.grouping, wish.filter, vhost))
         rest = replace(wish, filter=None, projection=(), grouping=None)
         try:
-            return watched(
-                self.alarms,
-                rest,
-                taker,
-                lambda inner: RowWatch(clock, live, rest, inner, topic, lambda: self.drop(live)),
-            )
+            return conflated(self.alarms, rest, RowSource(clock, live, rest, topic, lambda: self.drop(live)))
         except BaseException:
             self.drop(live)
             raise
@@ -248,10 +255,8 @@ class Views:
         definition = topic.definition
         shown = self.shown(definition.vhost, definition.source)
         if shown is not None and shown is not topic:
-            topic.follow(shown)
+            topic.follow(RowSource(self._runtime.clock, shown, topic.wish))
             return
         found = self._builder.topic(definition.vhost, definition.source)
         if found is not None:
-            topic.follow_topic(
-                found.id, lambda wish, taker: RecordWatch(self._runtime, self._replays, found, wish, taker)
-            )
+            topic.follow(RecordSource(self._runtime, self._replays, found, topic.wish), found.id)

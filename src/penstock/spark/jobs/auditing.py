@@ -238,18 +238,22 @@ def planned(folder: str, archive: str | Path | None, parts: int) -> Plan:
         segments = [segment for segment in view.catalog.segments if segment.last >= seam]
         cuts = [*_cuts_of_archive(archived), *([seam] if archived else []), *_cuts_of_segments(segments)]
         slices = [_slice(listed, start, end) for start, end in pairwise([0, *cuts, view.durable + 1])]
-        marks = [mark for part in archived for mark in _spread(part.first, min(part.last, seam), part.rows)]
-        marks += [mark for one in segments for mark in _spread(one.first, one.last, one.rows)]
-        marks.sort()
         rows = sum(part.rows for part in archived) + sum(segment.rows for segment in view.catalog.segments)
-        count = parts or max(1, rows // SHARE_ROWS)
-        borders = sorted({marks[len(marks) * n // count] for n in range(1, count)}) if marks else []
+        spans = [(part.first, min(part.last, seam), part.rows) for part in archived]
+        spans += [(one.first, one.last, one.rows) for one in segments]
+        borders = _borders(spans, parts or max(1, rows // SHARE_ROWS))
         return Plan(
             slices, borders, None if base is None else base.state, 0 if base is None else base.floor,
             len(view.catalog.segments), sum(segment.end for segment in view.catalog.segments),
         )  # fmt: skip
     finally:
         view.close()
+
+
+def _borders(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
+    """LSNs between `count` shares of about as many rows each, of files given as (first LSN, last LSN, rows)."""
+    marks = sorted(mark for span in spans for mark in _spread(*span))
+    return sorted({marks[len(marks) * n // count] for n in range(1, count)}) if marks else []
 
 
 def _cuts_of_archive(files: Iterable[Archived]) -> Iterator[int]:

@@ -99,13 +99,7 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     """All columns of a read as DDL; `ddl` are the body's own, given or found; `rows`: of a view without messages."""
     if options.log:
         return ", ".join(f"{name} {kind}" for name, kind in LOG.items())
-    base = dict(RECORD if options.view is not None else MESSAGE)
-    if rows:
-        base = {name: RECORD[name] for name in ROW}
-    if options.mode == "changes":
-        base |= CHANGES
-    elif options.queue is not None and options.mode != "queue":
-        base |= CONTENT
+    base = _of_messages(options, rows=rows)
     if ddl is None:
         return ", ".join(f"{name} {kind}" for name, kind in base.items())
     own = names_in(ddl)
@@ -119,6 +113,14 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     if options.bad_records_topic is None and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
+
+
+def _of_messages(options: ReadOptions, *, rows: bool) -> dict[str, str]:
+    """The columns of each read beside those of bodies, with Spark's types."""
+    base = {name: RECORD[name] for name in ROW} if rows else dict(RECORD if options.view is not None else MESSAGE)
+    if options.mode == "changes":
+        return base | CHANGES
+    return base | CONTENT if options.queue is not None and options.mode != "queue" else base
 
 
 def known(options: ReadOptions) -> dict[str, str]:

@@ -57,7 +57,7 @@ from penstock.wire.amqp.handshake import (
     credentials,
     server_properties,
 )
-from penstock.wire.amqp.publishes import PublishReader
+from penstock.wire.amqp.publishes import Lone, PublishReader
 from penstock.wire.amqp.replies import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
@@ -69,9 +69,12 @@ from penstock.wire.amqp.replies import (
     UNEXPECTED_FRAME,
     reply_text,
 )
-from penstock.wire.amqp.walk import ack_prefix, walk_acks
+from penstock.wire.amqp.walk import PLAN_HEAD, ack_prefix, walk_acks
 
 _read_u32 = struct.Struct(">I").unpack_from
+LONE_LEAST = PLAN_HEAD
+"""No message is shorter."""
+
 _HEARD = HeartbeatReceived()
 _PUBLISH_ID = m.BasicPublish.ID
 _ACK_ID = m.BasicAck.ID
@@ -112,6 +115,25 @@ class ServerConnection(Conversation):
         self._publishes.end()
         self._events = []
         return events
+
+    def lone_message(self, data: bytes) -> Lone | None:
+        """What `receive` would tell as one run of one row, if `data` is exactly one plain message like one before.
+
+        Nothing changes by this, nor by that `receive` would; None: `receive` has to judge it.
+        """
+        if self.phase is not Phase.RUNNING or self._kept or self._contents or len(data) < LONE_LEAST:
+            return None
+        found = self._publishes.lone(data, self._payload_max)
+        return found if found is not None and self._channels.get(found[0].channel) == OPEN else None
+
+    def lone_acks(self, data: bytes) -> AckRun | None:
+        """What `receive` would tell of `data`, if it is nothing but regular acks of one channel; as `lone_message`."""
+        channel = data[1] << 8 | data[2]
+        if self._channels.get(channel) != OPEN or self._kept or self._contents or self.phase is not Phase.RUNNING:
+            return None
+        spans: list[tuple[int, int]] = []
+        after = walk_acks(data, 0, ack_prefix(channel), spans)
+        return AckRun(channel, spans) if spans and after == len(data) else None
 
     def _read(self, data: bytes) -> int:
         """Act on every whole frame; the position after the last.  `_need` is then how many bytes the next one takes."""

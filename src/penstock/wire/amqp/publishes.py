@@ -7,14 +7,19 @@ channels that are open and between messages.
 from __future__ import annotations
 
 import struct
+from typing import TypeAlias
 
 from penstock.errors import ProtocolError
-from penstock.records.properties import REPLY_TO, peeked, plain_mode, plain_mode_of_all
+from penstock.records.header_classes import HeaderClasses
+from penstock.records.properties import REPLY_TO, peeked, plain_mode_of_all
 from penstock.wire.amqp.events import Event, PublishRun, Target
 from penstock.wire.amqp.frames import FRAME_END, OVERHEAD, Limits
 from penstock.wire.amqp.methods import decode_method
 from penstock.wire.amqp.replies import NOT_IMPLEMENTED
-from penstock.wire.amqp.walk import Plans, walk_publishes
+from penstock.wire.amqp.walk import BODY_BEGINS, PLAN_HEAD, Plans, walk_publishes
+
+Lone: TypeAlias = "tuple[Target, bytes, bytes, int]"
+"""A message alone: where it goes, its header, its body, and its delivery mode."""
 
 _SHORTEST = OVERHEAD + 4 + 2 + 1 + 1 + 1
 _read_u32 = struct.Struct(">I").unpack_from
@@ -28,6 +33,7 @@ class PublishReader:
         self._limits = limits
         self._targets: dict[bytes, Target] = {}
         self._plans: Plans = {}
+        self._classes = HeaderClasses()
         self._run: PublishRun | None = None  # the run that rows are added to, while it is the last event
         self._rows: tuple[list[Target], list[bytes], list[bytes]] = ([], [], [])
 
@@ -69,6 +75,27 @@ class PublishReader:
         elif not before:
             self._drop_run()
         return after
+
+    def lone(self, data: bytes, payload_max: int) -> Lone | None:
+        """The message that is all of a read, if it is regular, begins as one before, and asks for nothing special.
+
+        Nothing changes by this: a read of which it says None may be given to `walk`.
+        """
+        plan = self._plans.get(data[: PLAN_HEAD + data[6] + (data[5] << 8)])
+        if plan is None:
+            return None
+        target, read, skip, start = plan
+        try:
+            length, header, mark, inside = read(data, skip)
+            stop = start + length
+            if data[stop] != FRAME_END or stop + 1 != len(data) or not 0 < length <= payload_max:
+                return None
+        except (struct.error, IndexError):
+            return None
+        if mark != BODY_BEGINS | target.channel or inside != length or length > self._limits.max_message_size:
+            return None
+        mode = self._classes.mode(header)
+        return None if mode < 0 else (target, header, data[start:stop], mode)
 
     def target(self, channel: int, whole: bytes) -> Target | None:
         """The target of a whole basic.publish frame, remembered; None when the frame is cut short.
@@ -118,15 +145,9 @@ class PublishReader:
         targets, properties, bodies = self._rows
         new = properties[first:] if first else properties
         try:
-            if new.count(new[0]) == len(new):
-                peeked(new[0])
-            elif (mode := plain_mode_of_all(new)) >= 0:
-                if not new[0][0] & REPLY_TO:  # and so none of them
-                    self._tell_mode(mode, first)
-            else:
-                for header in new:
-                    if plain_mode(header) < 0:
-                        peeked(header)
+            mode = self._mode_of_all(new)
+            if mode >= 0:
+                self._tell_mode(mode, first)
         except ProtocolError:
             for row in range(first, len(properties)):
                 try:
@@ -136,6 +157,23 @@ class PublishReader:
                     if not bodies:
                         self._drop_run()
                     raise
+
+    def _mode_of_all(self, headers: list[bytes]) -> int:
+        """The delivery mode of all these if none asks for anything else; else -1.  Raises what is wrong with one."""
+        mode_of = self._classes.mode
+        mode = mode_of(headers[0])
+        if headers.count(headers[0]) == len(headers):
+            if mode < 0:
+                peeked(headers[0])
+        elif (said := plain_mode_of_all(headers)) >= 0:
+            return -1 if headers[0][0] & REPLY_TO else said  # all have the same flags
+        else:
+            for header in headers:
+                if (one := mode_of(header)) < 0:
+                    peeked(header)
+                if one != mode:
+                    mode = -1
+        return mode
 
     def _tell_mode(self, mode: int, first: int) -> None:
         """The headers from this row on ask for nothing but this delivery mode."""

@@ -24,6 +24,12 @@ from penstock.wire.amqp.uniform import same_acks, same_messages
 _ack_tail = struct.Struct(">QH").unpack_from  # tag; bits and end mark in one word
 
 _HEAD = 11  # bytes of a header frame before the body size: kind, channel, size, class, weight
+PLAN_HEAD = OVERHEAD + _HEAD
+"""Bytes of a plan's key beyond the payload of the method frame."""
+
+BODY_BEGINS = FRAME_END << 24 | BODY << 16
+"""The end mark of a header frame and the kind of the body frame behind it; its channel is to be added."""
+
 _BASIC_HEAD = b"\x00\x3c\x00\x00"
 _PLANS_MOST = 1024
 _no_shape: Callable[[bytes, int], tuple[int, bytes, int, int]] = struct.Struct(">QsII").unpack_from
@@ -82,7 +88,7 @@ def walk_publishes(
     `payload_max` bounds a frame's payload, `body_max` a body that lies in one frame; `plans` belongs to the connection,
     as `cache` does.  Appends one element a message to the three lists.
     """
-    to_body = FRAME_END << 24 | BODY << 16 | channel
+    to_body = BODY_BEGINS | channel
     limit = min(payload_max, body_max)
     prefix = b"?"  # what the last message began with; no frame begins like this
     skip = to_border = stride = 0
@@ -91,7 +97,7 @@ def walk_publishes(
     try:
         while True:
             if not data.startswith(prefix, pos):
-                prefix = data[pos : pos + OVERHEAD + _HEAD + data[pos + 6] + (data[pos + 5] << 8)]
+                prefix = data[pos : pos + PLAN_HEAD + data[pos + 6] + (data[pos + 5] << 8)]
                 plan = plans.get(prefix)
                 if plan is None:
                     plan = _plan(data, pos, channel, cache, payload_max)

@@ -8,11 +8,13 @@ whether its ends belong to it; each of its ends may be a list.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
 from penstock.errors import InvalidArgument
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 
 _BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
@@ -123,3 +125,20 @@ def _halves(inner: str, recent: Recent | None) -> tuple[Point, Point]:
 def _micros(moment: datetime) -> int:
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+MARKS_MOST = 100_000
+"""Bookmarks in one command."""
+
+
+def read_marks(texts: Sequence[str]) -> dict[int, Chunk]:
+    """Bookmarks `<origin>|<lsn>|` as ascending LSNs by origin.  Raises InvalidArgument for what names no message."""
+    if len(texts) > MARKS_MOST:
+        raise InvalidArgument(f"{len(texts)} bookmarks at once; {MARKS_MOST} are allowed")
+    by_origin: dict[int, set[int]] = {}
+    for text in texts:
+        point = parse_point(text)
+        if point.kind != "lsn" or not point.lsn:
+            raise InvalidArgument(f"{text[:60]!r} names no message: write <origin>|<lsn>|")
+        by_origin.setdefault(point.origin, set()).add(point.lsn)
+    return {origin: as_chunk(array("q", sorted(lsns))) for origin, lsns in by_origin.items()}

@@ -11,7 +11,7 @@ Owns which column becomes what.  An `Upload` is a publish before anybody has loo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.chunks import Chunk
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
+from penstock.records.entries import Topic
 from penstock.records.message_bodies import Bodies, data_bytes, from_column
 from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.headers import READ_COLUMNS, header_columns, properties_of
@@ -187,6 +188,27 @@ def text_column(values: str | Sequence[str | None], rows: int) -> pa.Array[Any]:
     if isinstance(values, str):
         return constant(pa.string(), values, rows)
     return cast("pa.Array[Any]", pa.array(values, pa.string()))
+
+
+C = TypeVar("C")
+
+
+def one_or_each(parts: Sequence[tuple[C | list[C], int]]) -> C | list[C]:
+    """Columns one behind the other, each with its rows: a value where it stands for all of them, else one a row."""
+    first = parts[0][0]
+    if not isinstance(first, list) and all(one is first or one == first for one, _ in parts):
+        return first
+    out = list[C]()
+    for one, rows in parts:
+        out += one if isinstance(one, list) else [one] * rows
+    return out
+
+
+def topic_columns(topics: Topic | list[Topic], rows: int) -> dict[str, Callable[[], pa.Array[Any]]]:
+    """Names and exchanges, for `message_batch`."""
+    names = topics.name if isinstance(topics, Topic) else [topic.name for topic in topics]
+    exchanges = topics.exchange if isinstance(topics, Topic) else [topic.exchange for topic in topics]
+    return {"topic": lambda: text_column(names, rows), "exchange": lambda: text_column(exchanges, rows)}
 
 
 def message_batch(

@@ -40,7 +40,6 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
 
 
 def json_bytes(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON that is encoded."""
     return Response(content, status, {**HEADERS, **(headers or {})}, media_type="application/json")
 
 
@@ -59,7 +58,6 @@ def done() -> Response:
 
 
 def made(fresh: bool) -> Response:
-    """201 or 204."""
     return created() if fresh else done()
 
 
@@ -122,7 +120,6 @@ async def _sliced(items: list[object]) -> AsyncIterator[bytes]:
 
 
 async def encoded(items: list[object]) -> bytes:
-    """The same as bytes."""
     parts = list[bytes]()
     for start in range(0, len(items), SLICE):
         parts.append(bytes(json_response(items[start : start + SLICE]).body)[1:-1])

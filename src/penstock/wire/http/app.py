@@ -98,14 +98,10 @@ async def _refused(_: Request, error: Exception) -> Response:
 class Visitor(Protocol):
     """A connection, to whoever counts those that have not logged in."""
 
-    def known(self) -> None:
-        """It has."""
-        ...
+    def known(self) -> None: ...
 
 
 class _Login:
-    """Asks for basic authentication."""
-
     def __init__(self, app: ASGIApp, facts: ServerFacts, open_paths: AbstractSet[str]) -> None:
         """open_paths: exceptions, so that a new path is guarded."""
         self._app = app
@@ -201,7 +197,6 @@ class _Probes:
         return json_response({"ready": ready}, 200 if ready else 503)
 
     async def metrics(self, _: Request) -> Response:
-        """Sums over queues."""
         return await self._scrape(per_object=False)
 
     async def metrics_per_object(self, request: Request) -> Response:

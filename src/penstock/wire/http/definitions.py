@@ -6,7 +6,7 @@ alone.  All of a document is taken, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from starlette.responses import Response
@@ -30,7 +30,7 @@ OF_A_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
 class Definitions(Protocol):
     """What these paths ask of the server."""
 
-    def section(self, name: str, vhost: str | None) -> Sequence[Mapping[str, object]]:
+    def section(self, name: str, vhost: str | None) -> Iterable[Mapping[str, object]]:
         """Objects of one section, of one vhost or of all, with RabbitMQ's field names."""
         ...
 
@@ -43,7 +43,6 @@ class Definitions(Protocol):
 
 
 def rows(facts: ServerFacts, definitions: Definitions) -> Sequence[Row]:
-    """The paths."""
     doors = _Definitions(facts, definitions)
     every, of_vhost = "/api/definitions", "/api/definitions/{vhost}"
     fields = " ".join(SECTIONS)
@@ -56,14 +55,11 @@ def rows(facts: ServerFacts, definitions: Definitions) -> Sequence[Row]:
 
 
 class _Definitions:
-    """The handlers."""
-
     def __init__(self, facts: ServerFacts, definitions: Definitions) -> None:
         self._facts = facts
         self._definitions = definitions
 
     async def every(self, _: Ask) -> Response:
-        """A whole document."""
         return await self._shown(SECTIONS, None)
 
     async def of_vhost(self, ask: Ask) -> Response:
@@ -90,11 +86,9 @@ class _Definitions:
         return json_bytes(b",".join(parts) + b"}", 200, headers)
 
     async def take(self, ask: Ask) -> Response:
-        """For all vhosts."""
         return await self._taken(ask, None)
 
     async def take_into(self, ask: Ask) -> Response:
-        """For one."""
         vhost = ask.names["vhost"]
         return await self._taken(ask, vhost) if vhost in self._facts.vhosts() else not_found()
 

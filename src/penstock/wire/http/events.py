@@ -101,17 +101,13 @@ class Watching(Protocol):
         """What has happened since the last call, of what this client may see and wants; at most so many."""
         ...
 
-    async def stats(self) -> Told:
-        """How the server stands."""
-        ...
+    async def stats(self) -> Told: ...
 
     async def wait(self, seconds: float) -> None:
         """Return when something has happened, or that time is over."""
         ...
 
-    def close(self) -> None:
-        """The client is gone."""
-        ...
+    def close(self) -> None: ...
 
 
 class Events(Protocol):
@@ -133,14 +129,10 @@ class Link(Protocol):
         """When to hold writing up."""
         ...
 
-    def abort(self) -> None:
-        """Close at once."""
-        ...
+    def abort(self) -> None: ...
 
 
 def rows(events: Events) -> Sequence[Row]:
-    """The path."""
-
     async def stream(ask: Ask) -> Response:
         wanted = read_wanted(ask)
         if ask.request.method == "HEAD":

@@ -51,8 +51,6 @@ class QueueMetrics:
 
 @dataclass(frozen=True, slots=True)
 class StreamMetrics:
-    """One durable stream."""
-
     name: str
     mode: str  # queue or log
     lag: int = 0  # messages in mode queue, LSNs in mode log
@@ -269,9 +267,7 @@ class ServerFacts(Protocol):
         """
         ...
 
-    def vhosts(self) -> Sequence[str]:
-        """Names of all vhosts."""
-        ...
+    def vhosts(self) -> Sequence[str]: ...
 
     def metrics(self) -> Metrics:
         """The numbers now, without those of queues."""
@@ -347,9 +343,7 @@ class ServerFacts(Protocol):
         """Types that an exchange may have."""
         ...
 
-    def exchange_count(self) -> int:
-        """Exchanges of all vhosts."""
-        ...
+    def exchange_count(self) -> int: ...
 
 
 def node_of(facts: ServerFacts) -> str:

@@ -50,7 +50,6 @@ _COUNTS: Mapping[str, tuple[Of, str]] = {
 
 
 def queue_figures(queues: Sequence[QueueMetrics], *, per_object: bool) -> Iterable[Metric]:
-    """Families of all queues."""
     labels = ["vhost", "queue"] if per_object else []
     for name, (of, text) in _SUMS.items():
         yield _gauge(name, text, of, queues, sum, per_object=per_object)

@@ -29,17 +29,12 @@ Declare: TypeAlias = "Callable[[str, str, str], Awaitable[None]]"
 class Talk(Protocol):
     """What the test of a vhost asks of the server for messages."""
 
-    async def publish(self, user: str, vhost: str, exchange: str, key: str, header: bytes, body: bytes) -> bool:
-        """Publish."""
-        ...
+    async def publish(self, user: str, vhost: str, exchange: str, key: str, header: bytes, body: bytes) -> bool: ...
 
-    async def get(self, user: str, vhost: str, name: str, count: int, mode: str) -> Sequence[object]:
-        """Get."""
-        ...
+    async def get(self, user: str, vhost: str, name: str, count: int, mode: str) -> Sequence[object]: ...
 
 
 def rows(facts: ServerFacts, declare: Declare, talk: Talk) -> Sequence[Row]:
-    """The paths."""
     doors = _Checks(facts, declare, talk)
     checks = "/api/health/checks"
     return (
@@ -72,8 +67,6 @@ def rows(facts: ServerFacts, declare: Declare, talk: Talk) -> Sequence[Row]:
 
 
 class _Checks:
-    """The handlers."""
-
     def __init__(self, facts: ServerFacts, declare: Declare, talk: Talk) -> None:
         self._facts = facts
         self._declare = declare
@@ -92,17 +85,14 @@ class _Checks:
         return _failed(f"the server is {status}", alarms=[alarm])
 
     async def running(self, _: Ask) -> Response:
-        """Publishes are taken."""
         if self._facts.ready():
             return json_response({"status": "ok"})
         return _failed(f"the server is {self._facts.health().get('status')}")
 
     async def fine(self, _: Ask) -> Response:
-        """What cannot be otherwise."""
         return json_response({"status": "ok"})
 
     async def port(self, ask: Ask) -> Response:
-        """By number."""
         text = ask.names["port"]
         if not (text.isascii() and text.isdecimal() and len(text) < 6):
             raise InvalidArgument(f"port is {text[:60]!r}, not a number from 0 to 65535")

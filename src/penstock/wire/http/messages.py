@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
 from penstock.records.causes import death_reason
+from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import FieldValue
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.rights import USES, uses
@@ -32,38 +33,16 @@ TEXTS = (
 )  # fmt: skip
 
 
-class Got(Protocol):
-    """One message as `Messages.get` gives it."""
+@dataclass(frozen=True, slots=True)
+class Got:
+    """One message of a queue."""
 
-    @property
-    def exchange(self) -> str:
-        """Where it was published."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """Under which key."""
-        ...
-
-    @property
-    def header(self) -> bytes:
-        """The encoded properties."""
-        ...
-
-    @property
-    def body(self) -> bytes:
-        """The payload."""
-        ...
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether it was delivered before."""
-        ...
-
-    @property
-    def left(self) -> int:
-        """Ready ones behind it."""
-        ...
+    exchange: str
+    key: str
+    header: bytes  # the encoded properties
+    body: bytes
+    redelivered: bool
+    left: int  # ready ones behind it
 
 
 class Messages(Protocol):
@@ -79,8 +58,6 @@ class Messages(Protocol):
 
 
 def rows(messages: Messages) -> Sequence[Row]:
-    """The paths."""
-
     async def publish(ask: Ask) -> Response:
         fields = await ask.fields(LARGE_MOST)
         key = short(fields.text("routing_key"), "routing_key")

@@ -39,7 +39,6 @@ def add(table: Table, facts: ServerFacts) -> None:
 
 
 def described(table: Table, version: str) -> dict[str, object]:
-    """The whole document."""
     paths = dict[str, dict[str, object]]()
     for row in table.rows:
         paths.setdefault(row.path, {})[row.method.lower()] = _operation(row)

@@ -24,7 +24,6 @@ async def all_metrics(facts: ServerFacts) -> Metrics:
 
 
 def rows(facts: ServerFacts) -> Sequence[Row]:
-    """The paths."""
     doors = _Overview(facts)
     return (
         Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force", LOGIN),
@@ -32,7 +31,15 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
         Row("GET", "/api/log", doors.log, "The files of the log, and how far it is", MONITORS),
         Row("GET", "/api/topics", doors.topics, "Topics with a key: how many records they have", LOGIN, many=True),
         Row("GET", "/api/views", doors.views, "Views and conflated topics", MONITORS, many=True),
-        Row("GET", "/api/streams", doors.streams, "Durable readers and their lag", WATCHES, many=True),
+        Row(
+            "GET",
+            "/api/streams",
+            doors.streams,
+            "Durable readers and their lag",
+            WATCHES,
+            many=True,
+            operation="streams",
+        ),
         Row("GET", "/api/nodes", doors.nodes, "The one node", MONITORS, many=True),
         Row("GET", "/api/nodes/{name}", doors.node, "The one node", MONITORS),
         Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance", LOGIN),
@@ -45,8 +52,6 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
 
 
 class _Overview:
-    """The handlers."""
-
     def __init__(self, facts: ServerFacts) -> None:
         self._facts = facts
 
@@ -105,7 +110,6 @@ class _Overview:
         return json_response({"name": ask.user, "tags": list(ask.access.tags(ask.user))})
 
     async def log(self, _: Ask) -> Response:
-        """Segments, oldest first."""
         return json_response(self._facts.segments())
 
     async def topics(self, ask: Ask) -> Response:
@@ -113,11 +117,9 @@ class _Overview:
         return await ask.listed(map(dict[str, object], self._facts.topics(ask.user)))
 
     async def views(self, ask: Ask) -> Response:
-        """Of the settings."""
         return await ask.listed(map(dict[str, object], self._facts.views()))
 
     async def streams(self, ask: Ask) -> Response:
-        """By name."""
         found = ({"name": one.get("stream"), **one} for one in self._facts.streams())
         return await ask.listed(found)
 
@@ -143,7 +145,6 @@ class _Overview:
         }
 
     async def nodes(self, ask: Ask) -> Response:
-        """The one node."""
         return json_response([only_columns(self._node(), ask.query)])
 
     async def node(self, ask: Ask) -> Response:
@@ -157,9 +158,7 @@ class _Overview:
         return json_response({"name": numbers.cluster or numbers.node})
 
     async def nothing(self, _: Ask) -> Response:
-        """An empty list."""
         return json_response([])
 
     async def auth(self, _: Ask) -> Response:
-        """Basic authentication alone."""
         return json_response({"oauth_enabled": False})

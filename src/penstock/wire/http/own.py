@@ -1,7 +1,6 @@
 """Our own paths, which RabbitMQ has not.
 
-GET /api/queues/{vhost}/{name}/explain | peek | leases      touch nothing
-POST /api/queues/{vhost}/{name}/redrive | move
+GET /api/queues/{vhost}/{name}/peek | leases                touch nothing
 GET /api/pipelines, /api/pipelines/{name}                   how each Spark pipeline is
 POST /api/query                                             a SELECT over queues, topics and views
 
@@ -20,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import InvalidArgument, Unavailable
-from penstock.records.rights import TENDS, USES, WATCHES, sees, uses
+from penstock.records.dataclass import dataclass
+from penstock.records.rights import USES, WATCHES, uses
 from penstock.wire.fields import Lenient
 from penstock.wire.http.answers import HEADERS, json_bytes, json_response, not_found
 from penstock.wire.http.messages import Got, message_item
@@ -32,31 +32,17 @@ LOOKED = "x-looked-at"
 """Header of a peek: at how many messages it looked, of which a filter may have chosen some."""
 
 
-class Seen(Got, Protocol):
-    """A message as `Own.peek` gives it."""
+@dataclass(frozen=True, slots=True)
+class Seen(Got):
+    """One message that was looked at."""
 
-    @property
-    def attempt(self) -> int:
-        """How often it was delivered."""
-        ...
-
-    @property
-    def bookmark(self) -> str:
-        """Where it is."""
-        ...
-
-    @property
-    def time(self) -> int:
-        """When it was published, in microseconds since the epoch."""
-        ...
+    attempt: int  # how often it was delivered
+    bookmark: str
+    time: int  # of its publish, in microseconds since the epoch
 
 
 class Own(Protocol):
     """What these paths ask of the server.  All raise what is refused."""
-
-    async def act(self, user: str, name: str, values: Mapping[str, object]) -> Mapping[str, object]:
-        """One of the actions that Flight has too, with its fields."""
-        ...
 
     async def peek(
         self, user: str, vhost: str, name: str, count: int, filter: str | None
@@ -64,25 +50,12 @@ class Own(Protocol):
         """The first messages that are ready, which stay, of those that a filter matches; how many were looked at."""
         ...
 
-    def leases(self, user: str, vhost: str, name: str, most: int) -> Sequence[Mapping[str, object]]:
-        """Who holds which messages."""
-        ...
-
-
-_WANTED = ("filter", "count", "after", "dry")
+    def leases(self, user: str, vhost: str, name: str, most: int) -> Sequence[Mapping[str, object]]: ...
 
 
 def rows(own: Own) -> Sequence[Row]:
-    """The paths."""
     doors, path = _Own(own), "/api/queues/{vhost}/{name}"
     return (
-        Row(
-            "GET",
-            f"{path}/explain",
-            doors.explain,
-            "Why nothing, or one message (bookmark=), is not delivered",
-            sees("queue", "name"),
-        ),
         Row(
             "GET",
             f"{path}/peek",
@@ -91,32 +64,12 @@ def rows(own: Own) -> Sequence[Row]:
             uses(("read", "queue", "name")),
         ),
         Row("GET", f"{path}/leases", doors.leases, "Who holds which messages", uses(("read all", "queue", "name"))),
-        Row(
-            "POST",
-            f"{path}/redrive",
-            doors.redrive,
-            "Dead letters back to where they came from",
-            TENDS,
-            "filter count after dry",
-        ),
-        Row("POST", f"{path}/move", doors.move, "What waits to another queue", TENDS, "to filter count after dry"),
     )
 
 
 class _Own:
-    """The handlers."""
-
     def __init__(self, own: Own) -> None:
         self._own = own
-
-    async def _act(self, ask: Ask, action: str, **values: object) -> Response:
-        given = {"queue": ask.names["name"], "vhost": ask.names["vhost"]}
-        told = {key: value for key, value in values.items() if value is not None}
-        return json_response(await self._own.act(ask.user, action, {**given, **told}))
-
-    async def explain(self, ask: Ask) -> Response:
-        """Reasons with their codes."""
-        return await self._act(ask, "explain", bookmark=ask.query.get("bookmark"))
 
     async def peek(self, ask: Ask) -> Response:
         """As a get shows them, with bookmark and time."""
@@ -136,28 +89,8 @@ class _Own:
         return json_response(items, headers={LOOKED: str(looked)})
 
     async def leases(self, ask: Ask) -> Response:
-        """By holder."""
         most = Lenient(ask.query).count("count", PEEK_MOST, 1, PEEK_MOST)
         return json_response(self._own.leases(ask.user, ask.names["vhost"], ask.names["name"], most))
-
-    async def redrive(self, ask: Ask) -> Response:
-        """How many, and from where to go on."""
-        return await self._act(ask, "redrive", **self._wanted((await ask.fields()).only(*_WANTED)))
-
-    async def move(self, ask: Ask) -> Response:
-        """The same, to a queue that is named."""
-        fields = (await ask.fields()).only("to", *_WANTED)
-        return await self._act(ask, "move", to=fields.text("to"), **self._wanted(fields))
-
-    @staticmethod
-    def _wanted(fields: Lenient) -> dict[str, object]:
-        has = fields.values
-        return {
-            "filter": fields.text("filter") if has.get("filter") is not None else None,
-            "count": fields.number("count", 1, 1 << 53) if has.get("count") is not None else None,
-            "after": fields.number("after", 0, 1 << 53) if has.get("after") is not None else None,
-            "dry": fields.flag("dry", False) or None,
-        }
 
 
 Pipelines: TypeAlias = Callable[[], Sequence[Mapping[str, object]]]
@@ -165,17 +98,21 @@ Pipelines: TypeAlias = Callable[[], Sequence[Mapping[str, object]]]
 
 
 def pipeline_rows(pipelines: Pipelines) -> Sequence[Row]:
-    """The paths."""
     doors = _Doors(pipelines)
     return (
-        Row("GET", "/api/pipelines", doors.list, "Spark pipelines: state, rows a second, lag, last error", WATCHES),
+        Row(
+            "GET",
+            "/api/pipelines",
+            doors.list,
+            "Spark pipelines: state, rows a second, lag, last error",
+            WATCHES,
+            operation="pipeline_status",
+        ),
         Row("GET", "/api/pipelines/{name}", doors.show, "One Spark pipeline", WATCHES),
     )
 
 
 class _Doors:
-    """The handlers."""
-
     def __init__(self, pipelines: Pipelines) -> None:
         self._pipelines = pipelines
 
@@ -213,14 +150,11 @@ class Querying(Protocol):
 
 
 def query_rows(querying: Querying) -> Sequence[Row]:
-    """The path."""
     doors = _Querying(querying)
     return (Row("POST", "/api/query", doors.query, "A SELECT over queues, topics and views", USES, "sql vhost"),)
 
 
 class _Querying:
-    """The handler."""
-
     def __init__(self, querying: Querying) -> None:
         self._querying = querying
 

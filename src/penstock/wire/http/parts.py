@@ -106,7 +106,6 @@ _PIPELINE_COUNTERS: Mapping[str, tuple[Callable[[PipelineMetrics], float], str]]
 
 
 def pipeline_figures(pipelines: Sequence[PipelineMetrics], *, per_object: bool) -> Iterable[Metric]:
-    """Spark pipelines."""
     labels = ["pipeline"]
     yield GaugeMetricFamily("penstock_pipelines", "Spark pipelines", value=len(pipelines))
     for name, (of, together, text) in _PIPELINES.items():
@@ -161,7 +160,6 @@ def view_figures(views: Sequence[ViewMetrics], unnamed: int, *, per_object: bool
 
 
 def topic_figures(topics: Sequence[TopicMetrics], *, per_object: bool) -> Iterable[Metric]:
-    """Topics with a key."""
     labels = ["vhost", "exchange", "topic"]
     for name, (of, text) in _TOPICS.items():
         yield _gauge(name, text, topics, of, labels, _topic, sum, per_object=per_object)

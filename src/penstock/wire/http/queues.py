@@ -15,7 +15,6 @@ from penstock.wire.http.routes import Ask, Row
 
 
 def rows(facts: ServerFacts) -> Sequence[Row]:
-    """The paths."""
     doors = _Queues(facts)
     return (
         Row("GET", "/api/queues", doors.every, "Every queue", LOGIN, many=True),
@@ -25,22 +24,17 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
 
 
 class _Queues:
-    """The handlers."""
-
     def __init__(self, facts: ServerFacts) -> None:
         self._facts = facts
 
     async def every(self, ask: Ask) -> Response:
-        """`/api/queues`."""
         return await self._listed(ask, None)
 
     async def of_vhost(self, ask: Ask) -> Response:
-        """`/api/queues/{vhost}`."""
         vhost = ask.names["vhost"]
         return await self._listed(ask, vhost) if vhost in self._facts.vhosts() else not_found()
 
     async def one(self, ask: Ask) -> Response:
-        """`/api/queues/{vhost}/{name}`."""
         vhost, name = ask.names["vhost"], ask.names["name"]
         found = self._facts.queue(vhost, name, ask.user)
         if found is None:
@@ -127,8 +121,6 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
 
 
 def consumer_rows(facts: ServerFacts) -> Sequence[Row]:
-    """The paths."""
-
     async def every(ask: Ask) -> Response:
         node = node_of(facts)
         return await ask.listed(consumer_item(one, node) for one in facts.consumers(ask.user, None))

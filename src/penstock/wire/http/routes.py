@@ -33,8 +33,6 @@ LARGE_MOST = 20_000_000
 
 
 class Access(Protocol):
-    """Who may do what."""
-
     def tags(self, user: str) -> Sequence[str]:
         """What else a user may do."""
         ...
@@ -114,7 +112,6 @@ class Row(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Of the path."""
         return tuple(self.path.strip("/").split("/"))
 
 
@@ -136,8 +133,6 @@ class _Node:
 
 
 class Table:
-    """All rows."""
-
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         """ValueError for two rows of one path and method."""
         self.rows = list[Row]()
@@ -212,7 +207,6 @@ async def read_body(request: Request, most: int) -> bytes:
 
 
 def too_long(size: int, most: int) -> InvalidArgument:
-    """The refusal."""
     return InvalidArgument(f"the request's body has {size} bytes or more, {format_size(most)} are allowed")
 
 

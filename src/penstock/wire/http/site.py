@@ -42,8 +42,6 @@ SECURITY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file."""
-
     content: bytes
     type: str
     tag: str  # its ETag
@@ -68,7 +66,6 @@ class Site:
         self.parts = read_parts()
 
     def routes(self) -> list[Route]:
-        """One for each."""
         return [Route(path, self.serve, methods=["GET"]) for path in self.parts]  # HEAD comes with it
 
     async def serve(self, request: Request) -> Response:

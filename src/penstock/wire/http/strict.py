@@ -46,7 +46,6 @@ class StrictConnection(h11.Connection):
         self._wrong: h11.RemoteProtocolError | None = None
 
     def receive_data(self, data: bytes) -> None:
-        """h11's."""
         super().receive_data(data)
         self._unread += data
 
@@ -103,12 +102,13 @@ class StrictConnection(h11.Connection):
         lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
         if len(lengths) > 1 or any(b"," in line for line in lengths):
             self._refuse("Content-Length is there twice")
-        self._chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
+        headers = dict(request.headers)
+        self._chunked = b"transfer-encoding" in headers
         if self._chunked and lengths:
             self._refuse("Content-Length stands beside Transfer-Encoding")
         if self._chunked and request.http_version == b"1.0":
             self._refuse("HTTP/1.0 has no Transfer-Encoding")
-        self._body = self._chunked or any(name == b"content-length" and int(value) for name, value in request.headers)
+        self._body = self._chunked or int(headers.get(b"content-length", b"0")) > 0
 
     def _piece(self) -> Event:
         """The next of a chunked body."""

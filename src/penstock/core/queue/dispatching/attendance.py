@@ -24,35 +24,14 @@ from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.view import Queue
 
 
-class Attendance:
-    """What a queue remembers of that; nothing of it lasts beyond the process."""
-
-    __slots__ = ("began", "expires", "looking", "opens", "overdue", "spare", "used")
-
-    def __init__(self) -> None:
-        self.began = False  # enough consumers came, or the wait for them is over
-        self.looking = False  # they are there; it begins when their filters have looked at what waits first
-        self.opens = NEVER  # mono: it begins without the others
-        self.overdue = NEVER  # mono: no delivery has been out for too long before this
-        self.spare = 0  # microseconds in which consumers could have taken more, until `Parts.used_at`
-        self.used = 0  # mono: when a consumer, get or declare was last there
-        self.expires = NEVER  # mono: look then whether the queue has been unused for long enough
-
-    @property
-    def due(self) -> int:
-        """When the queue has something to do here."""
-        return min(self.opens, self.overdue)
-
-
-def muster(queue: Queue, now: Now) -> None:
+def muster(queue: Contents, now: Now) -> None:
     """Somebody came or went, or a setting changed: say who may be given something."""
     settings, consumers = queue.settings, queue.roster.all
     held_back = False
     if settings.consumers_before_dispatch:
-        here = queue.attended()
+        here = queue.ensure_attendance()
         here.looking = False
         if not consumers:
             here.began, here.opens = False, NEVER
@@ -74,22 +53,22 @@ def muster(queue: Queue, now: Now) -> None:
     note_use(queue, now)
 
 
-def looked(queue: Queue, now: Now) -> None:
+def looked(queue: Contents, now: Now) -> None:
     """Filters have looked at what waits first: those who came to wait are given something.
 
     Without that who has no filter would have been given all that it takes before the others take part.
     """
-    here = queue.attended()
+    here = queue.ensure_attendance()
     here.began, here.looking, here.opens = True, False, NEVER
     muster(queue, now)
 
 
-def note_use(queue: Queue, now: Now) -> None:
+def note_use(queue: Contents, now: Now) -> None:
     """Somebody consumes, gets, declares, or did until now."""
     expires = queue.settings.queue_expires
     if expires is None:
         return
-    here = queue.attended()
+    here = queue.ensure_attendance()
     here.used = now.mono
     if queue.roster.all:
         here.expires = NEVER
@@ -110,7 +89,7 @@ def unused(queue: Contents, now: Now) -> bool:
     return here.expires <= now.mono
 
 
-def altered(queue: Queue, now: Now, before: QueueSettings) -> None:
+def altered(queue: Contents, now: Now, before: QueueSettings) -> None:
     """Other settings.  Who waits for others to come goes on waiting, unless the time for that is another."""
     here = queue.attendance
     if not (queue.settings.attended or here.began or any(one.standby for one in queue.roster.all)):
@@ -118,7 +97,7 @@ def altered(queue: Queue, now: Now, before: QueueSettings) -> None:
             here.expires = NEVER
         watch_again(queue)
         return
-    here = queue.attended()
+    here = queue.ensure_attendance()
     here.expires = NEVER
     if not queue.settings.consumers_before_dispatch:
         here.began, here.looking, here.opens = False, False, NEVER
@@ -128,7 +107,7 @@ def altered(queue: Queue, now: Now, before: QueueSettings) -> None:
     watch_again(queue)
 
 
-def active_tag(queue: Queue) -> str | None:
+def active_tag(queue: Contents) -> str | None:
     """Who gets everything, where one consumer alone does."""
     consumers = queue.roster.all
     return consumers[0].tag if queue.settings.single_active_consumer and consumers else None
@@ -137,23 +116,23 @@ def active_tag(queue: Queue) -> str | None:
 # -- deliveries that nobody settles
 
 
-def watch(queue: Queue, due: int) -> None:
+def watch(queue: Contents, due: int) -> None:
     """A delivery went out that may stay unsettled until then."""
     if due < queue.attendance.overdue:
-        queue.attended().overdue = due
+        queue.ensure_attendance().overdue = due
 
 
-def watch_again(queue: Queue) -> None:
+def watch_again(queue: Contents) -> None:
     """Look through what is held for when the first of it is out for too long."""
     due = NEVER
     for consumer in queue.holders():
         if consumer.timeout and not consumer.reported and (granted := consumer.leases.oldest_grant()):
             due = min(due, granted + consumer.timeout)
     if due < NEVER or queue.attendance.overdue < NEVER:
-        queue.attended().overdue = due
+        queue.ensure_attendance().overdue = due
 
 
-def look(queue: Queue, now: Now, sink: Sink) -> None:
+def look(queue: Contents, now: Now, sink: Sink) -> None:
     """What is due: dispatch begins, deliveries that stayed out for too long go back."""
     here = queue.attendance
     if here.opens <= now.mono:
@@ -183,7 +162,7 @@ NOBODY = 0
 """Serial number of the holder that is nobody; consumers have higher ones."""
 
 
-def set_aside(queue: Queue, consumer: Consumer, chunk: Chunk) -> int:
+def set_aside(queue: Contents, consumer: Consumer, chunk: Chunk) -> int:
     """Take these from a consumer that holds them; how many.  What it does not hold is left alone."""
     runs = consumer.leases.take(chunk)[0]
     if not runs:
@@ -203,12 +182,12 @@ def set_aside(queue: Queue, consumer: Consumer, chunk: Chunk) -> int:
     return count
 
 
-def nobody(queue: Queue) -> Consumer | None:
+def nobody(queue: Contents) -> Consumer | None:
     """Who holds what is set aside; None when nothing is."""
     return next((holder for holder in queue.holders() if holder.serial == NOBODY), None)
 
 
-def count_aside(queue: Queue) -> int:
+def count_aside(queue: Contents) -> int:
     """How many messages are set aside."""
     holder = nobody(queue)
     return holder.leases.count if holder is not None else 0

@@ -22,11 +22,11 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.kinds import HEAD
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
 
 
-def browse_all(queue: Queue, sink: Sink, budget: int) -> None:
+def browse_all(queue: Contents, sink: Sink, budget: int) -> None:
     """Send every consumer with room what it has not seen, `budget` messages at most; `DISPATCH` if more are left."""
     queue.agenda &= ~DISPATCH
     for consumer in queue.roster.all:
@@ -39,7 +39,7 @@ def browse_all(queue: Queue, sink: Sink, budget: int) -> None:
             return
 
 
-def browse(queue: Queue, sink: Sink, consumer: Consumer, count: int) -> int:
+def browse(queue: Contents, sink: Sink, consumer: Consumer, count: int) -> int:
     """Send up to so many of those behind the consumer's place; how many there were."""
     sent = 0
     for place, chunk in _unread(queue, consumer):
@@ -66,7 +66,7 @@ def browse(queue: Queue, sink: Sink, consumer: Consumer, count: int) -> int:
     return sent
 
 
-def _unread(queue: Queue, consumer: Consumer) -> Iterator[tuple[int, Chunk]]:
+def _unread(queue: Contents, consumer: Consumer) -> Iterator[tuple[int, Chunk]]:
     """What is ready and unread, in order: chunks, each with the place of its messages; 0 is their own."""
     heads = [run for run in queue.returned.runs() if run.place >= HEAD]
     heads.sort(key=_where)
@@ -81,7 +81,7 @@ def _where(run: Run) -> int:
     return run.where
 
 
-def _note(queue: Queue, consumer: Consumer, part: Chunk) -> None:
+def _note(queue: Contents, consumer: Consumer, part: Chunk) -> None:
     """These were at the head and are read; of those that went away nothing is kept for long."""
     heads = consumer.heads = consumer.heads or set()
     heads.update(part)
@@ -89,7 +89,7 @@ def _note(queue: Queue, consumer: Consumer, part: Chunk) -> None:
         heads.intersection_update([lsn for run in queue.returned.runs() if run.place >= HEAD for lsn in run.chunk])
 
 
-def _behind(queue: Queue, read: Key) -> Iterator[tuple[int, Chunk]]:
+def _behind(queue: Contents, read: Key) -> Iterator[tuple[int, Chunk]]:
     """The same of what stands behind a place, and not at the head."""
     heap: list[tuple[Key, int, Chunk]] = []
     for chunk in queue.main.chunks():

@@ -1,23 +1,55 @@
-"""Who consumes: what they may still take, and in which order they stand.
+"""Who consumes: what they may still take, in which order they stand, and what waits for their filters.
 
 A consumer's room is what all its limits leave: its own backlog, the queue's limit for each subscription, credit that it
 shares with others, and whether its connection takes bytes at all.  The queue-wide limit is the queue's affair.
+
+Of consumers that share a filter a thousand would otherwise each be asked for every message.  In `Takers` each stands in
+an order that fits the model of fairness; one that turns out to have no room is dropped, and comes back when its queue
+says that it has some again.  The answer is that of `fairness.pick` over those with room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Required, TypedDict
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Protocol
 
+from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.recalled import Recalled
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.runs import Key
 from penstock.core.queue.settling.leases import Leases
-
-if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.filtering import Matcher
-    from penstock.core.queue.dispatching.target_list import TargetList
-    from penstock.core.queue.view import Queue
+from penstock.expr import Matcher
+from penstock.records.chunks import Chunk, Now
+from penstock.records.entries import Publishes
+from penstock.records.queue_settings import FairnessModel, QueueSettings
 
 UNLIMITED = 1 << 40
 """The backlog of a consumer without a limit."""
+
+
+class Serving(Protocol):
+    """What a consumer knows of its queue; whoever commands that has it by `core.queue.view.queue_of`."""
+
+    id: int
+    name: str
+    settings: QueueSettings
+    sharing: int
+
+    def is_due(self, now: Now, /) -> bool:
+        """Whether something should have happened by now."""
+        ...
+
+    def tick(self, now: Now, sink: Sink, /) -> None:
+        """Do what is due at this moment."""
+        ...
+
+    def serve(self, now: Now, sink: Sink, /) -> None:
+        """Give out what can be given."""
+        ...
 
 
 class Credit:
@@ -42,27 +74,9 @@ class Credit:
             self.consumers.remove(consumer)
             self.consumers.append(consumer)
 
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[Serving]:
         """The queues that may use credit which came free, in the order they may try."""
         return list(dict.fromkeys(consumer.queue for consumer in self.consumers))
-
-
-class Terms(TypedDict, total=False):
-    """On which terms somebody consumes from a queue; the defaults are those of `Consumer`."""
-
-    tag: Required[str]
-    holder: Required[object]  # the session's own object
-    client: str
-    no_ack: bool
-    exclusive: bool  # nobody else may consume
-    filter: Matcher | None
-    max_backlog: int | None  # outstanding at once; None: no limit of its own; 0: it gets nothing
-    shared: Credit | None
-    priority: int  # higher is served first
-    passive: bool  # it gets only what it asks for by `pull`
-    paused: bool  # its connection takes nothing now, until `resume`
-    timeout: int | None  # microseconds that a delivery may stay unsettled; None: as the queue says; 0: any time
-    on_overdue: Callable[[int], None] | None  # told that time when it is over, ends it; None: what is overdue goes back
 
 
 class Consumer:
@@ -76,7 +90,7 @@ class Consumer:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Serving,
         serial: int,
         *,
         tag: str,
@@ -155,7 +169,7 @@ class Consumer:
 
     @property
     def outstanding(self) -> int:
-        """Delivered and not settled."""
+        """Messages delivered and not settled."""
         return self.leases.count
 
     @property
@@ -181,37 +195,302 @@ class Consumer:
         return f"Consumer({self.tag!r} of {self.queue.name!r}, {self.outstanding} outstanding)"
 
 
-class Roster:
-    """The consumers of a queue that are pushed to, by priority and order of subscription."""
+STRETCH = 64
+"""Consumers that are looked at in one go, at most."""
 
-    __slots__ = ("all", "in_order", "levels", "plain", "turn")
+Rank = tuple[int, int]
+"""Consumers in order: (priority, highest first, as a negative number; order of subscription)."""
+
+
+class Takers:
+    """Those of one list.  All but those without room are here; some without room may be."""
+
+    __slots__ = ("_by_rank", "_heap", "_members", "_ranks")
 
     def __init__(self) -> None:
-        self.all: list[Consumer] = []
-        self.in_order = True  # their serials ascend: none of them had left and came back
-        self.plain: list[Consumer] = []  # those without a filter
-        self.levels: list[list[Consumer]] = []  # highest priority first
-        self.turn = 0  # serial of the one that was served last
+        self._ranks: list[Rank] = []  # ascending
+        self._members: list[Consumer] = []  # in the same order
+        self._by_rank: dict[Rank, Consumer] = {}
+        self._heap: list[tuple[int, float, int]] | None = None  # (priority, ratio, serial); made when it is asked for
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def unweighed(self) -> bool:
+        """Whether nothing here depends on how much each holds."""
+        return self._heap is None
 
     def add(self, consumer: Consumer) -> None:
-        """A new subscription, the last of its priority."""
-        self.in_order = not self.all or (self.in_order and self.all[-1].serial < consumer.serial)
-        self.all.append(consumer)
-        if consumer.targets is None:
-            self.plain.append(consumer)
-        self._sort()
+        """It may have room: it is looked at in its turn."""
+        rank = (-consumer.priority, consumer.serial)
+        if rank not in self._by_rank:
+            self._by_rank[rank] = consumer
+            place = bisect_left(self._ranks, rank)
+            self._ranks.insert(place, rank)
+            self._members.insert(place, consumer)
+        if self._heap is not None:
+            if len(self._heap) > 4 * len(self._ranks) + 64:
+                self._heap = None  # mostly outdated entries
+            else:
+                heappush(self._heap, (rank[0], ratio(consumer), rank[1]))
 
     def remove(self, consumer: Consumer) -> None:
-        """A subscription has ended."""
-        self.all.remove(consumer)
-        if consumer.targets is None:
-            self.plain.remove(consumer)
-        self._sort()
+        """It is gone, or has no room."""
+        rank = (-consumer.priority, consumer.serial)
+        if rank in self._by_rank:
+            self._drop(bisect_left(self._ranks, rank))
 
-    def sift(self) -> None:
-        """A subscription has got a filter, or lost it."""
-        self.plain = [consumer for consumer in self.all if consumer.targets is None]
+    def _drop(self, place: int) -> None:
+        del self._by_rank[self._ranks.pop(place)], self._members[place]
 
-    def _sort(self) -> None:
-        priorities = sorted({consumer.priority for consumer in self.all}, reverse=True)
-        self.levels = [[c for c in self.all if c.priority == priority] for priority in priorities]
+    def room(self, most: int) -> int:
+        """No more than this do they take together; from 1 to `most`."""
+        room = 0
+        for consumer in self._members:
+            room += most if consumer.no_ack else max(consumer.room, 0)
+            if room >= most:
+                return most
+        return max(room, 1)
+
+    def next(self, model: FairnessModel, turn: int) -> Consumer | None:
+        """Who of the highest priority with room comes next; `turn` is who was served last.  None: nobody."""
+        if model == "proportional":
+            return self._lightest()
+        ranks = self._ranks
+        while ranks:
+            level = ranks[0][0]
+            at = 0
+            if model == "round-robin":
+                at = bisect_left(ranks, (level, turn + 1))
+                if at == len(ranks) or ranks[at][0] != level:
+                    at = 0
+            consumer = self._members[at]
+            if has_room(consumer):
+                return consumer
+            self._drop(at)
+        return None
+
+    def deal(self, model: FairnessModel, turn: int, count: int) -> list[Consumer]:
+        """Who gets so many messages, one after the other: fewer when nobody has room any more.
+
+        What each is given counts at once as held.
+        """
+        out: list[Consumer] = []
+        if model == "proportional":
+            while len(out) < count and (consumer := self._lightest()) is not None:
+                out.append(consumer)
+                if not consumer.no_ack:
+                    consumer.leases.count += 1
+                    self.served(consumer)
+            return out
+        self._heap = None  # made anew when it is asked for
+        in_turn = model == "round-robin"
+        while self._ranks and (left := min(count - len(out), STRETCH)) > 0:
+            place, some = self._whose_turn(turn, left) if in_turn else (0, self._first_alone(left))
+            if not [
+                one
+                for one in some
+                if one.leases.count >= one.limit or one.paused or one.closed or one.no_ack or one.shared is not None
+            ]:
+                out += some
+                turn = some[-1].serial
+                for consumer in some:
+                    consumer.leases.count += 1
+                continue
+            for consumer in some:
+                if has_room(consumer):
+                    out.append(consumer)
+                    turn = consumer.serial
+                    place += in_turn
+                    if not consumer.no_ack:
+                        consumer.leases.count += 1
+                else:
+                    self._drop(place)
+                    if not in_turn:
+                        break  # the others are the same
+        return out
+
+    def _whose_turn(self, turn: int, most: int) -> tuple[int, list[Consumer]]:
+        """Up to so many of the highest priority, from whose turn it is on, and the place of the first."""
+        ranks = self._ranks
+        level = ranks[0][0]
+        stop = bisect_left(ranks, (level + 1,))
+        place = bisect_left(ranks, (level, turn + 1), 0, stop)
+        if place == stop:
+            place = 0
+        return place, self._members[place : min(stop, place + most)]
+
+    def _first_alone(self, most: int) -> list[Consumer]:
+        """The first, as often as it has room."""
+        first = self._members[0]
+        return [first] * min(most, max(first.limit - first.leases.count, 1))
+
+    def served(self, consumer: Consumer) -> None:
+        """It holds more than before."""
+        if self._heap is not None:
+            heappush(self._heap, (-consumer.priority, ratio(consumer), consumer.serial))
+
+    def _lightest(self) -> Consumer | None:
+        heap = self._heap
+        if heap is None:
+            heap = self._heap = [(p, ratio(self._by_rank[p, serial]), serial) for p, serial in self._ranks]
+            heapify(heap)
+        while heap:
+            priority, told, serial = heap[0]
+            consumer = self._by_rank.get((priority, serial))
+            if consumer is not None and told == ratio(consumer):
+                if has_room(consumer):
+                    return consumer
+                self.remove(consumer)
+            heappop(heap)
+        return None
+
+
+def ratio(consumer: Consumer) -> float:
+    """What `proportional` compares."""
+    weight = consumer.weight
+    return consumer.leases.count / weight if weight else math.inf
+
+
+def has_room(consumer: Consumer) -> bool:
+    """Whether it can be given a message now."""
+    return not consumer.paused and not consumer.closed and consumer.room > 0
+
+
+class Lists(Protocol):
+    """What a list asks of all those of its queue (`dispatching.filtering`)."""
+
+    most: int  # positions in one of them
+    joined: int  # lists that there have been
+    lists: dict[str, TargetList]
+    awake: dict[TargetList, None]  # those that may have a match and somebody to take it
+
+    @property
+    def all_follow(self) -> bool:
+        """Whether each list looks at what comes."""
+        ...
+
+    def nothing_recalled(self) -> Recalled:
+        """What to keep in mind what came back."""
+        ...
+
+    def unpark(self, targets: TargetList, /) -> None:
+        """A full list has room again."""
+        ...
+
+    def recheck_of(self, targets: TargetList, /) -> Key | None:
+        """Where the first message stands that came back and at which a list has still to look; None without one."""
+        ...
+
+    def recall(self, targets: TargetList, chunk: Chunk, place: int, /) -> None:
+        """Messages came back, and the list wants them."""
+        ...
+
+    def ask_newer(self, joined: int, lsn: int, place: int, /) -> None:
+        """Have lists look that came after so many had joined."""
+        ...
+
+    def matches(
+        self, chunk: Chunk, batch: Publishes, rows: Sequence[int], /
+    ) -> list[tuple[TargetList, list[int]]] | None:
+        """For each list that has a filter here the places in the chunk that match; None: not on the loop."""
+        ...
+
+
+class TargetList:
+    """The waiting messages that one filter wants."""
+
+    __slots__ = (
+        "_owner", "asked", "back", "born", "busy", "consumers", "filter", "found", "new", "parked", "recheck", "slot",
+        "stride", "takers", "walked",
+    )  # fmt: skip
+
+    def __init__(self, filter: Matcher, owner: Lists, stride: int) -> None:
+        self.filter = filter
+        self.consumers: list[Consumer] = []
+        self.takers = Takers()  # those that are pushed to and may have room
+        self.found: deque[int] = deque()  # matching, of the main order, ascending; some may be gone
+        self.walked = 0  # all of the main order up to here was looked at; NEVER: it follows
+        self.back = owner.nothing_recalled()  # matching, of what came back
+        self.recheck = owner.nothing_recalled()  # came back, and this list alone has still to look at it
+        self.slot = -1  # among those that follow
+        owner.joined += 1
+        self.born = owner.joined  # the how many-th list it is
+        self.stride = stride  # messages of the next stretch that it looks through
+        self.busy = False  # a scan is under way for it
+        self.new = True  # no scan for it was answered yet, and it does not follow
+        self.asked = 0  # the serial of its last one
+        self.parked = False  # full: it walks on when half of its positions are gone
+        self._owner = owner
+
+    def head(self, main: Main) -> Key | None:
+        """Where the oldest match stands; None without one, and while the list has not looked at something before it."""
+        first = self.first(main)
+        return None if first is None or self.stop(main, first) is not None else first
+
+    def first(self, main: Main) -> Key | None:
+        """Where the oldest of the matches stands that are known; what is gone is dropped on the way."""
+        found = self.found
+        while found and not main.has(found[0]):
+            found.popleft()
+        if self.parked and 2 * len(found) <= self._owner.most:
+            self._owner.unpark(self)
+        back = self.back.head() if self.back else None
+        if not found:
+            return back
+        first = (found[0], found[0])
+        return first if back is None else min(first, back)
+
+    def stop(self, main: Main, before: Key) -> Key | None:
+        """Where the oldest message before a place stands at which the list has still to look; None without one.
+
+        What stands behind it nobody is given by this list: it may be theirs, and then it is their next.
+        """
+        unseen = self.unseen(main) if before[0] > self.walked else None
+        again = self._owner.recheck_of(self)
+        if again is not None and (unseen is None or again < unseen):
+            unseen = again
+        return unseen if unseen is not None and unseen < before else None
+
+    def unseen(self, main: Main) -> Key | None:
+        """Where the oldest message of the main order stands at which it has still to look; None without one."""
+        some = main.after(self.walked, 1)
+        return (some[0], some[0]) if some else None
+
+    def take(self, lsns: Sequence[int], most: int) -> int:
+        """Add matches of the main order, ascending, as far as there is room; returns how many were added."""
+        room = max(most - len(self.found), 0)
+        if lsns:
+            self.found.extend(lsns if len(lsns) <= room else lsns[:room])
+            self._owner.awake[self] = None
+        return min(len(lsns), room)
+
+    def gave(self, lsns: Sequence[int]) -> None:
+        """These, the first of those found, are given out; some that are gone stood between them."""
+        found = self.found
+        if len(lsns) == len(found):
+            found.clear()
+        else:
+            while found and found[0] <= lsns[-1]:
+                found.popleft()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its consumers are among the takers, whose order no count changes."""
+        return self.takers.unweighed and len(self.takers) == len(self.consumers)
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer may have room again."""
+        if not (consumer.passive or consumer.closed):
+            self.takers.add(consumer)
+            self._owner.awake[self] = None
+
+    def forget(self) -> None:
+        """The queue was emptied of what is ready."""
+        self.found.clear()
+        self.back.clear()
+        self.recheck.clear()

@@ -12,19 +12,21 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.browsing import browse_all
-from penstock.core.queue.dispatching.fairness import deal, pick
+from penstock.core.queue.dispatching.fairness import FEW, deal, deal_few, pick
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
 from penstock.core.queue.dispatching.matched import dispatch_matched
 from penstock.core.queue.order.runs import Key, Run, packed, view
-from penstock.records.chunks import Now
+from penstock.records.chunks import Now, as_chunk
 
 if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.dispatching.target_list import TargetList
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.contents import Contents
+    from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 
 TENANTS_MOST = 512
 """The same where tenants take turns, which costs a few microseconds a message."""
@@ -36,7 +38,7 @@ LOOK_LEAST = 16
 """Consumers looked at in one go, at least."""
 
 
-def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
+def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
     """Grant what can be granted, `DISPATCH_MOST` at most, to tenants `TENANTS_MOST`."""
     if queue.agenda:
         queue.agenda &= ~DISPATCH
@@ -63,46 +65,62 @@ def dispatch(queue: Queue, now: Now, sink: Sink) -> None:
         _by_level(queue, now, sink, offered, budget)
 
 
-def _by_level(queue: Queue, now: Now, sink: Sink, offered: int, budget: int) -> None:
+def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) -> None:
     """To those of the highest priority first, whole slices to each."""
     roster = queue.roster
     by_turn = roster.in_order and queue.shares is None and queue.settings.fairness_model == "round-robin"
     for level in roster.levels:
-        if by_turn and len(level) >= MANY and 0 < (count := min(offered, queue.room)) <= len(level) // 2:
-            several = _in_turn(level, roster.turn, count) if count <= budget else []
-            if len(several) == count:
-                budget -= count
-                _one_each(queue, now, sink, several)
-                offered -= count
-                if not offered:
-                    return
-                continue
-        # the first test alone answers for most of many: `room` is a call
-        free = [one for one in level if one.leases.count < one.limit and not one.paused and one.room > 0]
-        if not free:
-            continue
-        limit = min(offered, queue.room)
-        want = min(limit, free[0].room if len(free) == 1 else sum([consumer.room for consumer in free]))
-        count = min(want, budget)
-        if count < want:
-            queue.agenda |= DISPATCH
-        if count <= 0:
-            break
-        budget -= count
-        runs = queue.take_ready(count)
-        if queue.shares is not None:  # a tenant may not have more out
-            count = sum([len(run.chunk) for run in runs])
-            if not count:
-                queue.agenda &= ~DISPATCH  # what is left may not go now: there is nothing to come back for
-                return
-        if len(free) == 1:
-            grant(queue, now, sink, free[0], runs)
-            roster.turn = free[0].serial
-        else:
-            _deal(queue, now, sink, free, runs, count)
-        offered -= count
+        given: int | None = 0
+        if by_turn and len(level) >= MANY:
+            given = _to_whose_turn_it_is(queue, now, sink, level, offered, budget)
+        given = given or _slices(queue, now, sink, level, offered, budget)
+        if given is None:
+            return
+        budget -= given
+        offered -= given
         if not offered:
             return
+
+
+def _to_whose_turn_it_is(
+    queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], offered: int, budget: int
+) -> int:
+    """One to each of some of many, if that is all there is to give; how many, 0: not so."""
+    count = min(offered, queue.room)
+    if not 0 < count <= min(len(level) // 2, budget):
+        return 0
+    several = _in_turn(level, queue.roster.turn, count)
+    if len(several) < count:
+        return 0
+    _one_each(queue, now, sink, several)
+    return count
+
+
+def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], offered: int, budget: int) -> int | None:
+    """Give those of one priority what they take; how many messages.  None: nothing more may go now."""
+    # the first test alone answers for most of many: `room` is a call
+    free = [one for one in level if one.leases.count < one.limit and not one.paused and one.room > 0]
+    if not free:
+        return 0
+    limit = min(offered, queue.room)
+    want = min(limit, free[0].room if len(free) == 1 else sum([consumer.room for consumer in free]))
+    count = min(want, budget)
+    if count < want:
+        queue.agenda |= DISPATCH
+    if count <= 0:
+        return None
+    runs = queue.take_ready(count)
+    if queue.shares is not None:  # a tenant may not have more out
+        count = sum([len(run.chunk) for run in runs])
+        if not count:
+            queue.agenda &= ~DISPATCH  # what is left may not go now: there is nothing to come back for
+            return None
+    if len(free) == 1:
+        grant(queue, now, sink, free[0], runs)
+        queue.roster.turn = free[0].serial
+    else:
+        _deal(queue, now, sink, free, runs, count)
+    return count
 
 
 def _in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:
@@ -124,7 +142,7 @@ def _in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]
     return out[:count]
 
 
-def _one_each(queue: Queue, now: Now, sink: Sink, consumers: list[Consumer]) -> None:
+def _one_each(queue: Contents, now: Now, sink: Sink, consumers: list[Consumer]) -> None:
     """Give each of these one of the oldest, in their order."""
     runs = queue.take_ready(len(consumers))
     if len(runs) == 1 and is_fresh(runs[0]) and one_each(queue, consumers, runs[0].chunk):
@@ -141,7 +159,7 @@ def _serial_of(consumer: Consumer) -> int:
     return consumer.serial
 
 
-def room_now(queue: Queue, now: Now) -> int:
+def room_now(queue: Contents, now: Now) -> int:
     """How many messages would be dispatched at once, if there were as many; where credit is shared perhaps fewer."""
     if not queue.roster.all or queue.paused_until or queue.busy:
         return 0
@@ -150,7 +168,7 @@ def room_now(queue: Queue, now: Now) -> int:
     return room if queue.pace is None else min(room, queue.pace.allowed(now.mono))
 
 
-def _entangled(queue: Queue) -> bool:
+def _entangled(queue: Contents) -> bool:
     """Whether what one consumer takes may change another's room otherwise than by the message."""
     if queue.settings.max_backlog and any(consumer.no_ack for consumer in queue.roster.all):
         return True
@@ -162,7 +180,7 @@ def _entangled(queue: Queue) -> bool:
     return len(set(seen)) < len(seen)
 
 
-def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: list[Run], count: int) -> None:
+def _deal(queue: Contents, now: Now, sink: Sink, free: Sequence[Consumer], runs: list[Run], count: int) -> None:
     turn = queue.roster.turn
     first = next((i for i, consumer in enumerate(free) if consumer.serial > turn), 0)
     model = queue.settings.fairness_model
@@ -174,8 +192,34 @@ def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: li
     held = [consumer.load if consumer.shared is not None else consumer.leases.count for consumer in free]
     rooms = [consumer.room for consumer in free]
     weights = [math.inf if consumer.no_ack else consumer.weight for consumer in free]  # it never holds anything
-    who = deal(model, rooms, held, weights, first, count)
     shares: list[list[Run]] = [[] for _ in free]
+    if count < FEW:
+        last = _deal_few(runs, deal_few(model, rooms, held, weights, first, count), shares)
+    else:
+        last = _deal_many(runs, deal(model, rooms, held, weights, first, count), shares)
+    grant_all(queue, now, sink, [(one, share) for one, share in zip(free, shares, strict=True) if share])
+    queue.roster.turn = free[last].serial
+
+
+def _deal_few(runs: list[Run], who: list[int], shares: list[list[Run]]) -> int:
+    """Add to the shares what each of the messages' owners gets; the owner of the last."""
+    done = 0
+    for run in runs:
+        owners = who[done : done + len(run.chunk)]
+        done += len(run.chunk)
+        if owners.count(owners[0]) == len(owners):
+            shares[owners[0]].append(run)
+            continue
+        mine: dict[int, list[int]] = {}
+        for owner, lsn in zip(owners, run.chunk, strict=True):
+            mine.setdefault(owner, []).append(lsn)
+        for owner, lsns in mine.items():
+            shares[owner].append(run.part(as_chunk(lsns), False))
+    return who[-1]
+
+
+def _deal_many(runs: list[Run], who: npt.NDArray[np.int64], shares: list[list[Run]]) -> int:
+    """The same by columns."""
     done = 0
     for run in runs:
         owners = who[done : done + len(run.chunk)]
@@ -189,11 +233,10 @@ def _deal(queue: Queue, now: Now, sink: Sink, free: Sequence[Consumer], runs: li
             mine = lsns[owners == i]
             if len(mine):
                 shares[i].append(run.part(packed(mine), False))
-    grant_all(queue, now, sink, [(one, share) for one, share in zip(free, shares, strict=True) if share])
-    queue.roster.turn = free[int(who[-1])].serial
+    return int(who[-1])
 
 
-def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
+def _one_by_one(queue: Contents, now: Now, sink: Sink, budget: int) -> None:
     order = [consumer for level in queue.roster.levels for consumer in level if not consumer.paused]
     shares: dict[int, list[Run]] = {}
     given = held = 0
@@ -216,7 +259,7 @@ def _one_by_one(queue: Queue, now: Now, sink: Sink, budget: int) -> None:
             consumer.targets.takers.served(consumer)
 
 
-def _wanting(queue: Queue, order: Sequence[Consumer]) -> tuple[Key, list[Consumer]] | None:
+def _wanting(queue: Contents, order: Sequence[Consumer]) -> tuple[Key, list[Consumer]] | None:
     """The oldest message that somebody with room wants, and those of the highest priority who want it."""
     free = [consumer for consumer in order if consumer.room > 0]
     heads: dict[TargetList | None, Key | None] = {}

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from penstock.core.asks import Purpose, Scan, Token
 from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.consumers import Consumer, TargetList
+from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.dispatching.recalled import Piece, Recalled
-from penstock.core.queue.dispatching.target_list import Foreseen, TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER, Key, Run
@@ -32,9 +32,6 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
-
-if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.consumers import Consumer
 
 TARGETS_MOST = 10_000
 """Positions in one list."""
@@ -220,7 +217,7 @@ class Targets:
             chunk = self.foreseen.let_go(self, chunk, place)
             if not len(chunk):
                 return
-        by = run.by if run.by is not None and self.lists.get(run.by.filter.text) is run.by else None
+        by = run.by if isinstance(run.by, TargetList) and self.lists.get(run.by.filter.text) is run.by else None
         if by is not None:
             self.recall(by, chunk, place)
         if by is None or len(self.lists) > 1:
@@ -235,6 +232,13 @@ class Targets:
     def looking(self) -> bool:
         """Whether a list is still to look for the first time at what waited before it, or any at what came back."""
         return any(targets.new for targets in self._behind) or any(look.recheck for look in self.asked.values())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody may not be given what a list knows, or will know, before it has looked at another."""
+        if self._recheck or self._rechecking:
+            return True
+        return any(targets.slot < 0 for targets in self._recalling)
 
     def recall(self, targets: TargetList, chunk: Chunk, place: int) -> None:
         """Messages came back, and the list wants them."""
@@ -324,15 +328,18 @@ class Targets:
                 break
             if self._walk(group, WALK_MOST, True, main, sink):
                 walks.add(True)
-        while False not in walks and self._ahead >= 1 and self._behind:
-            last = min(targets.walked for targets in self._behind)
-            others = [targets for targets in self._behind if targets.walked > last and not targets.busy]
-            if not others:
-                break
-            first = min(others, key=lambda targets: (len(targets.found) > 0, targets.asked))
-            group = [targets for targets in self._standing(first.walked) if not targets.busy]
+        while False not in walks and self._ahead >= 1 and (group := self._before_the_last()):
             if self._walk(group, int(self._ahead), False, main, sink):
                 walks.add(False)
+
+    def _before_the_last(self) -> list[TargetList]:
+        """Those that go on next, but for who stands furthest back; none: nobody else has to walk."""
+        last = min((targets.walked for targets in self._behind), default=NEVER)
+        others = [targets for targets in self._behind if targets.walked > last and not targets.busy]
+        if not others:
+            return []
+        first = min(others, key=lambda targets: (len(targets.found) > 0, targets.asked))
+        return [targets for targets in self._standing(first.walked) if not targets.busy]
 
     def _standing(self, walked: int) -> list[TargetList]:
         return [targets for targets in self._behind if targets.walked == walked]

@@ -18,19 +18,18 @@ from penstock.core.effects import Deliver, DeliverEach, Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.order.runs import Run, pairs_body
+from penstock.core.queue.parts import DISPATCH_MOST
 from penstock.core.queue.settling.attempts import FRESH, ONCE, Tally, delivered
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.settling.letters import exact_body, gone
+from penstock.core.queue.settling.settle import exact_body, gone
 from penstock.core.state.plain import dump
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
 
-DISPATCH_MOST = 2048
-"""Messages granted in one step; the queue asks to be called again for the rest, so that nobody holds up a turn."""
 PIECES_MOST = 8
 """More pieces than this for one consumer are gathered."""
 
@@ -65,12 +64,12 @@ def gathered(runs: list[Run]) -> list[Run]:
     return out
 
 
-def grant(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run]) -> None:
+def grant(queue: Contents, now: Now, sink: Sink, consumer: Consumer, runs: list[Run]) -> None:
     """Give these to the consumer: the records, the lease, the effects.  They are no longer among the ready."""
     grant_all(queue, now, sink, [(consumer, runs)])
 
 
-def grant_all(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
+def grant_all(queue: Contents, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
     """The same for several consumers, each of which is here once."""
     if not shares:
         return
@@ -90,7 +89,7 @@ def is_fresh(run: Run) -> bool:
     return run.tally is FRESH and not run.place
 
 
-def one_each(queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
+def one_each(queue: Contents, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
     """Whether `grant_each` may give these consumers what `is_fresh`."""
     settings, holder = queue.settings, consumers[0].holder
     return (
@@ -104,7 +103,7 @@ def one_each(queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
     )
 
 
-def grant_each(queue: Queue, now: Now, sink: Sink, consumers: Sequence[Consumer], chunk: Chunk) -> None:
+def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consumer], chunk: Chunk) -> None:
     """Give each of these consumers the message at its place, where that is `one_each`: what `grant_all` would do.
 
     Each of them counts it as held already.  chunk: ascending.
@@ -132,7 +131,7 @@ def grant_each(queue: Queue, now: Now, sink: Sink, consumers: Sequence[Consumer]
     queue.leased += count
 
 
-def _period(queue: Queue, now: Now) -> tuple[int, int]:
+def _period(queue: Contents, now: Now) -> tuple[int, int]:
     """When a lease that is given now ends, on the monotonic clock and on the wall; 0: not by time."""
     period = queue.settings.lease_period
     if not period:
@@ -148,7 +147,7 @@ def _terms(mono: int, deadline: int) -> Run:
     return terms
 
 
-def _lease(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
+def _lease(queue: Contents, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
     """They are held until they are settled, or until their time is over."""
     deadline, until = _period(queue, now)
     shares = [(consumer, _few(runs) if len(runs) > 1 else runs) for consumer, runs in shares]
@@ -176,7 +175,7 @@ def _lease(queue: Queue, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
     queue.leased += total
 
 
-def _settle(queue: Queue, now: Now, sink: Sink, consumer: Consumer, runs: list[Run], *, once: bool) -> None:
+def _settle(queue: Contents, now: Now, sink: Sink, consumer: Consumer, runs: list[Run], *, once: bool) -> None:
     """They are removed before they are sent.  once: they fill the consumer's backlog until it acknowledges them."""
     keep = not consumer.no_ack
     runs = _few(runs)
@@ -211,7 +210,14 @@ def _few(runs: list[Run]) -> list[Run]:
 
 
 def _send(
-    queue: Queue, now: Now, sink: Sink, consumer: Consumer, chunk: Chunk, tally: Tally, settled: int | None, until: int
+    queue: Contents,
+    now: Now,
+    sink: Sink,
+    consumer: Consumer,
+    chunk: Chunk,
+    tally: Tally,
+    settled: int | None,
+    until: int,
 ) -> None:
     """Have messages delivered, once what removes them is durable.
 
@@ -237,7 +243,7 @@ def _send(
     sink.effect(Deliver(consumer, queue, chunk, attempt, again > 0, after, until, sends=sends))
 
 
-def _apart(queue: Queue, shares: Sequence[Share]) -> tuple[list[Share], list[tuple[Consumer, Run]]]:
+def _apart(queue: Contents, shares: Sequence[Share]) -> tuple[list[Share], list[tuple[Consumer, Run]]]:
     """Shares that are one message, at its own place and delivered for the first time, apart from the others."""
     others: list[Share] = []
     alone: list[tuple[Consumer, Run]] = []
@@ -259,7 +265,7 @@ def _apart(queue: Queue, shares: Sequence[Share]) -> tuple[list[Share], list[tup
 
 
 def _lease_each(
-    queue: Queue, sink: Sink, alone: Sequence[tuple[Consumer, Run]], mono: int, deadline: int, until: int
+    queue: Contents, sink: Sink, alone: Sequence[tuple[Consumer, Run]], mono: int, deadline: int, until: int
 ) -> None:
     """The first delivery of one message to each of these."""
     each: dict[object, list[tuple[int, Consumer]]] = {}
@@ -274,7 +280,7 @@ def _lease_each(
         _send_each(queue, some, until, sink)
 
 
-def _send_each(queue: Queue, some: list[tuple[int, Consumer]], until: int, sink: Sink) -> None:
+def _send_each(queue: Contents, some: list[tuple[int, Consumer]], until: int, sink: Sink) -> None:
     """Have messages of which each has a consumer of its own delivered; all consumers have one holder."""
     if len(some) < EACH_LEAST:
         for lsn, consumer in some:
@@ -285,7 +291,7 @@ def _send_each(queue: Queue, some: list[tuple[int, Consumer]], until: int, sink:
     sink.effect(DeliverEach([consumer for _, consumer in some], queue, chunk, until))
 
 
-def _count(queue: Queue, now: Now, count: int) -> None:
+def _count(queue: Contents, now: Now, count: int) -> None:
     queue.counted(now.mono).delivered += count
     if queue.pace is not None:
         queue.pace.spend(count)
@@ -294,7 +300,7 @@ def _count(queue: Queue, now: Now, count: int) -> None:
 # -- the record
 
 
-def _log(queue: Queue, sink: Sink, shares: Sequence[Share]) -> None:
+def _log(queue: Contents, sink: Sink, shares: Sequence[Share]) -> None:
     """One record for each attempt that somebody makes; nearly always the first is the only one."""
     consumer, runs = shares[0]
     if len(shares) == 1 and len(runs) == 1:
@@ -317,7 +323,7 @@ def _numbers(run: Run) -> tuple[int, int]:
     return run.tally.deliveries + 1, run.tally.unseen
 
 
-def _log_one(queue: Queue, sink: Sink, consumer: Consumer, numbers: tuple[int, int], body: bytes) -> None:
+def _log_one(queue: Contents, sink: Sink, consumer: Consumer, numbers: tuple[int, int], body: bytes) -> None:
     attempt, unseen = numbers
     header = consumer.first_grant if attempt == 1 else b""
     if not header:

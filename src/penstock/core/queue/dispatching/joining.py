@@ -16,9 +16,10 @@ from penstock.core.queue.agenda import LEAVING
 from penstock.core.queue.depth import activate
 from penstock.core.queue.dispatching.attendance import muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
-from penstock.core.queue.dispatching.consumers import Consumer, Terms
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.filtering import Matcher
 from penstock.core.queue.dispatching.granting import grant
+from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.settle import give_back
@@ -26,13 +27,14 @@ from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.contents import Contents
+    from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 
 
-def subscribe(queue: Queue, now: Now, sink: Sink, **terms: Unpack[Terms]) -> Consumer:
+def subscribe(queue: Contents, now: Now, sink: Sink, *, starting: bool = False, **terms: Unpack[Terms]) -> Consumer:
     """A new consumer, served at once unless its connection takes nothing now.
 
+    starting: before the boot record, when nothing may be written; what is due waits for it.
     Errors: AccessRefused when this or another consumer wants the queue for itself.
     """
     if queue.onward is not None:
@@ -47,24 +49,25 @@ def subscribe(queue: Queue, now: Now, sink: Sink, **terms: Unpack[Terms]) -> Con
         _admit(queue, exclusive=exclusive)
     if queue.shares is not None:
         queue.shares.refuse(queue, terms)
-    if queue.is_due(now):
+    if not starting and queue.is_due(now):
         queue.tick(now, sink)
     queue.serial += 1
     consumer = Consumer(queue, queue.serial, **terms)
     if consumer.shared is not None:
         queue.sharing += 1
     if consumer.filter is not None:
-        consumer.targets = queue.sieved().join(consumer, consumer.filter, queue.main, queue.returned)
+        consumer.targets = queue.ensure_targets().join(consumer, consumer.filter, queue.main, queue.returned)
     queue.enlist(consumer)
     if not passive and queue.settings.attended:
         muster(queue, now)
     if not passive and consumer.targets is not None:
         consumer.targets.wake(consumer)
-    queue.carry_on(now, sink)
+    if not starting:
+        queue.carry_on(now, sink)
     return consumer
 
 
-def _admit(queue: Queue, *, exclusive: bool) -> None:
+def _admit(queue: Contents, *, exclusive: bool) -> None:
     """Refuse one consumer too many."""
     settings = queue.settings
     if any(c.exclusive or exclusive for c in queue.roster.all):
@@ -81,7 +84,9 @@ def _admit(queue: Queue, *, exclusive: bool) -> None:
         )
 
 
-def unsubscribe(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, requeue: bool, lost: bool = False) -> None:
+def unsubscribe(
+    queue: Contents, now: Now, consumer: Consumer, sink: Sink, *, requeue: bool, lost: bool = False
+) -> None:
     """No more deliveries to the consumer; with `requeue` what it holds goes back to its places.
 
     `lost`: the connection broke.  The oldest unsettled delivery counts as a failure, for its work may have caused
@@ -108,7 +113,7 @@ def unsubscribe(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, reque
     queue.carry_on(now, sink)
 
 
-def leave(queue: Queue, now: Now, sink: Sink) -> None:
+def leave(queue: Contents, now: Now, sink: Sink) -> None:
     """One step of giving back what those hold who left."""
     queue.agenda &= ~LEAVING
     most = STEP_MOST
@@ -124,7 +129,7 @@ def leave(queue: Queue, now: Now, sink: Sink) -> None:
 
 
 def hand_back(
-    queue: Queue, now: Now, consumer: Consumer, runs: list[Run], sink: Sink, *, cause: str, failed: bool
+    queue: Contents, now: Now, consumer: Consumer, runs: list[Run], sink: Sink, *, cause: str, failed: bool
 ) -> None:
     """The consumer holds these no longer; what it does not merely fill its backlog with goes back."""
     queue.freed(consumer, runs)
@@ -133,7 +138,7 @@ def hand_back(
         give_back(queue, now, runs, sink, cause=cause, failed=failed)
 
 
-def close(queue: Queue, consumer: Consumer) -> None:
+def close(queue: Contents, consumer: Consumer) -> None:
     if consumer.closed:
         return
     consumer.closed = True
@@ -142,11 +147,11 @@ def close(queue: Queue, consumer: Consumer) -> None:
     queue.targets.leave(consumer)
 
 
-def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> int:
+def pull(queue: Contents, now: Now, consumer: Consumer, count: int, sink: Sink) -> int:
     """Grant up to `count` of the oldest messages that the consumer wants; returns how many."""
     if count > 1 and queue.shares is not None and consumer.no_ack:  # each that goes lets another of its key come
         granted = 0
-        while granted < count and queue.pull(now, consumer, 1, sink):
+        while granted < count and pull(queue, now, consumer, 1, sink):
             granted += 1
         return granted
     if queue.is_due(now):
@@ -154,24 +159,12 @@ def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> 
     note_use(queue, now)
     if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.paused_until or queue.busy:
         return 0
-    count = min(count, queue.offered, consumer.room)
-    if queue.pace is not None:
-        count = min(count, queue.pace.allowed(now.mono))
-    if not consumer.no_ack:
-        count = min(count, queue.room)
+    count = _allowed(queue, now, consumer, count)
     if queue.settings.non_destructive:
         return browse(queue, sink, consumer, count)
     if queue.shares is not None:
         queue.shares.mono = now.mono
-    runs: list[Run] = []
-    if consumer.targets is None:
-        runs = queue.take_ready(count)
-    else:
-        while len(runs) < count:
-            key = consumer.targets.head(queue.main)
-            if key is None:
-                break
-            runs.append(queue.take_one(key))
+    runs = queue.take_ready(count) if consumer.targets is None else _matching(queue, consumer.targets, count)
     granted = sum(len(run.chunk) for run in runs)  # a lease may join them, and they grow
     if runs:
         grant(queue, now, sink, consumer, runs)
@@ -184,8 +177,24 @@ def pull(queue: Queue, now: Now, consumer: Consumer, count: int, sink: Sink) -> 
     return granted
 
 
+def _allowed(queue: Contents, now: Now, consumer: Consumer, count: int) -> int:
+    """How many of so many a consumer that asks may have."""
+    count = min(count, queue.offered, consumer.room)
+    if queue.pace is not None:
+        count = min(count, queue.pace.allowed(now.mono))
+    return count if consumer.no_ack else min(count, queue.room)
+
+
+def _matching(queue: Contents, targets: TargetList, count: int) -> list[Run]:
+    """Take the oldest that a filter wants."""
+    runs: list[Run] = []
+    while len(runs) < count and (key := targets.head(queue.main)) is not None:
+        runs.append(queue.take_one(key))
+    return runs
+
+
 def replace(
-    queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, filter: Matcher | None, max_backlog: int | None
+    queue: Contents, now: Now, consumer: Consumer, sink: Sink, *, filter: Matcher | None, max_backlog: int | None
 ) -> None:
     """New terms for an open consumer, at once: what is granted from now on is granted by them."""
     if queue.is_due(now):
@@ -196,7 +205,7 @@ def replace(
         consumer.filter = filter
         consumer.mixed = consumer.leases.count > 0
         if filter is not None:
-            consumer.targets = queue.sieved().join(consumer, filter, queue.main, queue.returned)
+            consumer.targets = queue.ensure_targets().join(consumer, filter, queue.main, queue.returned)
         queue.roster.sift()
     if max_backlog != consumer.max_backlog:
         consumer.max_backlog = max_backlog
@@ -204,7 +213,7 @@ def replace(
     _serve(queue, now, consumer, sink)
 
 
-def reopen(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, filter: Matcher | None) -> None:
+def reopen(queue: Contents, now: Now, consumer: Consumer, sink: Sink, *, filter: Matcher | None) -> None:
     """A closed consumer that still holds something gets messages again."""
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -213,14 +222,14 @@ def reopen(queue: Queue, now: Now, consumer: Consumer, sink: Sink, *, filter: Ma
     consumer.filter = filter
     consumer.targets = None
     if filter is not None:
-        consumer.targets = queue.sieved().join(consumer, filter, queue.main, queue.returned)
+        consumer.targets = queue.ensure_targets().join(consumer, filter, queue.main, queue.returned)
     queue.enlist(consumer)
     if queue.settings.attended:
         muster(queue, now)
     _serve(queue, now, consumer, sink)
 
 
-def _serve(queue: Queue, now: Now, consumer: Consumer, sink: Sink) -> None:
+def _serve(queue: Contents, now: Now, consumer: Consumer, sink: Sink) -> None:
     if consumer.targets is not None:
         consumer.targets.wake(consumer)
     queue.serve(now, sink)

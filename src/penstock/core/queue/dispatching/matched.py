@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
-from penstock.core.queue.dispatching.fairness import Takers, ratio
+from penstock.core.queue.dispatching.consumers import Takers, TargetList, ratio
 from penstock.core.queue.dispatching.granting import grant_each, one_each
-from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import FairnessModel
 
 if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
 
-GrantAll: TypeAlias = "Callable[[Queue, Now, Sink, Sequence[tuple[Consumer, list[Run]]]], None]"
+GrantAll: TypeAlias = "Callable[[Contents, Now, Sink, Sequence[tuple[Consumer, list[Run]]]], None]"
 
 
 class _Group:
@@ -38,7 +37,7 @@ class _Group:
         self.takers = takers
         self.stopped = False  # it stands where the list has still to look, not where something is that they want
 
-    def head(self, queue: Queue) -> Key | None:
+    def head(self, queue: Contents) -> Key | None:
         """Where the oldest message stands that they want, or that they may want."""
         if self.list is None:
             return queue.head()
@@ -48,7 +47,7 @@ class _Group:
         return key if stop is None else stop
 
 
-def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all: GrantAll) -> None:
+def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_all: GrantAll) -> None:
     """Grant what can be granted, `budget` messages at most; then `DISPATCH` says that there is more."""
     model = queue.settings.fairness_model
     targets = queue.targets
@@ -59,12 +58,7 @@ def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all:
     heapify(heap)
     held = 0
     while heap and queue.ready and queue.room - held > 0:
-        key = heap[0][0]
-        wanting: list[_Group] = []
-        while heap and heap[0][0] == key:
-            wanting.append(heappop(heap)[2])
-        if wanting[-1].list is None or wanting[0].list is None:  # of all messages: another list may have taken it
-            wanting = _still(wanting, key, heap, queue)
+        key, wanting = _first_wanted(heap, queue)
         consumer, taking = _next(wanting, model, queue.roster.turn)
         if consumer is None or taking is None:
             for one in wanting:
@@ -86,14 +80,25 @@ def dispatch_matched(queue: Queue, now: Now, sink: Sink, budget: int, grant_all:
         held += counted
         for one in wanting:
             _enter(heap, one, queue, sort=True)
-    for consumer, share in shares.items():
-        if not consumer.no_ack:
-            consumer.leases.count -= sum([len(run.chunk) for run in share])
     if shares:
+        for consumer, share in shares.items():
+            if not consumer.no_ack:
+                consumer.leases.count -= sum([len(run.chunk) for run in share])
         grant_all(queue, now, sink, [(consumer, shares[consumer]) for consumer in sorted(shares, key=_rank)])
 
 
-def _groups(queue: Queue) -> list[_Group]:
+def _first_wanted(heap: list[tuple[Key, int, _Group]], queue: Contents) -> tuple[Key, list[_Group]]:
+    """Where the oldest stands that somebody wants, and all groups that want it; they are out of the heap."""
+    key = heap[0][0]
+    wanting: list[_Group] = []
+    while heap and heap[0][0] == key:
+        wanting.append(heappop(heap)[2])
+    if wanting[-1].list is None or wanting[0].list is None:  # of all messages: another list may have taken it
+        wanting = _still(wanting, key, heap, queue)
+    return key, wanting
+
+
+def _groups(queue: Contents) -> list[_Group]:
     groups = [_Group(one, one.takers) for one in queue.targets.awake]
     plain = queue.roster.plain
     if plain:
@@ -104,7 +109,7 @@ def _groups(queue: Queue) -> list[_Group]:
     return groups
 
 
-def _enter(heap: list[tuple[Key, int, _Group]], group: _Group, queue: Queue, *, sort: bool = False) -> None:
+def _enter(heap: list[tuple[Key, int, _Group]], group: _Group, queue: Contents, *, sort: bool = False) -> None:
     """Put a group into the heap, if it wants something and has somebody to take it; else its list sleeps."""
     key = group.head(queue) if group.takers else None
     if key is None:
@@ -116,7 +121,7 @@ def _enter(heap: list[tuple[Key, int, _Group]], group: _Group, queue: Queue, *, 
         heap.append((key, id(group), group))
 
 
-def _still(wanting: list[_Group], key: Key, heap: list[tuple[Key, int, _Group]], queue: Queue) -> list[_Group]:
+def _still(wanting: list[_Group], key: Key, heap: list[tuple[Key, int, _Group]], queue: Contents) -> list[_Group]:
     """Those of the groups whose oldest message this still is; the others go back into the heap."""
     here: list[_Group] = []
     for group in wanting:
@@ -155,7 +160,7 @@ def _count(consumer: Consumer, takers: Takers, count: int) -> int:
 
 
 def _give(
-    queue: Queue,
+    queue: Contents,
     now: Now,
     sink: Sink,
     targets: TargetList,
@@ -179,35 +184,26 @@ def _give(
         owners = takers.deal(model, turn, len(lsns))
     queue.roster.turn = owners[-1].serial
     given = len(owners)
-    found = targets.found
-    if given == 1 and not (found and key == (found[0], found[0])):
+    if given == 1 and not (targets.found and key == (targets.found[0], targets.found[0])):
         shares.setdefault(owners[0], []).append(queue.take_one(key))
         return 1, int(not owners[0].no_ack)
     if queue.weight >= 0:
         queue.weight -= sum([queue.sizes.total(range(lsn, lsn + 1)) for lsn in lsns[:given]])
     runs = queue.main.take(given) if first and given > 1 else []
-    if given == len(found):
-        found.clear()
-    else:
-        last = lsns[given - 1]
-        while found and found[0] <= last:
-            found.popleft()
+    targets.gave(lsns[:given])
     if runs and len(targets.consumers) == 1:
         shares.setdefault(owners[0], []).extend(runs)
         return given, 0 if owners[0].no_ack else given
     if len(runs) == 1 and shares.keys().isdisjoint(owners) and one_each(queue, owners, runs[0].chunk):
         grant_each(queue, now, sink, owners, runs[0].chunk)
         return given, 0
-    if runs:
-        for consumer, lsn in zip(owners, lsns, strict=False):
-            shares.setdefault(consumer, []).append(Run(range(lsn, lsn + 1), True))
-    else:
-        for consumer, lsn in zip(owners, lsns, strict=False):
-            shares.setdefault(consumer, []).append(queue.main.punch(lsn))
+    for consumer, lsn in zip(owners, lsns, strict=False):
+        one = Run(range(lsn, lsn + 1), True) if runs else queue.main.punch(lsn)
+        shares.setdefault(consumer, []).append(one)
     return given, sum([not consumer.no_ack for consumer in owners])
 
 
-def _matches(queue: Queue, targets: TargetList, key: Key, limit: Key, most: int) -> tuple[list[int], bool]:
+def _matches(queue: Contents, targets: TargetList, key: Key, limit: Key, most: int) -> tuple[list[int], bool]:
     """The next matches of a list, oldest first, that stand before `limit`: several of the main order, or the one.
 
     The flag: they are the oldest of the main order, all of one segment.

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.queue.order.runs import Key
 from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk
-
-if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.target_list import TargetList
 
 GONE_MOST = 4096
 """So many messages that are ready no more may still be in pieces."""
@@ -29,7 +25,7 @@ class Piece:
 
     __slots__ = ("at", "born", "by", "lsns", "place")
 
-    def __init__(self, lsns: Sequence[int], place: int, by: TargetList | None, born: int) -> None:
+    def __init__(self, lsns: Sequence[int], place: int, by: object, born: int) -> None:
         self.lsns = lsns
         self.at = 0  # those before it are gone
         self.place = place  # a number that sorts; 0: their own LSNs
@@ -52,7 +48,7 @@ class Recalled:
         return bool(self._heap)
 
     def key(self, lsn: int, place: int) -> Key:
-        """Where a message stands."""
+        """Where a message stands in the order of the queue."""
         return place or lsn, lsn
 
     def cuts(self, chunk: Chunk, place: int) -> Iterator[Sequence[int]]:
@@ -61,7 +57,7 @@ class Recalled:
 
     # -- what comes and goes
 
-    def put(self, chunk: Chunk, place: int, by: TargetList | None = None, born: int = 0) -> None:
+    def put(self, chunk: Chunk, place: int, by: object = None, born: int = 0) -> None:
         """These came back, ascending.  place: `Run.where`, or 0."""
         if self._gone and not self._gone.isdisjoint(chunk):
             self._sweep()

@@ -9,14 +9,36 @@ Levels are whole numbers, tokens times microseconds, so nothing is ever rounded 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.sizes.sizes import Sizes
+from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-    from penstock.records.queue_settings import QueueSettings
+    from penstock.core.queue.whole import Whole
+    from penstock.records.queue_settings import Overflow, QueueSettings
+
+
+class Overflowing(NamedTuple):
+    """What becomes of messages for which there is no room."""
+
+    drops: bool = False  # the head gives way
+    rejects: bool = False  # newcomers are refused
+    silent: bool = False  # and nobody is told
+    letters: bool = False  # and become dead letters
+    blocks: bool = False  # and whoever can wait for room does
+
+
+MODES: Mapping[Overflow, Overflowing] = {
+    "drop-head": Overflowing(drops=True),
+    "reject-publish": Overflowing(rejects=True),
+    "reject-publish-dlx": Overflowing(rejects=True, letters=True),
+    "drop-newest": Overflowing(rejects=True, silent=True),
+    "block": Overflowing(rejects=True, blocks=True),
+}
 
 
 class Limits:
@@ -29,19 +51,16 @@ class Limits:
         self.size = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.ring = settings.ring_size if settings.ring_size >= 0 else NEVER
         bounded = self.length < NEVER or self.size < NEVER
-        self.rejects = bounded and settings.overflow != "drop-head"  # newcomers are refused
-        self.silent = self.rejects and settings.overflow == "drop-newest"  # and nobody is told
-        self.blocks = self.rejects and settings.overflow == "block"  # and whoever can wait for room does
-        self.letters = self.rejects and settings.overflow == "reject-publish-dlx"  # and become dead letters
-        self.drops = bounded and not self.rejects  # the head gives way
+        mode = MODES[settings.overflow] if bounded else Overflowing()
+        self.drops, self.rejects, self.silent, self.letters, self.blocks = mode
 
-    def yields(self, queue: Contents, count: int, size: int) -> bool:
+    def yields(self, queue: Whole, count: int, size: int) -> bool:
         """Whether something may give way to so many newcomers, of so many bytes together."""
         if queue.ready + count > self.ring:
             return True
         return self.drops and (queue.ready + count > self.length or queue.weight + size > self.size)
 
-    def fit(self, queue: Contents, size: int) -> bool:
+    def fit(self, queue: Whole, size: int) -> bool:
         """Whether there is room for one more message, of so many bytes."""
         return queue.ready < self.length and (self.size == NEVER or queue.weight + size <= self.size)
 
@@ -49,7 +68,7 @@ class Limits:
         """Whether there is if nothing else is ready."""
         return self.length > 0 and size <= self.size
 
-    def exceeded(self, queue: Contents) -> bool:
+    def exceeded(self, queue: Whole) -> bool:
         """Whether more is ready than is allowed."""
         return queue.ready > self.length or queue.weight > self.size
 
@@ -101,7 +120,7 @@ class Pace:
         return max(-(-(self.period - level) // self.count), 0)
 
     def spend(self, count: int) -> None:
-        """So many went."""
+        """Take tokens for so many messages."""
         self._level = max(self._level - count * self.period, 0)
 
     def full(self, mono: int) -> bool:
@@ -132,3 +151,30 @@ class Sleeping:
     def wake(self, text: str) -> Pace | None:
         """The bucket of a tenant that has messages again; None: it is full."""
         return self._buckets.pop(text, None)
+
+
+class Weighing:
+    """Weighs what was ready as it began; what came and went since is counted in the queue's `weight`, beside `UNKNOWN`.
+
+    It asks a copy of the sizes, for those of messages that have gone are forgotten.
+    """
+
+    __slots__ = ("_chunks", "_sizes", "total")
+
+    def __init__(self, chunks: Iterable[Chunk], sizes: Sizes) -> None:
+        self._chunks = list(chunks)
+        self._chunks.reverse()
+        self._sizes = sizes.copy()
+        self.total = 0  # bytes of those that were looked at
+
+    def go_on(self, most: int) -> bool:
+        """Weigh so many more, or a few; whether it is over."""
+        chunks = self._chunks
+        while chunks and most > 0:
+            chunk = chunks.pop()
+            if len(chunk) > most and not isinstance(chunk, range):
+                chunks.append(chunk[most:])
+                chunk = chunk[:most]
+            self.total += self._sizes.total(chunk)
+            most -= 1 if isinstance(chunk, range) else len(chunk)
+        return not chunks

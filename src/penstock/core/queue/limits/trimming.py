@@ -24,7 +24,6 @@ what is new.  And what is replaced is nobody's dead letter, unless an action ask
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,22 +31,18 @@ import numpy as np
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH, TRIM
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.figures import Figures
 from penstock.core.queue.limits.limits import limits_of
-from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, view
+from penstock.core.queue.order.runs import NEVER, Run, packed, view
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import Ints
 from penstock.core.queue.priority.returned import PriorityReturned
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.stages import Newcomers, Stage
-from penstock.core.queue.timed.delays import fallen_due
-from penstock.records.causes import MAXLEN, REPLACED, TIME_LIMIT
-from penstock.records.chunks import Now, as_chunk
-from penstock.records.kinds import HEAD, Kind
+from penstock.records.causes import MAXLEN, REPLACED
+from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.view import Queue
 
 
 LOOK = 1024
@@ -121,7 +116,7 @@ def heavy(queue: Contents, excess: int, most: int) -> int:
     return min(int(np.searchsorted(np.cumsum(queue.sizes.of(chunk)), excess)) + 1, len(chunk))
 
 
-def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
+def trim(queue: Contents, sink: Sink, most: int = STEP_MOST) -> None:
     """Let the head give way while a limit is exceeded: `most` messages at most, and `TRIM` if there are more.
 
     Nothing is dispatched before it is over: what has to go must not be given out between two steps.
@@ -146,45 +141,26 @@ def trim(queue: Queue, sink: Sink, most: int = STEP_MOST) -> None:
     left = most - max(count, 0)
     while queue.weight > limits.size and left > 0:
         if queue.shares is not None:
-            drop(queue, runs, MAXLEN, sink)  # whoever stood behind one of them may be the next
+            queue.give_way(runs, MAXLEN, sink)  # whoever stood behind one of them may be the next
             runs = []
         runs += take_yielding(queue, count := heavy(queue, queue.weight - limits.size, left))
         left -= count
     if limits.exceeded(queue):
         queue.agenda |= TRIM
-    drop(queue, runs, MAXLEN, sink)
+    queue.give_way(runs, MAXLEN, sink)
 
 
-def _have_room(queue: Queue) -> bool:
+def _have_room(queue: Contents) -> bool:
     """Whether somebody may be given more."""
     if queue.paused_until or queue.room <= 0:
         return False
     return any(one.room > 0 and not one.paused for level in queue.roster.levels for one in level)
 
 
-def drop(queue: Contents, runs: Sequence[Run], reason: str, sink: Sink) -> None:
-    """These gave way; they are counted in no state any more when this is called."""
-    if not runs:
-        return
-    count = sum(len(run.chunk) for run in runs)
-    figures = queue.figures
-    if figures is None:
-        figures = queue.figures = Figures()
-    if reason == REPLACED:
-        figures.replaced += count
-    else:
-        figures.dropped += count
-    if queue.wants_letter(reason):
-        queue.expire(runs, reason, sink)
-    else:
-        queue.left(runs)
-        sink.record(Kind.DROP, queue.name, {"reason": reason}, pairs_body(queue.id, runs))
-
-
 def replace(queue: Contents, count: int, sink: Sink) -> None:
     """So many arrivals stay where the ring has no room for them: as many others go from the head."""
     if count > 0:
-        drop(queue, take_yielding(queue, count), REPLACED, sink)
+        queue.give_way(take_yielding(queue, count), REPLACED, sink)
 
 
 def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
@@ -198,13 +174,13 @@ def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
     count = sum([len(run.chunk) for run in runs])
     if count > room and queue.last_values is not None:
         old, runs = queue.last_values.outdated(queue, runs)
-        drop(queue, old, REPLACED, sink)  # and nobody gives way to them
+        queue.give_way(old, REPLACED, sink)  # and nobody gives way to them
         count = sum([len(run.chunk) for run in runs])
     excess = count - room
     if excess <= 0:
         return runs
     if excess >= count:
-        drop(queue, runs, REPLACED, sink)
+        queue.give_way(runs, REPLACED, sink)
         return []
     lsns = np.concatenate([view(run.chunk) for run in runs])
     places = np.concatenate([view(run.chunk) if not run.place else np.full(len(run.chunk), run.where) for run in runs])
@@ -217,76 +193,29 @@ def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
             gone.append(run.part(run.chunk[:at], True))
         if at < len(run.chunk):
             kept.append(run.part(run.chunk[at:], True))
-    drop(queue, gone, REPLACED, sink)
+    queue.give_way(gone, REPLACED, sink)
     return kept
-
-
-def enter_scheduled(queue: Queue, now: Now, sink: Sink) -> None:
-    """Scheduled messages whose time has come enter at the head, the earliest in front; of very many the first.
-
-    They enter latest first, so where the ring is full it is the earliest that find no room.  In a queue with priorities
-    each has its own place in its level.  One that is a last value replaces the waiting one of its key and takes its
-    room; of several of a key the one that is due last is the newest, as it is when they are due one by one.
-    """
-    limits = queue.limits
-    assert limits is not None
-    chunks, over = fallen_due(queue, now, sink)
-    entering, late = list[Run](), list[Run]()
-    stay = None if queue.last_values is None else queue.last_values.come_due(queue, chunks, over, limits.ring, sink)
-    if over:
-        queue.expire([Run(as_chunk(sorted(over)), False)], TIME_LIMIT, sink)
-    room = max(limits.ring - queue.ready, 0)
-    for chunk in reversed(chunks):
-        if stay is None:
-            at = max(len(chunk) - room, 0)
-            outside, inside = chunk[:at], chunk[at:]
-            room -= len(inside)
-        else:
-            outside = as_chunk([lsn for lsn in chunk if lsn not in stay and lsn not in over])
-            inside = as_chunk([lsn for lsn in chunk if lsn in stay])
-        if len(outside):
-            late.append(Run(outside, False))
-        if len(inside):
-            entering.append(Run(inside, False))
-    late.reverse()
-    _log_due(queue, late, sink)
-    drop(queue, late, REPLACED, sink)
-    for run in entering:
-        lsn = _log_due(queue, [run], sink)
-        run.place = HEAD + lsn if queue.ranks is None else 0
-        queue.put_back(run)
-
-
-def _log_due(queue: Queue, runs: Sequence[Run], sink: Sink) -> int:
-    """They are ready, at the head of the queue, or at their own places where priorities say who is first."""
-    if not runs:
-        return 0
-    return sink.record(Kind.DUE, queue.name, {"place": 2 if queue.ranks is None else 0}, pairs_body(queue.id, runs))
 
 
 class _Bounded(Stage):
     """Something may have to give way to newcomers."""
 
-    def present(self, queue: Queue) -> bool:
+    def present(self, queue: Contents) -> bool:
         return limits_of(queue.settings) is not None
 
-    def cut(self, queue: Queue, now: Now, new: Newcomers) -> int:
+    def cut(self, queue: Contents, now: Now, new: Newcomers) -> int:
         """As few as show who came between whom.
 
-        That are priorities with dead letters or with sizes; keys, where who gives way lets another come; and a ring
-        with a limit beside it, where each arrival asks both.
+        That are keys, and filters that have to look at something first, where who gives way lets another go;
+        priorities with dead letters or with sizes; and a ring with a limit beside it, where each arrival asks both.
         """
         limits, chunk = queue.limits, new.chunk
-        if limits is None:
+        if limits is None or (not limits.drops and limits.ring == NEVER):
             return len(chunk)
-        if not limits.drops and (queue.shares is None or limits.ring == NEVER):
-            return len(chunk)
-        if (
-            queue.shares is None
-            and limits.ring == NEVER
-            and (queue.ranks is None or (limits.size == NEVER and not queue.wants_letter(MAXLEN)))
-        ):
-            return len(chunk)
+        if queue.shares is None and not queue.targets.stopped:
+            by_rank = queue.ranks is not None and (limits.size < NEVER or queue.wants_letter(MAXLEN))
+            if not limits.drops or (limits.ring == NEVER and not by_rank):
+                return len(chunk)
         fits = min(limits.length, limits.ring) - queue.ready
         if limits.size < NEVER and queue.weight + queue.sizes.total(chunk) > limits.size:
             fits = 1
@@ -296,10 +225,10 @@ class _Bounded(Stage):
         limits = queue.limits
         return runs if limits is None or limits.ring == NEVER else returning(queue, runs, sink)
 
-    def trim(self, queue: Queue, sink: Sink) -> None:
+    def trim(self, queue: Contents, sink: Sink) -> None:
         trim(queue, sink)
 
-    def begin(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def begin(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         """Finish what has begun, as far as it matters.
 
         An older trim takes none of the newcomers, and a dispatch that stopped at its bound comes before theirs.
@@ -313,7 +242,7 @@ class _Bounded(Stage):
             queue.serve(now, sink)
         new.ready_before = queue.ready
 
-    def ended(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def ended(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         """Who has room was given some: go on with that while too much is ready, then let it go."""
         limits = queue.limits
         if limits is None:

@@ -71,7 +71,7 @@ class Pool:
         return self._merged < len(self._parts)
 
     def portion(self, index: int) -> Ints:
-        """One portion, ascending."""
+        """The LSNs of one portion, ascending."""
         parts = self._parts[index]
         if len(parts) > 1:
             parts[:] = [np.sort(np.concatenate(parts))]

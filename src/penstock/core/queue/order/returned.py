@@ -8,7 +8,7 @@ It knows no consumer, clock or log.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.arena import Move
-from penstock.core.queue.order.runs import SMALL, Key, Run, packed, sift, view
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, packed, sift, view
 from penstock.core.queue.settling.attempts import Tally
 from penstock.records.chunks import Chunk
 
@@ -50,10 +51,10 @@ class RunHeap(ABC):
 
     @abstractmethod
     def key(self, run: Run) -> Key:
-        """Where the run belongs."""
+        """Where the run belongs among the others."""
 
     def push(self, run: Run) -> None:
-        """Add a run."""
+        """Add a run at its place."""
         self.count += len(run.chunk)
         self._push(run)
         if len(run.chunk) < SMALL:
@@ -196,3 +197,20 @@ class Returned(RunHeap):
                 run = entry[3]
                 out.extend((run.where if run.place else lsn, lsn) for lsn in inside)
         return out
+
+
+def take_oldest(main: Main, returned: Returned, count: int, told: Callable[[Chunk], object] | None = None) -> list[Run]:
+    """Up to so many of the first in both, in order; whoever is to be told hears of those that had come back."""
+    out: list[Run] = []
+    while count > 0 and (main.count or returned.count):
+        first = main.key() if main.count else END
+        if returned.count and returned.head() < first:
+            part = returned.take(count, first)
+            if told is not None:
+                for run in part:
+                    told(run.chunk)
+        else:
+            part = main.take(count, returned.head()[0] if returned.count else NEVER)
+        count -= sum([len(run.chunk) for run in part])
+        out += part
+    return out

@@ -13,7 +13,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,6 @@ import numpy.typing as npt
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.records.chunks import Chunk, as_chunk, pairs_of
 from penstock.records.kinds import HEAD
-
-if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.target_list import TargetList
 
 Key: TypeAlias = tuple[int, int]
 """The order of waiting messages: (place, LSN).  A message's own place is its LSN."""
@@ -51,7 +48,7 @@ class Run:
         self.place = place  # 0: each at its own LSN
         self.deadline = deadline  # end of a lease, or of a delay; 0 is none
         self.granted = 0  # when it was leased, on the monotonic clock; 0: it is not, or was by an earlier process
-        self.by: TargetList | None = None  # on its way back: the filter's list by which it was given out
+        self.by: object = None  # on its way back: the filter's list by which it was given out, for filters alone
 
     def part(self, chunk: Chunk, solid: bool) -> Run:
         """Some of the messages; `solid` says that they are a slice."""
@@ -179,21 +176,30 @@ def sift(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
     if isinstance(wanted, range) or len(wanted) == 1:
         low = bisect_left(chunk, wanted[0])
         high = bisect_left(chunk, wanted[-1] + 1, low)
-        if low == high:
-            return None, [chunk], True
-        return chunk[low:high], [part for part in (chunk[:low], chunk[high:]) if len(part)], True
-    if isinstance(chunk, range):
-        low, high = bisect_left(wanted, chunk.start), bisect_left(wanted, chunk.stop)
-        inside = as_chunk(wanted[low:high])
-        if not len(inside):
-            return None, [chunk], True
-        if isinstance(inside, range):
-            outside = (range(chunk.start, inside.start), range(inside.stop, chunk.stop))
-            return inside, [part for part in outside if len(part)], True
-        return inside, list(gaps(chunk, inside)), False
+        return (chunk[low:high], _around(chunk, low, high), True) if low < high else (None, [chunk], True)
+    return _sift_range(chunk, wanted) if isinstance(chunk, range) else _sift_array(chunk, wanted)
+
+
+def _around(chunk: Chunk, low: int, high: int) -> list[Chunk]:
+    """What stands before and behind a slice."""
+    return [part for part in (chunk[:low], chunk[high:]) if len(part)]
+
+
+def _sift_range(chunk: range, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
+    low, high = bisect_left(wanted, chunk.start), bisect_left(wanted, chunk.stop)
+    inside = as_chunk(wanted[low:high])
+    if not len(inside):
+        return None, [chunk], True
+    if isinstance(inside, range):
+        return inside, _around(chunk, inside.start - chunk.start, inside.stop - chunk.start), True
+    return inside, list(gaps(chunk, inside)), False
+
+
+def _sift_array(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
     low = bisect_left(chunk, wanted[0])  # mostly the one is a stretch of the other
-    if low + len(wanted) <= len(chunk) and chunk[low : low + len(wanted)] == wanted:
-        return wanted, [part for part in (chunk[:low], chunk[low + len(wanted) :]) if len(part)], True
+    high = low + len(wanted)
+    if high <= len(chunk) and chunk[low:high] == wanted:
+        return wanted, _around(chunk, low, high), True
     low = bisect_left(wanted, chunk[0])
     if wanted[low : low + len(chunk)] == chunk:
         return chunk, [], True

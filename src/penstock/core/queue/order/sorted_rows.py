@@ -48,7 +48,7 @@ class SortedRows:
     # -- in
 
     def add(self, row: Row) -> None:
-        """Put in one row."""
+        """Put in one row, at its place."""
         if not self._blocks:
             self._blocks.append([array("q", (value,)) for value in row])
             self._firsts.append(row[: self._keys])
@@ -329,7 +329,7 @@ class SortedRows:
 
 
 def _cut_up(columns: Sequence[Ints]) -> list[Block]:
-    """Sorted rows as blocks."""
+    """Sorted rows in blocks of about one size."""
     return [
         [array("q", column[start : start + BLOCK].tobytes()) for column in columns]
         for start in range(0, len(columns[0]), BLOCK)

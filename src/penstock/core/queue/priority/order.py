@@ -99,7 +99,7 @@ class PriorityOrder(Standing):
         return level
 
     def _drop(self, rank: int) -> None:
-        """A level is empty."""
+        """A level is empty and is forgotten."""
         del self._levels[rank]
         del self._order[bisect_left(self._order, rank)]
 
@@ -253,3 +253,30 @@ def _by_rank(ranks: Ints, chunk: Chunk) -> list[tuple[int, Chunk]] | None:
         return None
     starts = [0, *ends[:-1]]
     return [(int(ordered[a]), packed(lsns[a:b])) for a, b in zip(starts, ends, strict=True)]
+
+
+class Ranking:
+    """Messages whose rank is to be worked out.  Those of the order's own pool are among them."""
+
+    __slots__ = ("asked", "expression", "lsns", "more", "serial")
+
+    def __init__(self, expression: str | None, lsns: Pool) -> None:
+        self.expression = expression  # None: there are no ranks any more, only another order
+        self.lsns = lsns  # some may be gone
+        self.asked: Chunk = range(0)  # what the world is asked about
+        self.serial = 0
+        self.more = False  # a step of putting in order is due
+
+    def left(self, order: Main) -> int:
+        """How many there are, with some that are gone."""
+        return self.lsns.count + (pool.count if (pool := pool_of(order)) is not None else 0)
+
+    def pieces(self, order: Main) -> list[Ints]:
+        """Those whose rank is not known, and some that are gone; nothing of it will change."""
+        pool = pool_of(order)
+        return [*self.lsns.pieces(), *(pool.pieces() if pool is not None else ())]
+
+
+def pool_of(order: Main) -> Pool | None:
+    """Where those of an order wait that have no rank yet."""
+    return order.pool if isinstance(order, PriorityOrder) else None

@@ -19,62 +19,27 @@ import numpy as np
 
 from penstock.core.asks import Purpose, Rate, Token
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH, RANKS
+from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool
-from penstock.core.queue.order.runs import Run, packed, tidy
-from penstock.core.queue.priority.order import PriorityOrder
-from penstock.core.queue.priority.ranks import DEAD_MOST, LOWEST, UNKNOWN, Ints, Ranks, compile_ranking, priority_of
+from penstock.core.queue.order.runs import packed, tidy
+from penstock.core.queue.priority.order import PriorityOrder, Ranking, pool_of
+from penstock.core.queue.priority.ranks import DEAD_MOST, LOWEST, UNKNOWN, Ints, compile_ranking, priority_of
 from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.state.lsns import flat, to_array
 from penstock.records.chunks import Chunk, Now, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.parts import Parts
-    from penstock.core.queue.view import Queue
 
 
 STEP = 512
 """Messages that are judged at once."""
 
 
-class Ranking:
-    """Messages whose rank is to be worked out.  Those of the order's own pool are among them."""
-
-    __slots__ = ("asked", "expression", "lsns", "more", "serial")
-
-    def __init__(self, expression: str | None, lsns: Pool) -> None:
-        self.expression = expression  # None: there are no ranks any more, only another order
-        self.lsns = lsns  # some may be gone
-        self.asked: Chunk = range(0)  # what the world is asked about
-        self.serial = 0
-        self.more = False  # a step of putting in order is due
-
-    def left(self, queue: Contents) -> int:
-        """How many there are, with some that are gone."""
-        return self.lsns.count + (pool.count if (pool := _pool(queue)) is not None else 0)
-
-    def pieces(self, queue: Contents) -> list[Ints]:
-        """Those whose rank is not known, and some that are gone; nothing of it will change."""
-        pool = _pool(queue)
-        return [*self.lsns.pieces(), *(pool.pieces() if pool is not None else ())]
-
-
-def _pool(queue: Contents) -> Pool | None:
-    return queue.main.pool if isinstance(queue.main, PriorityOrder) else None
-
-
 _serials = iter(range(1, 1 << 62))
 """Numbers of questions: an answer to a ranking that was given up means nothing."""
-
-
-def begin_ranks(queue: Parts) -> None:
-    """The queue, new and empty, serves by priority from now on."""
-    queue.ranks, queue.plan = Ranks(), None
-    queue.agenda |= RANKS
-    queue.main = PriorityOrder(queue.ranks)
 
 
 def load_ranks(queue: Contents, lsns: Ints, ranks: Ints) -> None:
@@ -100,41 +65,6 @@ def take_unranked(queue: Contents, lsns: Ints) -> None:
     _wait_for(queue, queue.main, [*map(to_array, before), to_array(lsns)])
 
 
-def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
-    """The expression has changed, or came, or went; `more` messages, whose ranks are known or mixed in, are ready too.
-
-    What costs more with many that wait is done by `go_on`.
-    """
-    expression = queue.settings.rank_text
-    back = [Run(run.chunk, run.solid, run.tally, run.place) for run in queue.returned.runs()]
-    others = [chunk for place in queue.places() if place.part != "main" for chunk in place.chunks()]
-    before = queue.main
-    ready = [*(before.pieces() if isinstance(before, PriorityOrder) else before.chunks()), *more]
-    ranks = queue.ranks
-    if ranks is None:
-        ranks = queue.ranks = Ranks()
-        queue.plan = None
-        queue.agenda |= RANKS
-        if queue.shares is not None:
-            queue.shares.serve_by(ranks)
-        ranks.level(flat([*ready, *others]), LOWEST)
-    else:
-        ranks.make_level(LOWEST)
-    queue.clear_returned()
-    pool, lsns = Pool(ranks.firsts), Pool(ranks.firsts)
-    for piece in ready:
-        pool.put(piece)
-    for piece in others:
-        lsns.put(piece)
-    order = queue.main = PriorityOrder(ranks)
-    order.use_pool(pool)
-    for run in back:
-        queue.coming_back().push(run)
-    queue.ranking = Ranking(expression, lsns)
-    queue.ranking.more = True
-    queue.renew_targets()
-
-
 def _wait_for(queue: Contents, order: PriorityOrder, pieces: Iterable[Chunk]) -> None:
     expression = queue.settings.rank_text
     assert queue.ranks is not None
@@ -151,14 +81,14 @@ def go_on(queue: Contents, sink: Sink) -> None:
     ranking = queue.ranking
     if ranking is None or len(ranking.asked):
         return
-    pool = _pool(queue)
+    pool = pool_of(queue.main)
     ranking.more = (pool is not None and pool.sort_some()) or ranking.lsns.sort_some()
     if ranking.more:
         return
     if ranking.expression is None:
         _without_ranks(queue)
         return
-    while ranking.left(queue):
+    while ranking.left(queue.main):
         chunk = _next(ranking, pool)
         living = _living(queue, chunk)
         if len(living):
@@ -202,7 +132,7 @@ def _without_ranks(queue: Contents) -> None:
         queue.shares.serve_by(None)
     queue.clear_returned()
     for run in back:
-        queue.coming_back().push(run)
+        queue.ensure_returned().push(run)
     queue.renew_targets()
 
 
@@ -231,7 +161,7 @@ def rated(queue: Contents, token: Token, chunk: Chunk, ranks: Sequence[int], sin
         known.replace(chunk, ranks)
     order.put_again(taken)
     for run in back:
-        queue.coming_back().push(run)
+        queue.ensure_returned().push(run)
     go_on(queue, sink)
 
 
@@ -250,7 +180,7 @@ def priorities(queue: Contents) -> dict[str, object]:
     told = queue.main.priorities(PRIORITIES_MOST) if queue.main.count and not aged else []
     return {
         "priorities": {str(priority_of(rank)) if rank != LOWEST else "lowest": count for rank, count in told},
-        "unranked": queue.ranking.left(queue) if queue.ranking is not None else 0,
+        "unranked": queue.ranking.left(queue.main) if queue.ranking is not None else 0,
     }
 
 
@@ -260,10 +190,10 @@ class _Ranked(Stage):
     With too many of messages that are gone they begin to be forgotten: `tick` does that in steps.
     """
 
-    def present(self, queue: Queue) -> bool:
+    def present(self, queue: Contents) -> bool:
         return queue.ranks is not None
 
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         known = queue.ranks
         if known is None:
             return
@@ -272,7 +202,7 @@ class _Ranked(Stage):
             known.begin_to_forget(queue.living_pieces())
         known.add(new.chunk, [LOWEST] * len(new) if new.ranks is None else new.ranks)
 
-    def prepare(self, queue: Queue, sink: Sink) -> None:
+    def prepare(self, queue: Contents, sink: Sink) -> None:
         if queue.ranking is not None:
             go_on(queue, sink)
 
@@ -280,10 +210,10 @@ class _Ranked(Stage):
 class _ByPriority(Stage):
     """Newcomers find their places by rank, but for those that somebody takes at once."""
 
-    def present(self, queue: Queue) -> bool:
+    def present(self, queue: Contents) -> bool:
         return queue.ranks is not None
 
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         if new.placed or queue.ranks is None:
             return
         chunk, rows = new.left()
@@ -306,7 +236,7 @@ class _ByPriority(Stage):
 RANKED, BY_PRIORITY = _Ranked(), _ByPriority()
 
 
-def _ahead(queue: Queue, now: Now, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None, start: int) -> int:
+def _ahead(queue: Contents, now: Now, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None, start: int) -> int:
     """Up to where nobody takes any of them at once."""
     if not _room(queue, now):
         return len(chunk)
@@ -326,20 +256,20 @@ def _ahead(queue: Queue, now: Now, chunk: Chunk, new: Newcomers, rows: Sequence[
     return start + first
 
 
-def _room(queue: Queue, now: Now) -> int:
+def _room(queue: Contents, now: Now) -> int:
     """How many messages those with room would take."""
     return 0 if queue.agenda & DISPATCH else max(0, room_now(queue, now))
 
 
-def _put(queue: Queue, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None) -> None:
+def _put(queue: Contents, chunk: Chunk, new: Newcomers, rows: Sequence[int] | None) -> None:
     if queue.targets.lists:
         queue.targets.arrive(chunk, new.batch, rows, queue.main)
-    queue.filled().append(chunk)
+    queue.ensure_main().append(chunk)
     if queue.weight >= 0:
         queue.weight += queue.sizes.total(chunk)
 
 
-def _through(queue: Queue, now: Now, chunk: Chunk, sink: Sink) -> None:
+def _through(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> None:
     """Hand messages to those who wait for any, in the order of arrival; nothing else is ready."""
     order, queue.main = queue.main, Main()
     queue.main.append(as_chunk(chunk), solid=False)

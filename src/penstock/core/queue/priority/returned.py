@@ -40,7 +40,7 @@ class PriorityReturned(Returned):
         return place_of(self.ranks.of(first), place_in_level(run) or first), first
 
     def push(self, run: Run) -> None:
-        """Add a run."""
+        """Add a run, by the ranks of its messages."""
         n = len(run.chunk)
         self.count += n
         self._lowest = min(self._lowest, run.chunk[0])

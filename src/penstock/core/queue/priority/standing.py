@@ -73,7 +73,7 @@ class Standing(Main):
         return place_of(self.ranks.of(lsn), lsn)
 
     def places(self, chunk: Chunk) -> list[int]:
-        """The same of many."""
+        """Where each of these stands, in their order."""
         if not len(chunk):
             return []
         return [place_of(rank, lsn) for rank, lsn in zip(self.ranks.each(chunk).tolist(), chunk, strict=True)]

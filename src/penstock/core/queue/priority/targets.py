@@ -15,10 +15,9 @@ import numpy as np
 from penstock.core.asks import Purpose, Scan, Token
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching import filtering
-from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.dispatching.filtering import TARGETS_MOST, Look, Matcher, Targets
 from penstock.core.queue.dispatching.recalled import Recalled
-from penstock.core.queue.dispatching.target_list import TargetList
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import END, Key, Run, view
@@ -31,7 +30,7 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
+    pass
 
 ALL = END[0]
 """Behind every place: a list that has looked at everything follows."""
@@ -102,7 +101,7 @@ class PriorityTargetList(TargetList):
         del self.front[: bisect_left(self.front, (-self.reach, NOTHING))]
 
     def forget(self) -> None:
-        """The queue was emptied."""
+        """The queue was emptied of what is ready."""
         super().forget()
         self.front.clear()
 
@@ -128,7 +127,7 @@ class PriorityRecalled(Recalled):
         self._ranks = ranks
 
     def key(self, lsn: int, place: int) -> Key:
-        """Where a message stands."""
+        """Where a message stands, by rank and place."""
         return place_of(self._ranks.of(lsn), place or lsn), lsn
 
     def cuts(self, chunk: Chunk, place: int) -> Iterator[Sequence[int]]:
@@ -285,15 +284,14 @@ class PriorityTargets(Targets):
 # -- what memory asks
 
 
-def lowest(queue: Contents) -> int | None:
+def lowest(main: Main, returned: Returned) -> int | None:
     """The oldest ready position; None when nothing is ready."""
-    found = [part.lowest() for part in (queue.main, queue.returned) if part.count]
+    found = [part.lowest() for part in (main, returned) if part.count]
     return min(found, default=None)
 
 
-def next_by_priority(queue: Contents, targets: TargetList | None, count: int) -> Chunk:
+def next_by_priority(main: Main, returned: Returned, targets: TargetList | None, count: int) -> Chunk:
     """Up to `count` positions that are dispatched next from one list, ascending by LSN."""
-    main, returned = queue.main, queue.returned
     assert isinstance(main, PriorityOrder)
     keys = list[Key]()
     if isinstance(targets, PriorityTargetList):

@@ -72,7 +72,7 @@ class Leases:
             self.add(terms.part(range(lsn, lsn + 1), True))
 
     def add(self, run: Run) -> None:
-        """A new grant."""
+        """A new grant, the newest."""
         self.count += len(run.chunk)
         if self._lanes is not None:
             run = Lease(run)
@@ -274,7 +274,7 @@ class Leases:
         )
 
     def clear(self) -> list[Run]:
-        """Remove everything."""
+        """Remove everything; returns what was held."""
         out = list(self.held())
         self.runs.clear()
         self.count = 0

@@ -5,9 +5,6 @@ Bodies are asked for in bounded pieces, a few at a time, so that a million expir
 
 When a target refuses a letter, it and all that died after it wait, and it is tried again after a while: first a second,
 in the end half a minute.  They are only in memory as dying; a start finds them where they were before.
-
-What actions want to know of a queue's messages is told here, too; a queue that no action watches pays one test of an
-empty tuple.
 """
 
 from __future__ import annotations
@@ -16,22 +13,15 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
 
-from penstock.core.actions.acted import exact
 from penstock.core.asks import Fetch, Purpose, Token
-from penstock.core.effects import Dying, Gone, Sink
+from penstock.core.effects import Dying, Sink
 from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
-from penstock.core.queue.settling.leases import SLOT
 from penstock.records.causes import WHY_MOST
-from penstock.records.chunks import Chunk, pack_pairs
+from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.event_actions import OnDelete, OnExpire
-
-if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
-
 
 LETTER = 1000
 """Messages in one fetch at most."""
@@ -63,7 +53,7 @@ class Letter:
         return (self.reason, self.by, self.why) == (other.reason, other.by, other.why)
 
     def header(self) -> dict[str, object]:
-        """Of the EXPIRE record."""
+        """What the EXPIRE record says beside the LSNs."""
         told = {"reason": self.reason, "by": self.by, "why": self.why[:WHY_MOST]}
         return {name: text for name, text in told.items() if text}
 
@@ -127,7 +117,7 @@ class Letters:
         self._pause = 0
 
     def add(self, letter: Letter, sink: Sink) -> None:
-        """These die."""
+        """These die: their bodies are asked for in turn."""
         sink.effect(Dying(self._queue, [run.chunk for run in letter.runs]))
         for run in letter.runs:
             self.count += len(run.chunk)
@@ -152,7 +142,7 @@ class Letters:
         return letter
 
     def close(self, serial: int, sink: Sink) -> None:
-        """The letter is written."""
+        """The letter is written: its messages are gone."""
         letter = self.open.pop(serial, None)
         if letter is not None:
             self.count -= len(letter.chunk)
@@ -174,7 +164,7 @@ class Letters:
         self.due = mono + self._pause
 
     def wake(self, mono: int, sink: Sink) -> None:
-        """Time has passed."""
+        """Try again what a target refused, if it is time."""
         if self.due <= mono:
             self.due = NEVER
             self._ask(sink)
@@ -197,7 +187,7 @@ class Letters:
             sink.effect(Fetch(Token(self._queue, self._serial, Purpose.LETTER), letter.chunk))
 
     def runs(self) -> Iterator[Run]:
-        """Everything dying."""
+        """Everything that is dying, asked for or not."""
         for letter in (*self.open.values(), *self._waiting):
             yield from letter.runs
 
@@ -213,16 +203,3 @@ def wants(watched: Sequence[OnExpire | OnDelete], reasons: Sequence[str]) -> boo
 def names(watched: Sequence[OnExpire | OnDelete], reason: str) -> bool:
     """Whether an action asks by name for messages that leave for this reason."""
     return any(isinstance(on, OnExpire) and reason in on.reasons for on in watched)
-
-
-def exact_body(queue: Queue, runs: Sequence[Run]) -> bytes:
-    """The body of a record about these messages and nothing else: a start reads there what an action has to do."""
-    return pack_pairs(queue.id, exact([run.chunk for run in runs]))
-
-
-def gone(queue: Queue, runs: Sequence[Run], after: int, sink: Sink) -> None:
-    """These are acknowledged, or were removed as they were sent: tell whoever wants to know."""
-    if any(isinstance(on, OnDelete) for on in queue.actions):
-        chunks = [run.chunk for run in runs if run.place != SLOT]
-        if chunks:
-            sink.effect(Gone(queue, chunks, after))

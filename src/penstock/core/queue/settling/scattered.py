@@ -132,7 +132,7 @@ class Lanes:
         self._lanes: list[Lane] = []
 
     def add(self, lease: Lease) -> None:
-        """A new grant."""
+        """A new grant of one message."""
         for lane in self._lanes:
             if lane.add(lease):
                 return
@@ -149,7 +149,7 @@ class Lanes:
         return left
 
     def sweep(self) -> None:
-        """Forget empty shells."""
+        """Forget those of which nothing is left."""
         for lane in self._lanes:
             lane.leases = [lease for lease in lane.leases if lease.left]
             lane.lasts = [lease.chunk[-1] for lease in lane.leases]

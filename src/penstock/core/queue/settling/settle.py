@@ -13,20 +13,21 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.effects import Sink, Verb
+from penstock.core.actions.acted import exact
+from penstock.core.effects import Gone, Sink, Verb
 from penstock.core.queue.order.runs import Run, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import Tally, back_off, spent
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.settling.letters import exact_body, gone
+from penstock.core.queue.stages import stages_of
 from penstock.records.causes import FORCED, TIME_LIMIT
-from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
+from penstock.records.event_actions import OnDelete
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.dispatching.target_list import TargetList
+    from penstock.core.queue.contents import Contents
+    from penstock.core.queue.dispatching.consumers import Consumer, TargetList
     from penstock.core.queue.settling.letters import Letter
-    from penstock.core.queue.view import Queue
 
 
 MANY_RETRIES = 1024
@@ -37,7 +38,7 @@ RETRY_GRAIN_US = 10_000
 
 
 def settle(
-    queue: Queue,
+    queue: Contents,
     now: Now,
     chunks: Sequence[Chunk],
     verb: Verb,
@@ -84,7 +85,7 @@ def settle(
     return affected
 
 
-def _held(queue: Queue, by: Consumer | None, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk], int]:
+def _held(queue: Contents, by: Consumer | None, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk], int]:
     """Take what this consumer holds of the chunks: what is in the queue, what it does not hold, how many it held."""
     runs: list[Run] = []
     if by is None:
@@ -101,7 +102,7 @@ def _held(queue: Queue, by: Consumer | None, chunks: Sequence[Chunk]) -> tuple[l
     return [run for run in runs if run.place != SLOT] if slots else runs, stale, count
 
 
-def _done(queue: Queue, now: Now, runs: list[Run], count: int, named: str, sink: Sink) -> None:
+def _done(queue: Contents, now: Now, runs: list[Run], count: int, named: str, sink: Sink) -> None:
     """These were acknowledged: so many, with what was in the queue no more."""
     queue.left(runs)
     body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
@@ -111,7 +112,7 @@ def _done(queue: Queue, now: Now, runs: list[Run], count: int, named: str, sink:
     count_acked(queue, now, runs[0], count)
 
 
-def count_acked(queue: Queue, now: Now, run: Run, count: int) -> None:
+def count_acked(queue: Contents, now: Now, run: Run, count: int) -> None:
     """So many were acknowledged, among them this run."""
     figures = queue.figures
     if figures is None:  # nothing of it was delivered yet
@@ -123,7 +124,7 @@ def count_acked(queue: Queue, now: Now, run: Run, count: int) -> None:
 
 
 def _elsewhere(
-    queue: Queue, chunks: list[Chunk], verb: Verb, by: Consumer | None, client: str
+    queue: Contents, chunks: list[Chunk], verb: Verb, by: Consumer | None, client: str
 ) -> tuple[list[Run], int]:
     """Take these from other holders if that is allowed, and from ready and delayed; and how many slots that freed."""
     out: list[Run] = []
@@ -149,7 +150,7 @@ def _elsewhere(
     return out, slots
 
 
-def _others(queue: Queue, by: Consumer | None, client: str) -> list[Consumer]:
+def _others(queue: Contents, by: Consumer | None, client: str) -> list[Consumer]:
     """Those from whom `by`, or this client, may take what they hold."""
     others = [one for one in queue.holders() if one is not by and not one.fenced]
     if queue.settings.leasing != "strict":
@@ -172,7 +173,7 @@ def _leased(holder: Consumer, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
 
 
 def give_back(
-    queue: Queue,
+    queue: Contents,
     now: Now,
     runs: Iterable[Run],
     sink: Sink,
@@ -215,7 +216,7 @@ def give_back(
 
 
 def _judged(
-    queue: Queue, now: Now, runs: Sequence[Run], failed: bool, delay: int | None
+    queue: Contents, now: Now, runs: Sequence[Run], failed: bool, delay: int | None
 ) -> tuple[dict[int, list[Run]], dict[str, list[Run]]]:
     """What goes back, by the moment at which it is ready again (0: at once), and what does not, by the reasons."""
     back: dict[int, list[Run]] = {}
@@ -243,7 +244,7 @@ def _judged(
     return back, dead
 
 
-def _due(queue: Queue, due: int) -> int:
+def _due(queue: Contents, due: int) -> int:
     """When a delay ends.  Of many in back-off those of one moment end together, so that they cost little."""
     if queue.delays.retries.count < MANY_RETRIES:
         return due
@@ -254,7 +255,7 @@ def _first(run: Run) -> int:
     return run.chunk[0]
 
 
-def extend(queue: Queue, consumer: Consumer, chunk: Chunk, deadline: int) -> int:
+def extend(queue: Contents, consumer: Consumer, chunk: Chunk, deadline: int) -> int:
     """Let what the consumer holds of the chunk end at `deadline` (monotonic microseconds) at the earliest.
 
     Returns how many messages it holds of them; a lease that does not end by time stays so.
@@ -269,14 +270,14 @@ Acked: TypeAlias = "tuple[Consumer, Sequence[Chunk]]"
 """A consumer, and what it has done of its deliveries, each chunk ascending."""
 
 
-def together(queue: Queue) -> bool:
+def together(queue: Contents) -> bool:
     """Whether nothing can be granted, moved or told between the acks of two consumers."""
     return not (
-        queue.ready or queue.sharing or queue.free_credit or queue.actions or queue.stages().keeps
+        queue.ready or queue.sharing or queue.free_credit or queue.actions or stages_of(queue).keeps
     )  # fmt: skip
 
 
-def acknowledge(queue: Queue, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
+def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
     """Deliveries of these consumers are done; returns how many messages that affected.  The queue is `together`."""
     affected = freed = 0
     runs: list[Run] = []
@@ -319,7 +320,7 @@ def acknowledge(queue: Queue, now: Now, settled: Sequence[Acked], sink: Sink) ->
     return affected
 
 
-def acknowledge_each(queue: Queue, now: Now, consumers: Sequence[Consumer], chunk: Chunk, sink: Sink) -> int:
+def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], chunk: Chunk, sink: Sink) -> int:
     """The same where each of these consumers has done the one message at its place.  The queue is `together`.
 
     Nearly always each holds just that message, alone, and one client has them all; what is not so goes the other way.
@@ -371,7 +372,7 @@ def apart(consumers: Sequence[Consumer], chunk: Chunk) -> list[Acked]:
     return [*out]
 
 
-def _record(queue: Queue, now: Now, runs: Sequence[Run], named: str, sink: Sink) -> None:
+def _record(queue: Contents, now: Now, runs: Sequence[Run], named: str, sink: Sink) -> None:
     """Say that these are done; they are held no longer."""
     if not runs:
         return
@@ -392,3 +393,19 @@ def _body(queue: int, runs: Sequence[Run]) -> bytes:
             pairs += (first, last)
         end = last
     return struct.pack(f"<{len(pairs)}q", *pairs)
+
+
+# -- what actions want to know; a queue that none watches pays one test of an empty tuple
+
+
+def exact_body(queue: Contents, runs: Sequence[Run]) -> bytes:
+    """The body of a record about these messages and nothing else: a start reads there what an action has to do."""
+    return pack_pairs(queue.id, exact([run.chunk for run in runs]))
+
+
+def gone(queue: Contents, runs: Sequence[Run], after: int, sink: Sink) -> None:
+    """These are acknowledged, or were removed as they were sent: tell whoever wants to know."""
+    if any(isinstance(on, OnDelete) for on in queue.actions):
+        chunks = [run.chunk for run in runs if run.place != SLOT]
+        if chunks:
+            sink.effect(Gone(queue, chunks, after))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,11 +21,6 @@ from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, packed, 
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.shares.keys import NO_KEY, Keys
 from penstock.records.chunks import Chunk
-
-if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-    from penstock.core.queue.shares.shares import Shares
-
 
 CUT = 64
 """Numbers of a line that are behind its first message before they are cut off."""
@@ -77,6 +71,12 @@ class Groups:
             self._front[key] = lsn
         else:
             self._beside.setdefault(key, set()).add(lsn)
+
+    def hold_before(self, lsn: int, front: Run) -> None:
+        """A message of a line is in back-off: its key is in use, so the one that stood for it, ready, waits behind."""
+        key = self.keys.of(lsn)
+        self._front[key] = lsn
+        self._insert(front, front.chunk[0], key)
 
     def come_back(self, run: Run, lsn: int, key: int) -> int:
         """A message is ready again; which one may be offered now, 0: none."""
@@ -321,27 +321,3 @@ class Groups:
             places = [self._place(lsn) for lsn in line[line[0] :]]
             assert places == sorted(places), f"{line} is in disorder"
             assert len(places), "a line is empty"
-
-
-def overtakes(shares: Shares, queue: Contents, run: Run, lsn: int) -> bool:
-    """Whether this message of the run, which is in the line of its group, changes places with the one before the line.
-
-    Nowhere but in a ring; and only with one that is ready, not with one that is leased or in back-off.
-    """
-    if queue.limits is None or queue.limits.ring == NEVER:
-        return False
-    groups, tenants = shares.groups, shares.tenants
-    assert groups is not None
-    key = groups.keys.of(lsn)
-    first = groups.front(key)
-    one = range(first, first + 1)
-    found = queue.main.extract(one) or queue.returned.extract(one)
-    if not found and tenants is not None:
-        found = tenants.extract(one)
-    if not found:
-        return False
-    queue.targets.left(one)
-    if groups.change_places(run, lsn, found[0]):
-        return True
-    queue.offer(found[0])
-    return False

@@ -146,7 +146,7 @@ class Keys:
             self._known.begin_to_forget(living)
 
     def forget_some(self) -> None:
-        """One step."""
+        """One step of forgetting."""
         self._known.forget_some()
 
     def page(self, move: Move) -> None:

@@ -11,31 +11,35 @@ expression, all that is ready waits for its keys (`stage`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
+from penstock.core.asks import Key as KeyEffect
+from penstock.core.asks import Purpose, Token
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH, SHARES
-from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.shares.groups import Groups, overtakes
+from penstock.core.queue.shares.groups import Groups
 from penstock.core.queue.shares.keys import ascending_chunk
-from penstock.core.queue.shares.staging import Staging, Told, ask, keyed
+from penstock.core.queue.shares.staging import Staging, Told
 from penstock.core.queue.shares.tenants import Tenants
-from penstock.core.queue.stages import Newcomers, Stage
 from penstock.errors import PreconditionFailed
-from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.expr import compile_value
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-    from penstock.core.queue.dispatching.consumers import Terms
-    from penstock.core.queue.order.runs import Run
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.dispatching.roster import Terms
+    from penstock.core.queue.whole import Whole
+
+
+WINDOW = 10_000
+"""While so many messages are offered, no more keys are worked out."""
+
+_serials = iter(range(1, 1 << 62))
 
 
 def expressions(settings: QueueSettings) -> tuple[str, ...]:
@@ -75,12 +79,12 @@ class Shares:
         """Whether something waits for its keys that may go before all that is offered: nobody is given anything."""
         return self.ranked and self.staging.count > 0
 
-    def asks(self, queue: Contents, sink: Sink) -> bool:
+    def asks(self, queue: Whole, sink: Sink) -> bool:
         """Whether the world is about to tell keys that something ready waits for."""
         self.ask(queue, sink)
         return len(self.staging.asked) > 0
 
-    def refuse(self, queue: Contents, terms: Terms) -> None:
+    def refuse(self, queue: Whole, terms: Terms) -> None:
         """Errors: PreconditionFailed when somebody may not consume on these terms."""
         if self.tenants is not None and terms.get("filter") is not None:
             raise PreconditionFailed(
@@ -102,7 +106,7 @@ class Shares:
 
     def arrive(
         self,
-        queue: Contents,
+        queue: Whole,
         chunk: Chunk,
         keys: Sequence[Told] | None,
         delayed: Chunk | None,
@@ -116,40 +120,43 @@ class Shares:
         """
         if self.tenants is not None:
             self.tenants.prune()
-        here = chunk
-        gone = [part for part in (delayed, dead) if part is not None]
-        if gone:
-            rest = sift(chunk, sorted_chunk(gone))[1]
-            here = sorted_chunk(rest) if rest else range(0)
+        here = _without(chunk, delayed, dead)
         if keys is None or self.staging or queue.ranking is not None:
             self.staging.main.append(here, solid=False)
             return here if len(here) else None
-        living = chunk
-        if dead is not None:
-            out = set(dead)
-            keys = [told for lsn, told in zip(chunk, keys, strict=True) if lsn not in out]
-            living = sorted_chunk(sift(chunk, dead)[1]) if len(dead) < len(chunk) else range(0)
-        numbers, tenants = self.note(living, keys)
-        if delayed is not None:
-            late = set(delayed)
-            here_too = [lsn not in late for lsn in living]
-            numbers = list(compress(numbers, here_too))
-            tenants = list(compress(tenants, here_too))
+        numbers, tenants = self._note_newcomers(chunk, keys, delayed, dead)
         self.keys.forget_if_many(queue.ready + queue.leased + queue.delayed, queue.living_pieces())
         if self.tenants is not None and self.groups is not None:
             self.tenants.keys.forget_if_many(queue.ready + queue.leased + queue.delayed, queue.living_pieces())
-        held = list[int]()
-        if self.groups is not None:
-            enter = self.groups.enter
-            free = [enter(lsn, number) for lsn, number in zip(here, numbers, strict=True)]
-            if self.tenants is not None:
-                self.tenants.arrive(list(compress(here, free)), list(compress(tenants, free)), room, self.mono)
-                return here if len(here) else None
-            held = [lsn for lsn, offered in zip(here, free, strict=True) if not offered]
-        elif self.tenants is not None:
+        return self._stand(here, numbers, tenants, room)
+
+    def _note_newcomers(
+        self, chunk: Chunk, keys: Sequence[Told], delayed: Chunk | None, dead: Chunk | None
+    ) -> tuple[list[int], list[int]]:
+        """As `note`, of all but the dead; the numbers of those alone that are not delayed either."""
+        if dead is not None:
+            out = set(dead)
+            keys = [told for lsn, told in zip(chunk, keys, strict=True) if lsn not in out]
+        living = _without(chunk, dead)
+        numbers, tenants = self.note(living, keys)
+        if delayed is None:
+            return numbers, tenants
+        late = set(delayed)
+        here = [lsn not in late for lsn in living]
+        return list(compress(numbers, here)), list(compress(tenants, here))
+
+    def _stand(self, here: Chunk, numbers: Sequence[int], tenants: Sequence[int], room: int) -> Chunk | None:
+        """Newcomers stand in their lines, and with their tenants; as `arrive`."""
+        groups = self.groups
+        free = None if groups is None else [groups.enter(lsn, key) for lsn, key in zip(here, numbers, strict=True)]
+        if self.tenants is None:
+            held = [] if free is None else [lsn for lsn, offered in zip(here, free, strict=True) if not offered]
+            return as_chunk(array("q", held)) if held else None
+        if free is None:
             self.tenants.arrive(here, tenants, room, self.mono)
-            return here if len(here) else None
-        return as_chunk(array("q", held)) if held else None
+        else:
+            self.tenants.arrive(list(compress(here, free)), list(compress(tenants, free)), room, self.mono)
+        return here if len(here) else None
 
     def note(self, chunk: Chunk, keys: Sequence[Told]) -> tuple[list[int], list[int]]:
         """The keys of messages that live from now on; their numbers as groups and as tenants, where there are such."""
@@ -158,7 +165,7 @@ class Shares:
         of_tenant = [] if tenants is None else tenants.keys.add(chunk, [told[-1] for told in keys])
         return of_group, of_tenant
 
-    def come_back(self, queue: Contents, run: Run) -> Run | None:
+    def come_back(self, queue: Whole, run: Run) -> Run | None:
         """A run is ready again, or due; what of it is offered beside the main order.  The rest is ready here."""
         groups, staging = self.groups, self.staging
         offered = list[int]()
@@ -180,7 +187,7 @@ class Shares:
                     offered.append(lsn)
                 elif free:
                     others.append(free)
-                elif overtakes(self, queue, run, lsn):
+                elif self._overtakes(queue, run, lsn):
                     offered.append(lsn)
         part = run if len(offered) == len(run.chunk) else run.part(as_chunk(array("q", offered)), False)
         if self.tenants is not None and offered:
@@ -196,7 +203,7 @@ class Shares:
 
     # -- out
 
-    def left(self, queue: Contents, runs: Sequence[Run]) -> bool:
+    def left(self, queue: Whole, runs: Sequence[Run]) -> bool:
         """These are gone for good; whether others are offered in their stead."""
         groups, tenants = self.groups, self.tenants
         freed = list[int]()
@@ -225,8 +232,12 @@ class Shares:
             for run in runs:
                 tenants.freed([lsn for lsn in run.chunk if self.keys.knows(lsn)])
 
-    def moved(self, queue: Contents, runs: Sequence[Run]) -> None:
-        """These were ready and are delayed now: those that were never delivered give way to others of their keys."""
+    def moved(self, queue: Whole, runs: Sequence[Run]) -> None:
+        """These were ready and are delayed now.
+
+        Those that were never delivered give way to others of their keys; the key of the others is in use, as of any
+        that is in back-off.
+        """
         groups = self.groups
         freed = list[int]()
         for run in runs:
@@ -240,11 +251,16 @@ class Shares:
                     if successor := groups.give_way(lsn):
                         freed.append(successor)
                 elif not groups.stands(lsn):
-                    groups.hold(lsn, groups.keys.of(lsn))
+                    key = groups.keys.of(lsn)
+                    front = self._take_offered(queue, groups.front(key))
+                    if front:
+                        groups.hold_before(lsn, front[0])
+                    else:
+                        groups.hold(lsn, key)
         if freed:
             self.offer(queue, freed)
 
-    def offer(self, queue: Contents, lsns: Sequence[int]) -> None:
+    def offer(self, queue: Whole, lsns: Sequence[int]) -> None:
         """Let consumers have these, which are counted as ready and wait nowhere."""
         groups = self.groups
         fresh = lsns
@@ -258,7 +274,7 @@ class Shares:
         if fresh:
             queue.offer(Run(ascending_chunk(fresh), False))
 
-    def oldest(self, queue: Contents) -> Key:
+    def oldest(self, queue: Whole) -> Key:
         """Where the first of all ready messages stands, wherever it waits; only when there is one."""
         first = self.staging.oldest()
         if self.groups is not None:
@@ -270,7 +286,7 @@ class Shares:
             first = min(first, queue.main.key())
         return min(first, queue.returned.head()) if queue.returned.count else first
 
-    def drop_ready(self, queue: Contents) -> None:
+    def drop_ready(self, queue: Whole) -> None:
         """All that is ready is gone, here and among what is offered; the caller has not forgotten the latter yet."""
         groups, tenants = self.groups, self.tenants
         offered = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
@@ -295,8 +311,101 @@ class Shares:
 
     # -- keys that are not known
 
-    ask = ask
-    keyed = keyed
+    def ask(self, queue: Whole, sink: Sink) -> None:
+        """Have the world tell the next keys, if it is not at it.  A command asks so before it dispatches."""
+        staging = self.staging
+        if self.tenants is not None:
+            self.tenants.prune()
+        if queue.ranking is not None:
+            return  # their places are not known yet
+        while not len(staging.asked) and staging:
+            chunk = staging.question(queue.offered >= WINDOW and not self.ranked)
+            if len(chunk):
+                staging.asked = chunk
+                staging.serial = next(_serials)
+                values = tuple([compile_value(text) for text in self.expressions])
+                sink.effect(KeyEffect(Token(queue.id, staging.serial, Purpose.KEY), values, chunk))
+            elif not self._let_in(queue):
+                return
+
+    def keyed(self, queue: Whole, token: Token, chunk: Chunk, keys: Sequence[Told], sink: Sink) -> None:
+        """The answer: the keys of the messages of the chunk, the first part of what was asked.
+
+        Of a chunk that is empty nothing can be read: those that were asked about have no key.
+        """
+        staging = self.staging
+        if token.serial != staging.serial or not len(staging.asked):
+            return
+        asked, staging.asked = staging.asked, range(0)
+        if not len(chunk):
+            chunk, keys = asked, [(None,) * len(self.expressions)] * len(asked)
+        waiting = {lsn for run in staging.next for lsn in run.chunk}
+        for lsn, told in zip(chunk, keys, strict=True):
+            if lsn in staging.out:
+                leased = staging.out.pop(lsn)
+                numbers, _ = self.note(range(lsn, lsn + 1), [told])
+                if self.groups is not None:
+                    self.groups.hold(lsn, numbers[0])
+                if self.tenants is not None and leased:
+                    self.tenants.hold(lsn)
+            elif lsn in waiting:
+                staging.answers[lsn] = told
+        if not staging.out and queue.ranking is None:
+            self._let_in(queue)
+        self.ask(queue, sink)
+
+    def _let_in(self, queue: Whole) -> bool:
+        """Let in whoever is next and told its keys; whether there were any."""
+        groups = self.groups
+        fresh = list[int]()
+        some = False
+        for run, lsn, told in self.staging.told():
+            some = True
+            own = run.tally == FRESH and not run.place
+            if not self.keys.knows(lsn):
+                self.note(range(lsn, lsn + 1), [told])
+            if own:
+                if groups is None or groups.enter(lsn, self.keys.of(lsn)):
+                    fresh.append(lsn)
+            elif groups is None or self._enters(queue, run, lsn):
+                queue.offer(run.part(range(lsn, lsn + 1), True))
+        if fresh:
+            queue.offer(Run(ascending_chunk(fresh), False))
+        return some
+
+    def _enters(self, queue: Whole, run: Run, lsn: int) -> bool:
+        """A message that was delivered, or that became due, takes its own place; whether it may be offered."""
+        groups = self.groups
+        assert groups is not None
+        return groups.come_back(run, lsn, self.keys.of(lsn)) > 0 or self._overtakes(queue, run, lsn)
+
+    def _overtakes(self, queue: Whole, run: Run, lsn: int) -> bool:
+        """Whether this message of the run, in the line of its group, changes places with the one before the line.
+
+        Nowhere but in a ring; and only with one that is ready, not with one that is leased or in back-off.
+        """
+        if queue.settings.ring_size < 0:
+            return False
+        groups = self.groups
+        assert groups is not None
+        first = groups.front(groups.keys.of(lsn))
+        found = self._take_offered(queue, first)
+        if not found:
+            return False
+        if groups.change_places(run, lsn, found[0]):
+            return True
+        queue.offer(found[0])
+        return False
+
+    def _take_offered(self, queue: Whole, lsn: int) -> list[Run]:
+        """Take a message from where consumers would find it; it may be nowhere there."""
+        one = range(lsn, lsn + 1)
+        found = queue.main.extract(one) or queue.returned.extract(one)
+        if not found and self.tenants is not None:
+            found = self.tenants.extract(one)
+        if found:
+            queue.targets.left(one)
+        return found
 
     def serve_by(self, ranks: Ranks | None) -> None:
         """The queue has other priorities, or none any more; all that is ready waits for its keys."""
@@ -315,7 +424,7 @@ class Shares:
         return NEVER if tenants is None else tenants.due
 
     def tick(self, mono: int) -> None:
-        """Do what is due."""
+        """Forget keys, and let tenants send that may again."""
         if self.keys.forgetting:
             self.keys.forget_some()
         if self.tenants is not None:
@@ -329,96 +438,30 @@ class Shares:
 
     # -- asked
 
-    def check(self, queue: Contents) -> None:
-        """Recount."""
-        strange = {lsn for chunk in self.staging.chunks() for lsn in chunk}
-        strange.update(lsn for run in self.staging.runs() for lsn in run.chunk)
-        strange.update(self.staging.out)
-        strange = {lsn for lsn in strange if not self.keys.knows(lsn)}
-        living = [lsn for chunk in queue.living_pieces() for lsn in chunk if lsn not in strange]
-        dying = {lsn for run in queue.letters.runs() for lsn in run.chunk}
-        ready = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
-        if self.tenants is not None:
+    def check(self, queue: Whole) -> None:
+        """Recount; AssertionError names what is off."""
+        staging, tenants = self.staging, self.tenants
+        unknown = {*_each(staging.chunks(), staging.runs()), *staging.out}
+        strange = {lsn for lsn in unknown if not self.keys.knows(lsn)}
+        ready = [*_each(queue.main.chunks(), queue.returned.runs())]
+        if tenants is not None:
             assert not ready, f"{ready} stand beside their tenants"
-            ready = [*self.tenants.chunks(), *(run.chunk for run in self.tenants.runs())]
-            leased = [lsn for run in queue.leased_runs() for lsn in run.chunk]
-            self.tenants.check([lsn for lsn in leased if self.keys.knows(lsn)])
+            ready = [*_each(tenants.chunks(), tenants.runs())]
+            tenants.check([lsn for lsn in _each((), queue.leased_runs()) if self.keys.knows(lsn)])
         if self.groups is not None:
-            known = [lsn for lsn in living if lsn not in dying and self.keys.knows(lsn)]
-            self.groups.check(known, [lsn for chunk in ready for lsn in chunk])
+            out = strange.union(_each((), queue.letters.runs()))
+            living = (lsn for chunk in queue.living_pieces() for lsn in chunk)
+            known = [lsn for lsn in living if lsn not in out and self.keys.knows(lsn)]
+            self.groups.check(known, ready)
 
 
-class _Shared(Stage):
-    """Some are offered, some wait for others of their keys."""
-
-    def present(self, queue: Queue) -> bool:
-        return queue.shares is not None
-
-    def admit(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
-        shares = queue.shares
-        if shares is None:
-            return
-        shares.mono = now.mono
-        room = 0 if shares.tenants is None else room_now(queue, now)
-        new.taken = shares.arrive(queue, new.chunk, new.keys, new.delayed, new.dead, room)
-        if new.taken is None:
-            return
-        if queue.weight >= 0:
-            queue.weight += queue.sizes.total(new.taken)
-        if queue.targets.lists:
-            queue.targets.foreseen.look(queue.targets, new.taken, new.chunk, new.batch, new.rows)
-
-    def readmit(self, queue: Contents, run: Run) -> list[Run]:
-        offered = run if queue.shares is None else queue.shares.come_back(queue, run)
-        return [] if offered is None else [offered]
-
-    def left(self, queue: Contents, runs: Sequence[Run]) -> bool:
-        return queue.shares is not None and queue.shares.left(queue, runs)
-
-    def prepare(self, queue: Queue, sink: Sink) -> None:
-        if queue.shares is not None:
-            queue.shares.ask(queue, sink)
-
-    def offered(self, queue: Queue, now: Now, new: Newcomers, sink: Sink) -> None:
-        if queue.shares is not None:
-            if queue.shares.tenants is not None and not queue.agenda & DISPATCH:
-                queue.shares.tenants.come_again()
-            queue.shares.ask(queue, sink)
+def _without(chunk: Chunk, *gone: Chunk | None) -> Chunk:
+    """A chunk without those that went elsewhere."""
+    out = [part for part in gone if part is not None]
+    return sorted_chunk(sift(chunk, sorted_chunk(out))[1]) if out else chunk
 
 
-SHARED = _Shared()
-
-
-def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
-    """The queue, new or loaded, or with other settings: what is ready waits for its keys from now on.
-
-    more    messages that are ready too, and counted as such
-    """
-    settings = queue.settings
-    fresh: list[Chunk] = [*more]
-    back: list[Run] = []
-    for place in queue.places("ready"):
-        fresh += place.fresh()
-        back += [Run(run.chunk, False, run.tally, run.place) for run in place.back()]
-    queue.main = queue.main.emptied()
-    queue.clear_returned()
-    everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
-    queue.shares = shares = Shares(settings, queue.ranks) if expressions(settings) else None
-    queue.plan = None
-    queue.agenda |= SHARES
-    main = queue.main if shares is None else shares.staging.main
-    if len(everything):
-        for start in range(0, len(everything), 8192):
-            main.append(everything[start : start + 8192], solid=False)
-        queue.main.seal(everything[-1])
-    if shares is None:
-        for run in back:
-            queue.coming_back().push(run)
-    else:
-        for run in back:
-            shares.staging.returned.push(run)
-        for run in queue.leased_runs():
-            shares.staging.out.update(dict.fromkeys(run.chunk, True))
-        for run in queue.delays.retries.runs():
-            shares.staging.out.update(dict.fromkeys(run.chunk, False))
-    queue.renew_targets()
+def _each(chunks: Iterable[Chunk], runs: Iterable[Run]) -> Iterator[int]:
+    """All messages of these chunks and runs."""
+    for chunk in (*chunks, *(run.chunk for run in runs)):
+        yield from chunk

@@ -12,25 +12,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
-from penstock.core.asks import Key as KeyEffect
-from penstock.core.asks import Purpose, Token
-from penstock.core.effects import Sink
 from penstock.core.queue.order.main_order import Main
-from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.returned import Returned, take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift
-from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.shares.groups import overtakes
-from penstock.core.queue.shares.keys import ascending_chunk
-from penstock.expr import compile_value
 from penstock.records.chunks import Chunk, as_chunk
-
-if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-    from penstock.core.queue.shares.shares import Shares
-
 
 STEP = 512
 """Messages whose keys are worked out at once."""
@@ -71,21 +58,8 @@ class Staging:
         if out_alone:
             return range(0)
         if not self.next:
-            self.next = self._take(STEP)
+            self.next = take_oldest(self.main, self.returned, STEP)
         return as_chunk(array("q", sorted([lsn for run in self.next for lsn in run.chunk if lsn not in self.answers])))
-
-    def _take(self, count: int) -> list[Run]:
-        main, returned = self.main, self.returned
-        out = list[Run]()
-        while count > 0 and (main.count or returned.count):
-            first = main.key() if main.count else END
-            if returned.count and returned.head() < first:
-                part = returned.take(count, first)
-            else:
-                part = main.take(count, returned.head()[0] if returned.count else NEVER)
-            count -= sum(len(run.chunk) for run in part)
-            out += part
-        return out
 
     def told(self) -> Iterator[tuple[Run, int, Told]]:
         """The oldest whose keys were told, in order, one after the other; they are no longer here."""
@@ -137,7 +111,7 @@ class Staging:
         yield from self.main.chunks()
 
     def runs(self) -> Iterator[Run]:
-        """The others."""
+        """The others: returned, due, or asked about."""
         yield from self.returned.runs()
         yield from self.next
 
@@ -151,86 +125,8 @@ class Staging:
         return first
 
     def floor(self) -> int:
-        """None is older."""
+        """None that waits here is older."""
         floor = self.main.lowest() if self.main.count else NEVER
         if self.returned.count:
             floor = min(floor, self.returned.lowest())
         return min([floor, *(run.chunk[0] for run in self.next)])
-
-
-WINDOW = 10_000
-"""While so many messages are offered, no more keys are worked out."""
-
-_serials = iter(range(1, 1 << 62))
-
-
-def ask(shares: Shares, queue: Contents, sink: Sink) -> None:
-    """Have the world tell the next keys, if it is not at it.  A command asks so before it dispatches."""
-    staging = shares.staging
-    if shares.tenants is not None:
-        shares.tenants.prune()
-    if queue.ranking is not None:
-        return  # their places are not known yet
-    while not len(staging.asked) and staging:
-        chunk = staging.question(queue.offered >= WINDOW and not shares.ranked)
-        if len(chunk):
-            staging.asked = chunk
-            staging.serial = next(_serials)
-            values = tuple([compile_value(text) for text in shares.expressions])
-            sink.effect(KeyEffect(Token(queue.id, staging.serial, Purpose.KEY), values, chunk))
-        elif not _let_in(shares, queue):
-            return
-
-
-def keyed(shares: Shares, queue: Contents, token: Token, chunk: Chunk, keys: Sequence[Told], sink: Sink) -> None:
-    """The answer: the keys of the messages of the chunk, the first part of what was asked.
-
-    Of a chunk that is empty nothing can be read: those that were asked about have no key.
-    """
-    staging = shares.staging
-    if token.serial != staging.serial or not len(staging.asked):
-        return
-    asked, staging.asked = staging.asked, range(0)
-    if not len(chunk):
-        chunk, keys = asked, [(None,) * len(shares.expressions)] * len(asked)
-    waiting = {lsn for run in staging.next for lsn in run.chunk}
-    for lsn, told in zip(chunk, keys, strict=True):
-        if lsn in staging.out:
-            leased = staging.out.pop(lsn)
-            numbers, _ = shares.note(range(lsn, lsn + 1), [told])
-            if shares.groups is not None:
-                shares.groups.hold(lsn, numbers[0])
-            if shares.tenants is not None and leased:
-                shares.tenants.hold(lsn)
-        elif lsn in waiting:
-            staging.answers[lsn] = told
-    if not staging.out and queue.ranking is None:
-        _let_in(shares, queue)
-    ask(shares, queue, sink)
-
-
-def _let_in(shares: Shares, queue: Contents) -> bool:
-    """Let in whoever is next and told its keys; whether there were any."""
-    groups = shares.groups
-    fresh = list[int]()
-    some = False
-    for run, lsn, told in shares.staging.told():
-        some = True
-        own = run.tally == FRESH and not run.place
-        if not shares.keys.knows(lsn):
-            shares.note(range(lsn, lsn + 1), [told])
-        if own:
-            if groups is None or groups.enter(lsn, shares.keys.of(lsn)):
-                fresh.append(lsn)
-        elif groups is None or _enters(shares, queue, run, lsn):
-            queue.offer(run.part(range(lsn, lsn + 1), True))
-    if fresh:
-        queue.offer(Run(ascending_chunk(fresh), False))
-    return some
-
-
-def _enters(shares: Shares, queue: Contents, run: Run, lsn: int) -> bool:
-    """A message that was delivered, or that became due, takes its own place; whether it may be offered."""
-    groups = shares.groups
-    assert groups is not None
-    return groups.come_back(run, lsn, shares.keys.of(lsn)) > 0 or overtakes(shares, queue, run, lsn)

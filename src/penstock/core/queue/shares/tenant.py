@@ -12,8 +12,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from penstock.core.queue.limits.limits import Pace
 from penstock.core.queue.order.main_order import Main
-from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import END, NEVER, Key, Run
+from penstock.core.queue.order.returned import Returned, take_oldest
+from penstock.core.queue.order.runs import END, Key, Run
 from penstock.core.queue.priority.order import PriorityOrder
 from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.priority.returned import PriorityReturned
@@ -74,16 +74,7 @@ class Tenant:
         returned = self.returned
         if returned is None or not returned.count:
             return self.main.take(count)
-        out = list[Run]()
-        while count:
-            first = self.main.key() if self.main.count else END
-            if returned.count and returned.head() < first:
-                part = returned.take(count, first)
-            else:
-                part = self.main.take(count, returned.head()[0] if returned.count else NEVER)
-            count -= sum([len(run.chunk) for run in part])
-            out += part
-        return out
+        return take_oldest(self.main, returned, count)
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are here."""

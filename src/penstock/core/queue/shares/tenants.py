@@ -15,7 +15,7 @@ The order within a tenant is that of the queue, by priority where there are such
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
@@ -53,7 +53,7 @@ class Tenants:
         self._sleeping = Sleeping()
 
     def change(self, settings: QueueSettings) -> None:
-        """Other weights and limits."""
+        """The settings give other weights and limits."""
         self._weights = dict(settings.weights)
         self._leased_most = settings.max_leased[1] or NEVER
         if self._rate != settings.rate_limit[2:]:
@@ -323,7 +323,7 @@ class Tenants:
         return len(self._by_number)
 
     def tenant(self, lsn: int) -> Tenant | None:
-        """Whose a message is."""
+        """Whose a message is; None: its key is not known."""
         return self._by_number.get(self.keys.of(lsn)) if self.keys.knows(lsn) else None
 
     def stuck(self, mono: int) -> bool:
@@ -345,7 +345,7 @@ class Tenants:
             yield from tenant.main.chunks()
 
     def runs(self) -> Iterator[Run]:
-        """The others."""
+        """The others: what came back, or became due."""
         for tenant in self._by_number.values():
             if tenant.returned is not None:
                 yield from tenant.returned.runs()
@@ -361,7 +361,7 @@ class Tenants:
         self.count = 0
 
     def floor(self) -> int:
-        """None here is older."""
+        """No message of a tenant is older."""
         floor = self._through[0] if self._through else NEVER
         for tenant in self._by_number.values():
             if tenant.main.count:
@@ -373,11 +373,15 @@ class Tenants:
     def check(self, leased: Sequence[int]) -> None:
         """Recount; `leased`: all leased messages whose keys are known."""
         assert self.count == sum(tenant.count for tenant in self._by_number.values()) + len(self._through)
-        told: dict[int, int] = {}
-        for lsn in (*leased, *self._through):
-            told[self.keys.of(lsn)] = told.get(self.keys.of(lsn), 0) + 1
+        told = Counter(self.keys.of(lsn) for lsn in (*leased, *self._through))
         counted = {number: tenant.leased for number, tenant in self._by_number.items() if tenant.leased}
         assert told == counted, f"tenants lease {told}, counted {counted}"
+        self._check_ring()
+        for number in self._by_number:
+            assert not number or self.keys.living[number], f"tenant {number} has no message"
+
+    def _check_ring(self) -> None:
+        """In the ring stands who has something and may have more out."""
         for tenant in self._by_number.values():
             if tenant.count and tenant.leased < self._leased_most and tenant.pace is None:
                 assert tenant.standing or tenant.number in self._entering, f"tenant {tenant.number} is left out"
@@ -387,5 +391,3 @@ class Tenants:
         for tenant in self._ring:
             assert tenant.count or tenant in self._emptied, f"tenant {tenant.number} stands there with nothing"
             assert tenant.leased < self._leased_most, f"tenant {tenant.number} stands there with {tenant.leased} out"
-        for number in self._by_number:
-            assert not number or self.keys.living[number], f"tenant {number} has no message"

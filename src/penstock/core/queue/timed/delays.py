@@ -3,35 +3,23 @@
 Times are wall time in microseconds.  A failed message returns to its own place; a scheduled one takes the place of the
 `DUE` record that makes it ready.
 
-A tick may be late: of scheduled messages whose time has come some have expired by then.  That is as if each had become
-ready, and expired, in its time, and shows in queues with last values alone.  What was due and over while nobody served
-never arrived.
-
 Of what is scheduled the earliest are taken again and again, a few at a time, however many are due.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.effects import Sink
 from penstock.core.queue.order.returned import RunHeap
 from penstock.core.queue.order.runs import NEVER, Key, Run, packed, view
 from penstock.core.queue.settling.leases import STEP_MOST, STEP_RUNS
 from penstock.core.queue.timed.timetable import NOBODY, SAMPLE, Block, Ints, Timetable
 from penstock.core.state.lsns import to_array
-from penstock.records.causes import TIME_LIMIT
-from penstock.records.chunks import Chunk, Now, as_chunk
-
-if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
-
+from penstock.records.chunks import Chunk
 
 NEAR = 1024
 """Messages that stand apart because they are due next, about."""
@@ -241,7 +229,7 @@ class Retries(RunHeap):
     __slots__ = ()
 
     def key(self, run: Run) -> Key:
-        """When it is due."""
+        """Where it stands: by when it is due."""
         return run.deadline, run.chunk[0]
 
 
@@ -257,7 +245,7 @@ class Delays:
 
     @property
     def count(self) -> int:
-        """Delayed messages."""
+        """Delayed messages of both kinds."""
         return self.retries.count + self.scheduled.count
 
     def retry(self, run: Run) -> None:
@@ -330,41 +318,3 @@ def ascending(lsns: Ints) -> list[Chunk]:
     if not len(lsns):
         return []
     return [packed(part) for part in np.split(lsns, np.flatnonzero(np.diff(lsns) < 0) + 1)]
-
-
-def fallen_due(queue: Queue, now: Now, sink: Sink) -> tuple[list[Chunk], frozenset[int]]:
-    """Take scheduled messages whose time has come, as `Delays.pop_scheduled` does; which of them have expired since.
-
-    That is told of last values alone: one replaces the older one of its key though it is over by now.  What expired
-    before its time came was never there, and is gone; the others are still counted as delayed.
-    """
-    if queue.last_values is None or queue.expiry.empty:
-        return queue.delays.pop_scheduled(now.wall), frozenset()
-    lsns, times = queue.delays.take_scheduled(now.wall)
-    ends = np.zeros(len(lsns), dtype=np.int64)
-    order = np.argsort(lsns)
-    ends[order] = queue.expiry.deadlines_of(packed(lsns[order]))
-    never = queue.last_values.loaded  # what was due and over while nobody served
-    before = (ends > 0) & (ends <= (now.wall if never else times - 1))
-    if before.any():
-        queue.expire([Run(packed(np.sort(lsns[before])), False)], TIME_LIMIT, sink)
-    since = ~before & (ends > 0) & (ends <= now.wall)
-    return ascending(lsns[~before]), frozenset(lsns[since].tolist())
-
-
-def apart(chunk: Chunk, some: frozenset[int]) -> Iterator[tuple[Chunk, bool]]:
-    """The chunk in parts of which all or none are among some; whether they are."""
-    if not some:
-        yield chunk, False
-        return
-    for among, part in groupby(chunk, some.__contains__):
-        yield as_chunk([*part]), among
-
-
-def without_due(queue: Queue, chunk: Chunk) -> Chunk:
-    """Of what has expired all but what is scheduled and became due before: it replaces an older one, and then ends."""
-    if queue.last_values is None or queue.last_values.loaded or not queue.delays.scheduled.count:
-        return chunk
-    times = queue.delays.scheduled.times_of(chunk)
-    due = (times >= 0) & (times <= queue.expiry.deadlines_of(chunk))
-    return packed(view(chunk)[~due]) if due.any() else chunk

@@ -15,18 +15,13 @@ from penstock.errors import Unavailable
 from penstock.records.rights import Right
 
 if TYPE_CHECKING:
-    from penstock.server.entitlements import Rights
     from penstock.server.flight.calls import Caller
-    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.entitled import Asks, Body
     from penstock.server.flight.handover import Answer, Handover
     from penstock.wire.fields import Fields
 
 
 Reply = Mapping[str, object]
-Body = Mapping[str, Any]
-
-Asks: TypeAlias = "Callable[[Gatekeeper, Caller, Rights, Body], None]"
-"""Raises AccessRefused; not asked where nothing is limited."""
 
 
 class Action(NamedTuple):
@@ -35,10 +30,9 @@ class Action(NamedTuple):
     run: Callable[[Caller, Fields], Reply]
     text: str
     right: Right | Callable[[Body], Right]  # of every request, or of this one
-    asks: Asks | None = None
+    asks: Asks | None = None  # not asked where nothing is limited
 
     def right_of(self, body: Body) -> Right:
-        """What a request asks."""
         return self.right if isinstance(self.right, Right) else self.right(body)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.operations.table import OPERATIONS
 from penstock.server.flight.actions.action import Action, Awaiting, Table
+from penstock.server.flight.handover import Aside
 from penstock.server.operating import Operating
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class _House:
     def run(self, operation: Operation, caller: Caller, f: Fields) -> Answer:
         """The answer of one.  Raises what it raises."""
         arguments = f.read(operation.fields)
+        if operation.manner == "read":
+            answer: Answer = operation.run(Aside(self._handover, caller.peer, caller.gone), caller.who, **arguments)
+            return answer
         if operation.manner == "decide":
             return self._handover.call(partial(self._decided, operation, caller, arguments), caller.gone)
         return self._awaiting.call(lambda: self._answered(operation, caller, arguments), caller.gone)

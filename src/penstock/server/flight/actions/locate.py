@@ -16,7 +16,7 @@ from penstock.history.view import listing
 from penstock.log.catalog import Span, cuts
 from penstock.records.rights import ADMINISTERS, USES, Right
 from penstock.server.filters.evaluating import asked_by
-from penstock.server.flight.actions.action import Action, Body, Reply, Table
+from penstock.server.flight.actions.action import Action, Reply, Table
 from penstock.server.flight.calls import Caller
 from penstock.wire.fields import LSN_MAX, Fields
 from penstock.wire.flight.commands import DEFAULT_VHOST, Replay
@@ -25,6 +25,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 if TYPE_CHECKING:
     from penstock.ports import Disk
     from penstock.server.entitlements import Rights
+    from penstock.server.flight.entitled import Body
     from penstock.server.flight.handover import Handover
 
 

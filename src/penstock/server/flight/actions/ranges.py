@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from penstock.core.streams.ranges import Range
 from penstock.history.measuring import Limits, Measured
-from penstock.records.rights import LOGIN, WATCHES
+from penstock.records.rights import LOGIN
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.streams import SIBLINGS_MOST, Reply, StreamActions
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.streams.planning import Planner, Question
-from penstock.server.streams.standing import facts
 from penstock.units import format_duration
 from penstock.wire.fields import LSN_MAX, Fields
 from penstock.wire.flight.tickets import TEXT_LIMIT
@@ -60,7 +59,6 @@ class RangeActions:
             "stream_release": Action(
                 self._release, "stream, drop: give back what it holds; and forget it", LOGIN, Gatekeeper.stream
             ),
-            "streams": Action(self._list, "every durable reader, what it holds and what it has not read yet", WATCHES),
         }
 
     def tell_abandoned(self) -> None:
@@ -151,11 +149,3 @@ class RangeActions:
             return self._engine.core.streams.release(self._engine.now(), stream, drop=drop)
 
         return {"stream": stream, "released": self._streams.do(caller, work), "dropped": drop}
-
-    def _list(self, caller: Caller, f: Fields) -> Reply:
-        f.finish()
-
-        def work() -> Reply:
-            return {"streams": facts(self._engine)}
-
-        return self._streams.do(caller, work, durable=False)

@@ -95,10 +95,7 @@ Brought: TypeAlias = "tuple[Asked, list[Found]]"
 
 
 class SinkActions(StreamActions):
-    """Stages and sink commits."""
-
     def __init__(self, handover: Handover, stages: Stages, copier: Copier, gate: Gatekeeper) -> None:
-        """gate: judges rights."""
         super().__init__(handover)
         self.gate = gate
         self.stages = stages

@@ -20,7 +20,7 @@ from penstock.records.rights import LOGIN, USES
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entitled import Gatekeeper
-from penstock.server.replaying.follower import parse_rate
+from penstock.server.replaying.pace import parse_rate
 from penstock.server.streams.planning import SOON_S, Siblings
 from penstock.wire.fields import Fields
 from penstock.wire.flight.commands import DEFAULT_VHOST
@@ -28,7 +28,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
-    from penstock.server.flight.reading.following import Following
+    from penstock.server.flight.reading.followed_replays import Following
 
 
 T = TypeVar("T")

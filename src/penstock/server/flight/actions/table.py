@@ -1,4 +1,4 @@
-"""DoAction: JSON in, JSON out.  Looking, changing settings, and the steps of durable streams and sinks.
+"""DoAction: JSON in, JSON out.  Where the log is, and the steps of durable streams and sinks.
 
 Each action is one function of `Actions` that takes its fields and gives a JSON object.  What changes something is
 answered when it is durable.
@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.config.queue_arguments import given_names, queue_settings_from_mapping
 from penstock.errors import InvalidArgument
 from penstock.history.history import History
-from penstock.records.rights import LOGIN, MONITORS, SEES, TENDS, sees
+from penstock.records.rights import LOGIN, MONITORS
 from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.actions.sinks import SinkActions
 from penstock.server.flight.actions.streams import Reply
 from penstock.server.flight.calls import Caller, Calls
-from penstock.server.flight.entitled import Gatekeeper, shown
+from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.publish import refusal
-from penstock.server.recovering import time_of
-from penstock.server.settings_shown import settings_in_force
 from penstock.wire.fields import Fields, nearest, read_json
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
-from penstock.wire.flight.commands import DEFAULT_VHOST
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.copier import Copier
@@ -42,13 +37,9 @@ class Actions(SinkActions):
     """All actions of a server."""
 
     def __init__(self, handover: Handover, stages: Stages, copier: Copier, calls: Calls, gate: Gatekeeper) -> None:
-        """gate: judges rights."""
         super().__init__(handover, stages, copier, gate)
         self.calls = calls
         self.table: Table = {
-            "alter": Action(self._alter, "queue, settings: change settings of a queue", TENDS),
-            "stats": Action(self._stats, "queue: its counts", sees("queue", "queue")),
-            "list": Action(self._list, "every queue of a vhost with its counts", SEES),
             "health": Action(self._health, "whether the server confirms, and how far", LOGIN),
             "position": Action(self._position, "bookmark: its LSN now; the first and the durable LSN", LOGIN),
             "segments": Action(self._segments, "the files of the log", MONITORS),
@@ -62,57 +53,10 @@ class Actions(SinkActions):
         if found is None:
             raise InvalidArgument(f"no action {name[:60]!r}{nearest(name, self.table)}")
         values = read_json(body, f"action {name}") if body else {}
-        self.gate.act(caller, name, found, values)
+        self.gate.act(caller, name, found.right_of(values), values, found.asks)
         return found.run(caller, Fields(name, values))
 
-    # -- queues
-
-    def _alter(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost, values = f.name("queue"), f.text("vhost", DEFAULT_VHOST), f.table("settings")
-        f.finish()
-        point = {key: value for key, value in values.items() if "recovery_point" in given_names({key: value})}
-        time = time_of(queue_settings_from_mapping(point, name).recovery_point)
-        places = dict[int, int]()
-        if time is not None and time <= self.engine.clock.wall():
-            places[time] = self.engine.recoveries.lsn_at(time)  # in this thread: it reads the log
-
-        def work() -> Reply:
-            queue = self.engine.core.queue(vhost, name)
-            present = self.engine.core.ruling(queue)
-            own = queue_settings_from_mapping(values, name, base=present.own)
-            given = given_names(values, present.given)
-            left = self.engine.core.alter_queue(self.engine.now(), queue, own, given, places)
-            return {"queue": name, "left": left}
-
-        return self._do(caller, work)
-
     # -- looking
-
-    def counts(self, queue: Queue) -> dict[str, object]:
-        """A queue and its counts; on the loop."""
-        return {"queue": queue.name, "vhost": queue.vhost, **self.engine.core.stats(queue, self.engine.now())}
-
-    def _stats(self, caller: Caller, f: Fields) -> Reply:
-        name, vhost = f.name("queue"), f.text("vhost", DEFAULT_VHOST)
-        f.finish()
-
-        def work() -> Reply:
-            core = self.engine.core
-            queue = core.queue(vhost, name)
-            settings = settings_in_force(core, queue)
-            return {**self.counts(queue), **core.policy_facts(queue), "settings": settings}
-
-        return self._do(caller, work, durable=False)
-
-    def _list(self, caller: Caller, f: Fields) -> Reply:
-        vhost = f.text("vhost", DEFAULT_VHOST)
-        f.finish()
-        return self._do(caller, lambda: {"queues": shown(caller, self.queues(vhost))}, durable=False)
-
-    def queues(self, vhost: str) -> list[dict[str, object]]:
-        """Every queue of a vhost with its counts; on the loop."""
-        found = [queue for queue in self.engine.core.queues() if queue.vhost == vhost]
-        return [self.counts(queue) for queue in sorted(found, key=lambda queue: queue.name)]
 
     def _health(self, caller: Caller, f: Fields) -> Reply:
         f.finish()

@@ -263,22 +263,16 @@ class Exchange(Receiver):
             if name is None:
                 raise
             return 0  # one of several, and it is gone: so is what was held of it
-        if queue.settings.leasing == "strict" and attempts:
-            current = self._attempts
-            lsns = array("q", [lsn for lsn in lsns if attempts.get((name, lsn), 1) == current.get((name, lsn), 1)])
-        if self._came is not None:
-            lsns = array("q", [lsn for lsn in lsns if (name, lsn) in self._came])
-            if verb != EXTEND:
-                self._came.difference_update((name, lsn) for lsn in lsns)
-        if self._attempts:
-            for lsn in lsns:
-                self._attempts.pop((name, lsn), None)
+        lsns = self._allowed(lsns, name, attempts if queue.settings.leasing == "strict" else {})
         if not lsns:
             return 0
         chunk = as_chunk(lsns)
         mine = self.wish.at(queue) if self.wish is not None else []
         if verb == EXTEND:
             return sum(extend(queue, consumer, chunk, now.mono + (delay or 0)) for consumer in mine)
+        if self._attempts or self._came is not None:
+            for lsn in lsns:
+                self.forget(name, lsn)
         client, affected = command.name or self.caller.peer, 0
         for consumer in mine or (None,):
             affected += core.settle(
@@ -286,8 +280,17 @@ class Exchange(Receiver):
             )
         return affected
 
-    def settled_elsewhere(self, queue: str | None, lsn: int) -> None:
-        """A delivery of this consumer ended with a transaction of its client."""
+    def _allowed(self, lsns: array[int], name: str | None, attempts: Attempts) -> array[int]:
+        """Those that came here, of a strict queue in the delivery that is meant."""
+        if attempts:
+            current = self._attempts
+            lsns = array("q", [lsn for lsn in lsns if attempts.get((name, lsn), 1) == current.get((name, lsn), 1)])
+        if self._came is not None:
+            lsns = array("q", [lsn for lsn in lsns if (name, lsn) in self._came])
+        return lsns
+
+    def forget(self, queue: str | None, lsn: int) -> None:
+        """A delivery of this consumer ended, perhaps with a transaction of its client."""
         self._attempts.pop((queue, lsn), None)
         if self._came is not None:
             self._came.discard((queue, lsn))

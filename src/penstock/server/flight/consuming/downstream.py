@@ -23,10 +23,16 @@ from penstock.history.history import History
 from penstock.memory import Piece
 from penstock.memory.slab import ROW_OVERHEAD
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Topic
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.handover import Bell
-from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, text_column
+from penstock.wire.flight.codec import (
+    bookmark_column,
+    constant,
+    lsn_column,
+    message_batch,
+    one_or_each,
+    topic_columns,
+)
 from penstock.wire.flight.schemas import DELIVERY
 
 if TYPE_CHECKING:
@@ -70,16 +76,15 @@ def delivery_batch(deliveries: Sequence[Delivery], log: Log) -> pa.RecordBatch:
         times.append(np.full(n, one.time, np.int64) if one.time is not None else _times(lsns[-1], log))
     rows = len(bodies)
     lsn: Any = lsns[0] if len(lsns) == 1 else pa.concat_arrays(lsns)
-    topics = _topics(deliveries)
+    topics = one_or_each([(one.piece.topics, n) for one, n in zip(deliveries, lengths, strict=True)])
     return message_batch(
         DELIVERY,
         rows,
-        _properties(deliveries),
+        one_or_each([(one.piece.properties, n) for one, n in zip(deliveries, lengths, strict=True)]),
         {
             "lsn": lambda: lsn,
             "bookmark": lambda: bookmark_column(log.origin, lsn),
-            "topic": lambda: text_column(topics[0], rows),
-            "exchange": lambda: text_column(topics[1], rows),
+            **topic_columns(topics, rows),
             "time": lambda: _stamps(times[0] if len(times) == 1 else np.concatenate(times)),
             "attempt": lambda: _values(pa.int32(), [one.attempt for one in deliveries], lengths, rows),
             "redelivered": lambda: _values(pa.bool_(), [one.redelivered for one in deliveries], lengths, rows),
@@ -88,30 +93,6 @@ def delivery_batch(deliveries: Sequence[Delivery], log: Log) -> pa.RecordBatch:
             "body": lambda: cast("pa.Array[Any]", pa.array(bodies, pa.binary())),
         },
     )
-
-
-def _topics(deliveries: Sequence[Delivery]) -> tuple[str | list[str], str | list[str]]:
-    """Names and exchanges: one for all rows, or one a row."""
-    first = deliveries[0].piece.topics
-    if isinstance(first, Topic) and all(one.piece.topics is first for one in deliveries):
-        return first.name, first.exchange
-    topics: list[Topic] = []
-    for one in deliveries:
-        some = one.piece.topics
-        topics += [some] * len(one.piece.chunk) if isinstance(some, Topic) else some
-    return [topic.name for topic in topics], [topic.exchange for topic in topics]
-
-
-def _properties(deliveries: Sequence[Delivery]) -> bytes | list[bytes]:
-    """Headers: one for all rows, or one a row."""
-    first = deliveries[0].piece.properties
-    if isinstance(first, bytes) and all(one.piece.properties == first for one in deliveries):
-        return first
-    out: list[bytes] = []
-    for one in deliveries:
-        some = one.piece.properties
-        out += [some] * len(one.piece.chunk) if isinstance(some, bytes) else some
-    return out
 
 
 def _values(kind: Any, values: list[Any], lengths: list[int], rows: int) -> pa.Array[Any]:
@@ -211,7 +192,6 @@ class Downstream:
         self.ring()
 
     def answer(self, *answers: bytes) -> None:
-        """Say something before them."""
         self._answers.extend(answers)
         self.ring()
 

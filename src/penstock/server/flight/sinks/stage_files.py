@@ -90,11 +90,9 @@ class StageWriter:
 
     @property
     def bytes(self) -> int:
-        """Written so far."""
         return self._sink.offset
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
         with _told():
             for piece in pieces(batch.replace_schema_metadata(self._schema.metadata), PIECE):
                 self._stream.write_batch(piece)
@@ -114,7 +112,6 @@ class StageWriter:
         return replace(self._info, rows=self._rows, bytes=sink.offset, crc=crc)
 
     def abandon(self) -> None:
-        """Remove it."""
         self._sink.file.close()
         discard(self._disk, self._path)
 

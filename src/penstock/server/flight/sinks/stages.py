@@ -71,7 +71,6 @@ Found: TypeAlias = "tuple[str, StageInfo]"
 
 
 def anybodys(user: str) -> bool:
-    """Whoever wrote it."""
     return True
 
 
@@ -305,7 +304,6 @@ class Stages:
             self._held.update(stages)
 
     def release(self, stages: Sequence[str]) -> None:
-        """They may go again."""
         with self._lock:
             self._held.difference_update(stages)
 
@@ -320,7 +318,6 @@ class Stages:
             self._frozen += 1
 
     def thaw(self) -> None:
-        """Stages may go again."""
         with self._lock:
             self._frozen -= 1
 
@@ -358,7 +355,6 @@ class Stages:
         return self.drop([stem for stem, info in list(self._known.items()) if info.time < oldest])
 
     def known(self) -> list[StageInfo]:
-        """Every stage."""
         self._open()
         return list(self._known.values())
 

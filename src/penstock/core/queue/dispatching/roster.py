@@ -1,0 +1,84 @@
+"""On which terms consumers come to a queue, those that are pushed to, and what is remembered of who attends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Required, TypedDict
+
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.order.runs import NEVER
+from penstock.expr import Matcher
+
+
+class Terms(TypedDict, total=False):
+    """On which terms somebody consumes from a queue; the defaults are those of `Consumer`."""
+
+    tag: Required[str]
+    holder: Required[object]  # the session's own object
+    client: str
+    no_ack: bool
+    exclusive: bool  # nobody else may consume
+    filter: Matcher | None
+    max_backlog: int | None  # outstanding at once; None: no limit of its own; 0: it gets nothing
+    shared: Credit | None
+    priority: int  # higher is served first
+    passive: bool  # it gets only what it asks for by `pull`
+    paused: bool  # its connection takes nothing now, until `resume`
+    timeout: int | None  # microseconds that a delivery may stay unsettled; None: as the queue says; 0: any time
+    on_overdue: Callable[[int], None] | None  # told that time when it is over, ends it; None: what is overdue goes back
+
+
+class Roster:
+    """The consumers of a queue that are pushed to, by priority and order of subscription."""
+
+    __slots__ = ("all", "in_order", "levels", "plain", "turn")
+
+    def __init__(self) -> None:
+        self.all: list[Consumer] = []
+        self.in_order = True  # their serials ascend: none of them had left and came back
+        self.plain: list[Consumer] = []  # those without a filter
+        self.levels: list[list[Consumer]] = []  # highest priority first
+        self.turn = 0  # serial of the one that was served last
+
+    def add(self, consumer: Consumer) -> None:
+        """A new subscription, the last of its priority."""
+        self.in_order = not self.all or (self.in_order and self.all[-1].serial < consumer.serial)
+        self.all.append(consumer)
+        if consumer.targets is None:
+            self.plain.append(consumer)
+        self._sort()
+
+    def remove(self, consumer: Consumer) -> None:
+        """A subscription has ended."""
+        self.all.remove(consumer)
+        if consumer.targets is None:
+            self.plain.remove(consumer)
+        self._sort()
+
+    def sift(self) -> None:
+        """A subscription has got a filter, or lost it."""
+        self.plain = [consumer for consumer in self.all if consumer.targets is None]
+
+    def _sort(self) -> None:
+        priorities = sorted({consumer.priority for consumer in self.all}, reverse=True)
+        self.levels = [[c for c in self.all if c.priority == priority] for priority in priorities]
+
+
+class Attendance:
+    """What a queue remembers of that; nothing of it lasts beyond the process."""
+
+    __slots__ = ("began", "expires", "looking", "opens", "overdue", "spare", "used")
+
+    def __init__(self) -> None:
+        self.began = False  # enough consumers came, or the wait for them is over
+        self.looking = False  # they are there; it begins when their filters have looked at what waits first
+        self.opens = NEVER  # mono: it begins without the others
+        self.overdue = NEVER  # mono: no delivery has been out for too long before this
+        self.spare = 0  # microseconds in which consumers could have taken more, until `Parts.used_at`
+        self.used = 0  # mono: when a consumer, get or declare was last there
+        self.expires = NEVER  # mono: look then whether the queue has been unused for long enough
+
+    @property
+    def due(self) -> int:
+        """When the queue has something to do here."""
+        return min(self.opens, self.overdue)

@@ -1,0 +1,165 @@
+"""A place in which messages of a queue stand, and what its parts ask of the whole queue.
+
+    ready      never delivered, come back; of a tenant; in line behind its key; its keys not known yet
+    held       a barrier that waits and what it holds back; found by a pass over the log that is not over
+    inactive   beyond the target depth
+    delayed    in back-off, scheduled
+    leased     held by a consumer, or by nobody
+    dying      out of the queue as soon as its dead letter is written
+
+A message stands in exactly one of them.  What was delivered at most once and is not acknowledged stands in none: it is
+in its receiver's backlog, and no longer in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Literal, Protocol, TypeAlias, get_args
+
+from penstock.core.arena import Move
+from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.filtering import Targets
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.settling.letters import Letters
+from penstock.core.queue.timed.delays import Delays
+from penstock.core.sizes.sizes import Sizes
+from penstock.records.chunks import Chunk, Longs
+from penstock.records.dataclass import dataclass
+from penstock.records.queue_settings import QueueSettings
+
+State: TypeAlias = Literal["ready", "held", "inactive", "delayed", "leased", "dying"]
+
+STATES: tuple[State, ...] = get_args(State)
+
+AVAILABLE: tuple[State, ...] = ("ready", "held")
+"""What queries look at, and what is ready for clients that know no barriers."""
+
+WAITING: tuple[State, ...] = ("ready", "held", "inactive", "delayed")
+"""What nobody holds and what is not on its way out."""
+
+Part: TypeAlias = Literal[
+    "main", "returned", "tenants", "lines", "unkeyed", "barriers", "found", "tail", "retries", "scheduled", "leases",
+    "letters",
+]  # fmt: skip
+
+
+def _stays(move: Move) -> None:
+    """Nothing moves: its size is bounded."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Some messages of one state, kept by one part of the queue.
+
+    fresh    those that were never delivered and stand at their own LSN, as ascending chunks
+    back     the others, as runs
+    loose    the LSNs of `fresh` in any order, where that costs less
+    lowest   an LSN that none here is older than, or none of the messages before which these wait
+    extract  takes those of the wanted that are here, and tells nobody but whoever knows where they stood
+    page     moves what may leave the heap to an arena
+    solid    arrays within which no other message of the queue lies, but for those in `back`
+    """
+
+    state: State
+    part: Part
+    count: int
+    fresh: Callable[[], Iterable[Chunk]] = tuple
+    back: Callable[[], Iterable[Run]] = tuple
+    loose: Callable[[], Iterable[Longs]] | None = None
+    lowest: Callable[[], int] | None = None
+    extract: Callable[[Chunk], list[Run]] | None = None
+    page: Callable[[Move], None] = _stays
+    solid: Callable[[], Iterable[Chunk]] = tuple
+
+    def lsns(self) -> Iterable[Chunk]:
+        """Those of `fresh`, in any order."""
+        return self.fresh() if self.loose is None else self.loose()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All of it, each chunk ascending."""
+        yield from self.fresh()
+        yield from (run.chunk for run in self.back() if len(run.chunk))
+
+    def runs(self) -> Iterator[Run]:
+        """All that stands here."""
+        yield from (Run(chunk, False) for chunk in self.fresh())
+        yield from (run for run in self.back() if len(run.chunk))
+
+    def oldest(self, most: int = NEVER) -> int:
+        """As `lowest`; where that has to be looked for, among so many chunks."""
+        if self.lowest is not None:
+            return self.lowest()
+        return min((chunk[0] for chunk in islice(self.chunks(), min(most, NEVER)) if len(chunk)), default=NEVER)
+
+
+class Whole(Protocol):
+    """What the parts of a queue that hold messages back, replace or count them ask of all of it."""
+
+    id: int
+    name: str
+    settings: QueueSettings
+    weight: int
+
+    @property
+    def vhost(self) -> str: ...
+    @property
+    def sizes(self) -> Sizes: ...
+    @property
+    def ready(self) -> int: ...
+    @property
+    def leased(self) -> int: ...
+    @property
+    def delayed(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def dying(self) -> int: ...
+    @property
+    def offered(self) -> int: ...
+    @property
+    def main(self) -> Main: ...
+    @property
+    def returned(self) -> Returned: ...
+    @property
+    def targets(self) -> Targets: ...
+    @property
+    def delays(self) -> Delays: ...
+    @property
+    def letters(self) -> Letters: ...
+    @property
+    def ranking(self) -> object: ...
+
+    def places(self, /, *states: State) -> Iterator[Place]:
+        """The places in these states, or in all, that hold something."""
+        ...
+
+    def lives(self, lsn: int, /, *states: State) -> bool:
+        """Whether a message is in one of these states, or in any."""
+        ...
+
+    def living_pieces(self) -> Iterator[Chunk]:
+        """All living messages in no order, not even within a piece."""
+        ...
+
+    def leased_runs(self) -> Iterator[Run]:
+        """All runs of leased messages."""
+        ...
+
+    def floor(self) -> int:
+        """No living message is older than this."""
+        ...
+
+    def extract(self, wanted: Chunk, /) -> list[Run]:
+        """Take those of the wanted that wait, wherever they stand."""
+        ...
+
+    def offer(self, run: Run, /) -> None:
+        """Let consumers have this, which counts as ready already."""
+        ...
+
+    def give_way(self, runs: Sequence[Run], reason: str, sink: Sink, /) -> None:
+        """These gave way; they are counted in no state any more when this is called."""
+        ...

@@ -1,0 +1,283 @@
+"""Redriving and moving: what waits in a queue, picked by a filter, goes back to its origin or to another queue.
+
+Rows are read and filtered off the loop, the loop takes a few hundred messages a step.  One call does a bounded part and
+says where it ended, so that who asks sets the pace; a step is atomic, and what comes between is harmless.
+
+The origin of a dead letter is read from its header (`x-death`).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.core.queue.places import WAITING
+from penstock.core.state.arrow import blobs, numbers, pick, texts, whole
+from penstock.core.state.lsns import flat
+from penstock.core.state.plain import unwrap
+from penstock.errors import InvalidArgument, NotFound, ProtocolError
+from penstock.history.history import History
+from penstock.operations.story import Kept
+from penstock.records import properties as header_codec
+from penstock.records.causes import MOVED, REDRIVEN
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes
+from penstock.records.field_tables import Table
+from penstock.records.kinds import NO_VIA, PUBLISHES, Kind
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.log import Log
+    from penstock.operations.house import Reading
+
+
+_DEATHS = ("x-first-death-", "x-last-death-")
+
+
+class Origin(NamedTuple):
+    """Where a message was before it died for the first time."""
+
+    queue: str
+    exchange: str
+    key: str
+
+
+def of_header(properties: bytes) -> tuple[Origin | None, bytes]:
+    """The origin that a header tells, and the header without the history of its deaths."""
+    try:
+        header = header_codec.decode(properties)
+    except ProtocolError:
+        return None, properties
+    headers: Table = dict(header.headers or {})
+    deaths = headers.pop("x-death", None)
+    first, reason = headers.get("x-first-death-queue"), headers.get("x-first-death-reason")
+    for name in [name for name in headers if name.startswith(_DEATHS)]:
+        del headers[name]
+    if not isinstance(deaths, list) or not deaths:
+        return None, properties
+    entries = [entry for entry in deaths if isinstance(entry, dict)]
+    if not entries:
+        return None, properties
+    oldest = next((one for one in entries if one.get("queue") == first and one.get("reason") == reason), entries[-1])
+    keys = oldest.get("routing-keys")
+    key = _text(keys[0]) if isinstance(keys, list) and keys else ""
+    header.headers = headers or None
+    return Origin(_text(oldest.get("queue")), _text(oldest.get("exchange")), key), header_codec.encode(header)
+
+
+def of_record(log: Kept, lsn: int) -> Origin | None:
+    """The origin that the record tells which ended the cause of this message; None when it is no dead letter."""
+    batch = next(log.batches(lsn, log.durable + 1), None)
+    if batch is None:
+        return None
+    table = whole(batch)
+    some = pick(table, numbers(table, "kind") == int(Kind.EXPIRE), ["name", "properties"])
+    for name, header in zip(texts(some, "name"), blobs(some, "properties"), strict=True):
+        told = cast("dict[str, object]", unwrap(orjson.loads(header))) if header else {}
+        for cause, new in cast("list[tuple[int, int]]", told.get("dead") or ()):
+            if new == lsn:
+                return _of_cause(log, cause, name)
+    return None
+
+
+def _of_cause(log: Kept, cause: int, queue: str) -> Origin | None:
+    batch = next(log.batches(cause, cause + 1), None)
+    if batch is None:
+        return Origin(queue, "", queue)  # retention has passed it: its queue is known
+    table = whole(batch)
+    if Kind(int(numbers(table, "kind")[0])) not in PUBLISHES:
+        return None
+    via = int(numbers(table, "via", NO_VIA)[0])
+    exchange = log.vias.known.get(via, ("", ""))[1] if via != NO_VIA else ""
+    return Origin(queue, exchange, texts(table, "name")[0])
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+STEP_ROWS = 256
+STEP_BYTES = 1 << 20
+"""What the loop takes in one step, about; a larger message goes alone."""
+CALL_MOST = 10_000
+"""Messages of one call."""
+LOOKED_MOST = 200_000
+"""Messages that one call looks at."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What shall be moved."""
+
+    queue: str
+    vhost: str = "/"
+    to: str | None = None  # None: each to its origin
+    filter: str | None = None
+    count: int = CALL_MOST
+    after: int = 0  # only messages above this LSN
+    dry: bool = False
+    by: str = ""
+    lsns: tuple[int, ...] | None = None  # these alone, ascending, as far as they wait; `after` is not looked at
+
+
+@dataclass(slots=True)
+class Done:
+    """What one call did, or would do."""
+
+    moved: int = 0
+    matched: int = 0
+    targets: dict[str, int] = field(default_factory=dict[str, int])  # by queue
+    strays: dict[str, int] = field(default_factory=dict[str, int])  # that stay, by why
+    next: int | None = None  # where to go on; None: all was looked at
+
+    def told(self) -> dict[str, object]:
+        """As JSON."""
+        return {
+            "moved": self.moved, "matched": self.matched, "targets": self.targets, "strays": self.strays,
+            "next": self.next,
+        }  # fmt: skip
+
+
+def move(house: Reading, wanted: Wanted) -> Done:
+    """Move, or with `dry` count, what is wanted.
+
+    Errors: NotFound for a queue that is not there, InvalidArgument for one that is its own target, ExpressionError.
+    """
+    if not 1 <= wanted.count <= CALL_MOST:
+        raise InvalidArgument(f"count is {wanted.count}; one call moves 1 to {CALL_MOST} messages")
+    if wanted.to == wanted.queue:
+        raise InvalidArgument(f"queue '{wanted.queue}' cannot give its messages to itself")
+    done, core = Done(), house.core
+    asked, more = house.call(
+        lambda: _waiting(core, wanted) if wanted.lsns is None else _named(core, wanted), durable=not wanted.dry
+    )
+    history = History(house.log, house.gone)
+    rows: Iterator[pa.RecordBatch] = history.rows_at(asked)
+    if wanted.filter is not None:
+        rows = history.matching(rows, wanted.filter, wanted.vhost)
+    last = int(asked[-1]) if len(asked) else wanted.after
+    known = house.call(lambda: {one.name for one in core.queues() if one.vhost == wanted.vhost}, durable=False)
+    for batch in rows:
+        for start in range(0, batch.num_rows, STEP_ROWS):
+            if house.gone():
+                return done
+            part = batch.slice(start, min(STEP_ROWS, wanted.count - done.matched))
+            for target, some in _by_target(house.log, wanted, part, known, done).items():
+                done.matched += len(some.lsns)
+                if wanted.dry:
+                    done.targets[target] = done.targets.get(target, 0) + len(some.lsns)
+                else:
+                    _give(house, wanted, target, some, done)
+            if done.matched >= wanted.count:
+                done.next = int(part.column("lsn")[-1].as_py())
+                return done
+    done.next = last if more else None
+    return done
+
+
+def _waiting(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+    """LSNs above `after` that wait in the queue, ascending, and whether there are more than were looked at."""
+    queue = core.queue(wanted.vhost, wanted.queue)
+    if wanted.to is not None:
+        core.queue(wanted.vhost, wanted.to)
+    lsns = flat(queue.chunks(*WAITING))
+    lsns = lsns[lsns > wanted.after]
+    return lsns[:LOOKED_MOST], len(lsns) > LOOKED_MOST
+
+
+def _named(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
+    """LSNs that were named, ascending; which of them wait is looked at when they are moved."""
+    core.queue(wanted.vhost, wanted.queue)
+    return np.unique(np.asarray(wanted.lsns or (), dtype=np.int64)), False
+
+
+@dataclass(slots=True)
+class _Some:
+    lsns: list[int] = field(default_factory=list[int])
+    topics: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # exchange, key
+    properties: list[bytes] = field(default_factory=list[bytes])
+    bodies: list[bytes] = field(default_factory=list[bytes])
+    priority: list[int] = field(default_factory=list[int])
+    expires_at: list[int] = field(default_factory=list[int])
+    transient: list[bool] = field(default_factory=list[bool])
+
+
+def _by_target(log: Log, wanted: Wanted, rows: pa.RecordBatch, known: set[str], done: Done) -> dict[str, _Some]:
+    out = dict[str, _Some]()
+    columns = [rows.column(name).to_pylist() for name in ("lsn", "kind", "name", "via", "properties", "body")]
+    ends = rows.column("expires_at").cast(pa.int64()).to_pylist()
+    ranks = rows.column("priority").to_pylist()
+    for lsn, kind, name, via, properties, body, end, rank in zip(*columns, ends, ranks, strict=True):
+        exchange = log.vias.known[via][1] if via is not None and via != NO_VIA else ""
+        header, origin, why = properties or b"\0\0", Origin(wanted.to or "", exchange, name or ""), ""
+        if wanted.to is None:
+            told, header = of_header(header)
+            found = told or of_record(log, lsn)
+            why, origin = _stray(found, wanted.queue, known), found or origin
+        if why:
+            done.strays[why] = done.strays.get(why, 0) + 1
+            continue
+        some = out.setdefault(origin.queue, _Some())
+        some.lsns.append(lsn)
+        some.topics.append((origin.exchange, origin.key))
+        some.properties.append(header)
+        some.bodies.append(body or b"")
+        some.priority.append(rank or 0)
+        some.expires_at.append(end or 0)
+        some.transient.append(kind == int(Kind.PUBLISH_TRANSIENT))
+    return out
+
+
+def _stray(origin: Origin | None, queue: str, known: set[str]) -> str:
+    """Why a message of a queue cannot go to its origin; nothing: it can."""
+    if origin is None:
+        return "nothing says where it came from"
+    if origin.queue not in known:
+        return f"its queue '{origin.queue}' is not there any more"
+    return "it came from this very queue" if origin.queue == queue else ""
+
+
+def _give(house: Reading, wanted: Wanted, target: str, some: _Some, done: Done) -> None:
+    """Hand rows to the loop, in steps."""
+    reason = MOVED if wanted.to is not None else REDRIVEN
+    for start, stop in _steps(some.bodies):
+
+        def step(start: int = start, stop: int = stop) -> int:
+            core = house.core
+            source, into = core.find_queue(wanted.vhost, wanted.queue), core.find_queue(wanted.vhost, target)
+            if source is None or into is None:
+                raise NotFound(f"queue '{wanted.queue if source is None else target}' was deleted meanwhile")
+            topics = [core.interned(wanted.vhost, exchange, key) for exchange, key in some.topics[start:stop]]
+            bodies, headers = some.bodies[start:stop], some.properties[start:stop]
+            batch = Publishes(
+                topics, headers, bodies, size=sum(map(len, bodies)) + sum(map(len, headers)),
+                transient=some.transient[start:stop],
+            )  # fmt: skip
+            if any(some.priority[start:stop]):
+                batch.priority = some.priority[start:stop]
+            if any(some.expires_at[start:stop]):
+                batch.expires_at = some.expires_at[start:stop]
+            return core.move_messages(house.now(), source, into, some.lsns[start:stop], batch, reason, by=wanted.by)
+
+        moved = house.call(step)
+        done.moved += moved
+        if moved:
+            done.targets[target] = done.targets.get(target, 0) + moved
+
+
+def _steps(bodies: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    start = size = 0
+    for at, body in enumerate(bodies):
+        if at > start and size + len(body) > STEP_BYTES:
+            yield start, at
+            start, size = at, 0
+        size += len(body)
+    if start < len(bodies):
+        yield start, len(bodies)

@@ -1,0 +1,226 @@
+"""What clients with a message or two in a read bring in one round of the loop: one batch, and one settlement a queue.
+
+Nothing of one connection changes places.  What lies here is decided at the end of the round, or before anything else
+that an AMQP connection asks; acks come first, and where a connection acknowledges behind what it has published both are
+decided before that.  What the batch may not be decided with (see `Core.at_once`) goes on its own, as if it had come so.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.core.effects import Verb
+from penstock.core.publishing.published import Published
+from penstock.core.queue.view import queue_of
+from penstock.records.entries import Publishes
+from penstock.wire.amqp.events import PublishRun
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.view import Queue
+    from penstock.errors import Refused
+    from penstock.records.chunks import Chunk
+    from penstock.records.entries import Topic
+    from penstock.server.amqp.channel import Channel
+    from penstock.server.amqp.holding import Holding
+    from penstock.server.amqp.incoming import Incoming
+    from penstock.server.amqp.tags import Settled
+    from penstock.server.counters import Counters
+    from penstock.server.engine import Engine
+    from penstock.wire.amqp.events import Event, Target
+
+T = TypeVar("T")
+
+FEW = 16
+"""Messages of one read that are gathered; more are worth a batch of their own."""
+
+ROWS_MOST = 1024
+BYTES_MOST = 256 << 10
+"""Gathered rows and bytes beyond which they are decided within the round: others' turn must not be long."""
+
+
+class Session(Protocol):
+    """What brings messages and acks of one connection."""
+
+    gathered: int
+    """The number of the last batch that has messages of it."""
+
+    @property
+    def counters(self) -> Counters:
+        """Of what it publishes."""
+        ...
+
+    def take_alone(self, channel: Channel, run: PublishRun) -> None:
+        """Decide a message on its own."""
+        ...
+
+    def tell(self, channel: Channel, run: PublishRun, published: Published) -> None:
+        """Tell its publisher what became of messages."""
+        ...
+
+
+class House(Protocol):
+    """What holds for the publishers of all connections."""
+
+    @property
+    def engine(self) -> Engine:
+        """Whose turns decide."""
+        ...
+
+    @property
+    def holding(self) -> Holding:
+        """Publishers that wait for room."""
+        ...
+
+    def refusal(self) -> Refused | None:
+        """Why nothing is taken."""
+        ...
+
+    def confirm(self, channel: Channel, sequence: int) -> None:
+        """Everything up to `sequence` is durable."""
+        ...
+
+
+class Gathering:
+    """What the connections of a door have brought, and nobody has decided."""
+
+    def __init__(self, publishers: House) -> None:
+        self.version = -1  # of the topology under which the topics of this round were found
+        self.mono = 0  # when the round's first came
+        self.open = False  # publishes may be gathered
+        self._most = 0  # bytes that may be one batch
+        self._publishers = publishers
+        self._engine = publishers.engine
+        self._core = publishers.engine.core
+        self._round = 1  # number of the batch that is gathered; an intake whose `gathered` is another has nothing in it
+        self._rows: list[tuple[Session, Channel, Target]] = []
+        self._topics: list[Topic] = []
+        self._properties: list[bytes] = []
+        self._bodies: list[bytes] = []
+        self._modes: set[int] = set()  # delivery modes
+        self._size = 0
+        self._acks: list[Settled] = []
+        self._engine.before_turn.append(self.decide)
+
+    def begin(self) -> None:
+        """Somebody brings something: of what is the same for a whole round the first one learns."""
+        if not self._rows and not self._acks:
+            self.version = self._core.topology_version
+            self.mono = self._engine.clock.mono()
+            self._most = min(BYTES_MOST, self._core.at_once)
+            self.open = self._most > 0 and self._engine.has_room() and self._together()
+
+    def takes(self, size: int) -> bool:
+        """Whether a message of so many bytes, with its header, may be one of a batch; after `begin`."""
+        return self.open and size <= self._most
+
+    def publish(
+        self, intake: Session, channel: Channel, target: Target, topic: Topic, header: bytes, body: bytes, mode: int
+    ) -> None:
+        """A message that the batch `takes`, and whose header asks for nothing but this delivery mode."""
+        size = len(header) + len(body)
+        if self._size + size > self._most or len(self._rows) >= ROWS_MOST:
+            self.decide()
+        self._rows.append((intake, channel, target))
+        self._topics.append(topic)
+        self._properties.append(header)
+        self._bodies.append(body)
+        self._modes.add(mode)
+        self._size += size
+        intake.gathered = self._round
+
+    def acknowledge(self, intake: Session, settled: Settled) -> None:
+        """Deliveries of a connection are done."""
+        if intake.gathered == self._round:
+            self.decide()
+        self._acks.append(settled)
+
+    def decide(self) -> None:
+        """All that lies here is decided."""
+        if self._acks:
+            acks, self._acks = self._acks, []
+            self._settle(acks)
+        if self._rows:
+            rows, topics, properties, bodies = self._rows, self._topics, self._properties, self._bodies
+            modes, size = self._modes, self._size
+            self._rows, self._topics, self._properties, self._bodies, self._modes = [], [], [], [], set()
+            self._size = 0
+            self._round += 1
+            mode = modes.pop() if len(modes) == 1 else -1
+            if size <= self._core.at_once and self._together():
+                self._publish(rows, Publishes(_common(topics), _common(properties), bodies, size=size, plain=mode))
+            else:
+                for (intake, channel, target), header, body in zip(rows, properties, bodies, strict=True):
+                    run = PublishRun(channel.number, target, header, [body], plain=mode, told=1)
+                    intake.take_alone(channel, run)
+
+    def decide_before(self, incoming: Incoming, event: Event) -> bool:
+        """Decide what came before an event; whether that has it wait, since messages of its connection are judged."""
+        self.decide()
+        if incoming.holding:
+            incoming.take([event])
+        return incoming.holding
+
+    def _together(self) -> bool:
+        """Whether nothing holds publishes up, and the topics mean what they meant when they were found."""
+        publishers = self._publishers
+        known = self._core.topology_version == self.version
+        return known and publishers.refusal() is None and not publishers.holding.held
+
+    # -- acks
+
+    def _settle(self, acks: Sequence[Settled]) -> None:
+        engine, core = self._engine, self._core
+        now = engine.now()
+        by_queue: dict[Queue, list[tuple[Consumer, list[Chunk]]]] = {}
+        for settled in acks:
+            for owner, chunk in settled:
+                assert not isinstance(owner, list)
+                by_queue.setdefault(queue_of(owner), []).append((owner, [chunk]))
+        for queue, some in by_queue.items():
+            if len(some) == 1:
+                core.settle(now, queue, some[0][1], Verb.ACK, by=some[0][0])
+            else:
+                core.settle_several(now, queue, some)
+
+    # -- publishes
+
+    def _publish(self, rows: Sequence[tuple[Session, Channel, Target]], batch: Publishes) -> None:
+        """Publish the rows of several channels, each of which is told of its own."""
+        engine, counters = self._engine, rows[0][0].counters
+        published = self._core.publish(engine.now(), batch)
+        counters.routed += published.stored
+        apart: dict[int, Published] = {}
+        if published.unroutable or published.refused:
+            apart |= {row: Published(0, published.last, unroutable=(0,)) for row in published.unroutable}
+            apart |= {row: Published(0, published.last, refused=((0, why),)) for row, why in published.refused}
+        confirms: list[tuple[Channel, int]] = []
+        for row, (intake, channel, target) in enumerate(rows):
+            if row in apart:
+                run = PublishRun(channel.number, target, batch.properties_of(row), [bytes(batch.bodies[row])])
+                intake.tell(channel, run, apart[row])
+            elif channel.confirming:
+                channel.published += 1
+                channel.unconfirmed += 1
+                confirms.append((channel, channel.published))
+        counters.published += len(rows) - len(apart)
+        if confirms:
+            counters.published_confirm += len(confirms)
+            engine.when_durable(published.last, partial(self._confirm, confirms))
+
+    def _confirm(self, confirms: Sequence[tuple[Channel, int]]) -> None:
+        """These are durable."""
+        publishers = self._publishers
+        for channel, sequence in confirms:
+            if channel.open:
+                channel.unconfirmed -= 1
+                channel.session.counters.confirmed += 1
+                publishers.confirm(channel, sequence)
+
+
+def _common(values: list[T]) -> T | list[T]:
+    """One value where all rows have the same."""
+    return values[0] if values.count(values[0]) == len(values) else values

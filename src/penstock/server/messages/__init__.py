@@ -1,1 +1,0 @@
-"""Single messages for people: their story, why they wait, and how they are moved."""

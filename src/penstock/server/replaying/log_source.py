@@ -1,0 +1,329 @@
+"""Messages of topics from a place in the log on: the log, page after page, then what is committed.
+
+    looking up --> behind <--> live --> over (its end was reached, it was closed, or it was refused)
+                     |  reads pages of the log, or of its feed; waits for room, and for its rate
+
+The cursor is the LSN that it looks at next.  A page counts as done when it was given.  Belongs to the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from penstock.errors import NotFound
+from penstock.history.places import Stretch
+from penstock.records.dataclass import dataclass
+from penstock.server.follow import Follow, Sign, Source
+from penstock.server.replaying.pace import Pace, Rate
+from penstock.server.replaying.page import PAGE_ROWS, Page
+
+if TYPE_CHECKING:
+    from penstock.errors import PenstockError
+    from penstock.server.entitlements import Rights
+    from penstock.server.follow import Reader, Taker
+    from penstock.server.replaying.page import Found
+    from penstock.server.replaying.selection import Selection, Sieve
+    from penstock.server.replaying.topic_feed import Feed
+    from penstock.wire.flight.bookmarks import Recent
+
+Place: TypeAlias = "Stretch | Callable[[], Stretch]"
+"""Where a source begins, or how that is found out, off the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a subscriber wants, as it comes through a door."""
+
+    selection: Selection
+    bookmark: str = "NOW"
+    filter: str | None = None
+    rate: str | None = None
+    rate_max_gap: int | None = None  # microseconds
+    missing: str = "now"  # `bookmark_not_found`
+    recent: Recent | None = None  # what MOST_RECENT is
+    rights: Rights | None = None  # of the user; None: nothing is limited
+    name: str = ""  # the queue or topic as the subscriber named it; empty: a pattern, or several
+    client: str = ""  # for those who look on
+    user: str = ""
+    tag: str = ""
+
+
+class Reads(Protocol):
+    """What sources have in common: the log, the time, and who is told of them."""
+
+    sent: int  # messages, of clients' subscriptions to topics
+
+    @property
+    def durable(self) -> int: ...
+
+    @property
+    def first_lsn(self) -> int:
+        """The first LSN that the log or its archive keeps."""
+        ...
+
+    def now(self) -> int:
+        """Mono microseconds."""
+        ...
+
+    def admit(self, source: LogSource) -> None:
+        """A source begins: it is told its feed and its place, at once or later."""
+        ...
+
+    def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
+        """The next page of the log, off the loop."""
+        ...
+
+    def wake_at(self, mono: int) -> None:
+        """Have a source go on then, if its rate lets it."""
+        ...
+
+    def forget(self, source: LogSource, feed: Feed | None) -> None: ...
+
+
+class LogSource(Source[Page]):
+    _reader: Reader[Page]
+
+    def __init__(
+        self,
+        replays: Reads,
+        selection: Selection,
+        sieve: Sieve | None,
+        place: Place,
+        rate: Rate | None,
+        asked: Asked | None = None,
+    ) -> None:
+        self.selection = selection
+        self.sieve = sieve
+        self.place = place
+        self.asked = asked  # what a client wants; None: it works for something inside the server
+        self.cursor = 0  # while it is live the feed knows
+        self.closed = False
+        self.notice = ""  # what the subscriber has to know: a bookmark was not found
+        self.moved_at = 0  # mono microseconds of its last step forward
+        self.due: int | None = None  # mono microseconds when its rate lets it go on
+        self.until: int | None = None  # wall time at which its end is known
+        self._replays = replays
+        self._pace = None if rate is None else Pace(rate)
+        self._feed: Feed | None = None  # None: its place is being looked up
+        self._end: int | None = None
+        self._since = 0
+        self._leveled = False
+        self._reading = False
+        self._held: tuple[Page, int] | None = None  # read from the log, and how far; waiting for the rate
+
+    # -- for who looks on
+
+    @property
+    def position(self) -> int:
+        """Everything below this LSN was given or did not match."""
+        feed = self._feed
+        return max(self.cursor, feed.upto + 1) if feed is not None and self in feed.live else self.cursor
+
+    @property
+    def rest(self) -> Stretch:
+        """What it has not given yet."""
+        return Stretch(self.position, self._end, self._since, self.until)
+
+    @property
+    def live(self) -> bool:
+        """Whether it gives what is committed as it comes."""
+        return self._feed is not None and self in self._feed.live
+
+    @property
+    def paused(self) -> bool:
+        return self._reader.paused
+
+    def change_rate(self, rate: Rate | None) -> None:
+        """From now on so fast."""
+        self._pace = None if rate is None else Pace(rate)
+        self.due = None
+        if rate is not None:
+            self.fall_behind()
+        self.step()
+
+    # -- for `Replays` and the feed
+
+    def settle(self, feed: Feed, stretch: Stretch) -> None:
+        self._feed = feed
+        self.cursor, self._end = stretch.start, stretch.end
+        self._since, self.until = stretch.since, stretch.until
+        self.notice = stretch.notice
+        feed.behind[self] = None
+        self.step()
+
+    def step(self) -> None:
+        self._reader.step()
+
+    def fail(self, error: PenstockError) -> None:
+        self._reader.fail(error)
+
+    def hand(self, page: Page) -> None:
+        """A page for one that is live; without room for all of it it is behind from here on."""
+        if self._reader.room() >= len(page):
+            self.cursor = page.last + 1
+            self._count(page)
+            self._reader.give(page)
+        else:
+            self.fall_behind()
+
+    def fall_behind(self) -> None:
+        """It is not live any more."""
+        feed = self._feed
+        if feed is not None and self in feed.live:
+            self.cursor = self.position
+            del feed.live[self]
+            feed.behind[self] = None
+            self.moved_at = self._replays.now()
+
+    def end_here(self, end: int) -> None:
+        """The time of its end has come: what has an LSN from `end` on is too late."""
+        self.until = None
+        self._end = end if self._end is None else min(end, self._end)
+        self.step()
+
+    # -- a source
+
+    def begin(self, reader: Reader[Page]) -> None:
+        self._reader = reader
+        self._replays.admit(self)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._held = None
+            self._replays.forget(self, self._feed)
+
+    def next(self, room: int) -> Page | Sign | None:
+        feed = self._feed
+        if self.closed or self._reading or feed is None or self in feed.live:
+            return None
+        while True:
+            if self._end is not None and self.cursor >= self._end:
+                return Sign.OVER
+            if self._resting():
+                return None
+            if room <= 0:
+                self._held = None  # it is read again: a slow reader holds no memory
+                return None
+            found: Page | None
+            if self._held is not None:
+                found, upto = self._held
+            elif self.cursor < feed.begins:
+                return self._read(feed)
+            else:
+                found, upto = feed.page_from(self.cursor)
+                if found is None:
+                    return self._level(feed, upto)
+            page = self._admitted(found, upto, room)
+            if page is not None or self.due is not None:
+                return page
+
+    def _resting(self) -> bool:
+        """Whether its rate holds it back."""
+        if self.due is not None and self.due <= self._replays.now():
+            self.due = None
+        return self.due is not None
+
+    def _level(self, feed: Feed, upto: int) -> Sign | None:
+        """Nothing durable is left: from here on pages are given as they come, unless it looks at each message."""
+        self._move(upto)
+        if self._bounded:
+            return None
+        if not self._leveled:
+            self._leveled = True
+            return Sign.LEVEL
+        if self.cursor == feed.upto + 1 and self in feed.behind and self._pace is None:
+            del feed.behind[self]
+            feed.live[self] = None
+        return None
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether it has to look at each message before it may give it."""
+        return self._end is not None or self.until is not None or self._since > 0
+
+    def _admitted(self, page: Page, upto: int, room: int) -> Page | None:
+        """What may go now of a page after which `upto` comes.
+
+        What is left of one that comes from the log is held as long as only the rate is in the way.
+        """
+        part = self._cut(page)
+        read, self._held = self._held is not None, None
+        if part is None:
+            self._move(upto)
+            return None
+        count = min(room, len(part))
+        if self._pace is not None:
+            count = self._pace.admit(part.part(0, count), self._replays.now())
+        whole = count == len(part)
+        self._move(upto if whole else part.lsns[count])
+        if not whole and read:
+            self._held = part.part(count, len(part)), upto
+        if not whole and self._pace is not None:
+            self.due = self._pace.due()
+            self._replays.wake_at(self.due)
+        if not count:
+            return None
+        out = part.part(0, count)
+        self._count(out)
+        return out
+
+    def _cut(self, page: Page) -> Page | None:
+        """What of a page lies within its times and before its end."""
+        part: Page | None = page
+        if self.until is not None and page.time_of(len(page) - 1) >= self.until:
+            late = page.since(self.until)
+            self._end, self.until = page.last + 1 if late is None else late.first, None
+        if self._end is not None:
+            part = page.below(self._end)
+        return part.since(self._since) if self._since and part is not None else part
+
+    def _count(self, page: Page) -> None:
+        if self.asked is not None:
+            self._replays.sent += len(page)
+
+    def _move(self, upto: int) -> None:
+        if upto > self.cursor:
+            self.cursor = upto
+            self.moved_at = self._replays.now()
+
+    def _read(self, feed: Feed) -> Sign | None:
+        """Read on in the log, if anything there is not looked at.  NotFound where retention has passed it."""
+        replays = self._replays
+        end = min(replays.durable + 1, feed.begins if self._end is None else min(self._end, feed.begins))
+        if self.cursor >= end:
+            return self._level(feed, self.cursor)
+        if self.cursor < replays.first_lsn:
+            raise NotFound(
+                f"the log begins at LSN {replays.first_lsn} now: retention has passed this reader at {self.cursor}"
+            )
+        self._reading = True
+        rows = PAGE_ROWS if self._pace is None else max(1, min(PAGE_ROWS, int(self._pace.rate.messages) or PAGE_ROWS))
+        replays.look(feed, self.cursor, end, rows, self._was_read)
+        return None
+
+    def _was_read(self, found: Found) -> None:
+        self._reading = False
+        if self.closed:
+            return
+        if found.error is not None:
+            self.fail(found.error)
+            return
+        if found.page is None:
+            self._move(found.upto)
+        elif not self.paused:
+            self._held = found.page, found.upto
+        self.step()
+
+
+class Follower(Follow[Page]):
+    """A subscription to topics: `source` knows its place."""
+
+    def __init__(self, source: LogSource, taker: Taker[Page]) -> None:
+        self.source = source
+        super().__init__(source, taker)
+
+    def pause(self) -> None:
+        super().pause()
+        self.source.fall_behind()

@@ -1,0 +1,394 @@
+"""Which topics a subscription means: one, all that a pattern matches, or those that a queue is a view of.
+
+A selection is a plain value: two that are equal choose the same messages, and share the work.  It stays inside one
+vhost.  What a queue sees is taken down when the selection is made; bindings that come later do not widen it.
+
+What a subscriber may see of the topics it has chosen, and what it wants of them, is a `Sieve`: both must hold, and a
+right may be a filter of its own for each topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from penstock.core.publishing.traits import read_traits
+from penstock.core.topology.routing import HeaderRule, Headers, KeyTrie
+from penstock.errors import InvalidArgument, NotFound
+from penstock.expr import Filter, compile_filter
+from penstock.expr.text_patterns import TopicPattern
+from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
+from penstock.records.entries import Topic
+from penstock.records.kinds import NO_VIA
+from penstock.server.entitlements import asks_shown, narrowed
+from penstock.server.filters.evaluating import Ask
+from penstock.server.filters.judging import look
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.core.queue.view import Queue
+    from penstock.core.sow.select import SelectList
+    from penstock.core.topology.topology import Topology
+    from penstock.log.rewriting.name_index import Wanted
+    from penstock.server.entitlements import Rights
+
+
+KNOWN_MOST = 65_536
+"""Topics whose answer is remembered."""
+
+
+class Pattern(Protocol):
+    """Says which keys are meant."""
+
+    def matches(self, name: str, /) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BindingKey:
+    """The key of a binding of a topic exchange: `*` is one word, `#` none or more."""
+
+    key: str
+    _trie: KeyTrie = field(default_factory=KeyTrie, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._trie.add(self.key, ("queue", ""))
+
+    def matches(self, name: str) -> bool:
+        return next(self._trie.find(name), None) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderTest:
+    """The arguments of a binding of a headers exchange."""
+
+    arguments: str  # as `Binding` has them
+    rule: HeaderRule = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Keys of one exchange: one name if `literal` says so, and of those what every pattern matches.
+
+    Where a headers exchange is on the way, a message's own headers have to pass every test as well.
+    """
+
+    exchange: str
+    literal: str | None = None
+    patterns: tuple[Pattern, ...] = ()
+    tests: tuple[HeaderTest, ...] = ()
+
+    def matches(self, name: str) -> bool:
+        """Whether a key is meant."""
+        return (self.literal is None or name == self.literal) and all(one.matches(name) for one in self.patterns)
+
+    @property
+    def alone(self) -> str | None:
+        """The one name, if nothing else is asked."""
+        return None if self.patterns or self.tests else self.literal
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics of one vhost: those of any of the terms."""
+
+    vhost: str
+    terms: tuple[Term, ...]
+    _known: dict[Topic, bool] = field(default_factory=dict[Topic, bool], compare=False, repr=False)
+    _names: dict[tuple[int, str], bool] = field(default_factory=dict[tuple[int, str], bool], compare=False, repr=False)
+
+    @classmethod
+    def topic(cls, vhost: str, exchange: str, name: str) -> Selection:
+        return cls(vhost, (Term(exchange, name),))
+
+    @classmethod
+    def pattern(cls, vhost: str, exchange: str, text: str) -> Selection:
+        """All topics of an exchange whose key a regular expression matches somewhere.  InvalidArgument."""
+        return cls(vhost, (Term(exchange, None, (_compiled(text),)),))
+
+    @classmethod
+    def of_queue(cls, queue: Queue, topology: Topology) -> Selection:
+        """What a queue is a view of: its underlying topic, and what its bindings let through."""
+        settings = queue.settings
+        name = settings.underlying_topic
+        if name is None or not name:
+            terms = [Term(settings.exchange, queue.name)]
+        else:
+            pattern = TopicPattern(name)
+            terms = [Term(settings.exchange, name) if pattern.literal else Term(settings.exchange, None, (pattern,))]
+        for term in _bound(topology, queue.vhost, "queue", queue.name, (), frozenset()):
+            if term not in terms:
+                terms.append(term)
+        return cls(queue.vhost, tuple(terms))
+
+    def wants(self, topic: Topic) -> bool:
+        """Whether a message of this interned topic is meant."""
+        known = self._known.get(topic)
+        if known is None:
+            if len(self._known) >= KNOWN_MOST:
+                self._known.clear()
+            known = self._known[topic] = topic.vhost == self.vhost and any(
+                term.exchange == topic.exchange and term.matches(topic.name) for term in self.terms
+            )
+        return known
+
+    @property
+    def by_headers(self) -> bool:
+        """Whether the topic of a message does not say it all."""
+        return any(term.tests for term in self.terms)
+
+    def lets(self, topic: Topic, headers: Headers) -> bool:
+        """Whether a message of this topic with these headers is meant."""
+        return topic.vhost == self.vhost and any(
+            term.exchange == topic.exchange
+            and term.matches(topic.name)
+            and all(one.rule.matches(headers) for one in term.tests)
+            for term in self.terms
+        )
+
+    @property
+    def alone(self) -> tuple[str, str, str] | None:
+        """Vhost, exchange and name, if it is one topic."""
+        if len(self.terms) != 1 or (name := self.terms[0].alone) is None:
+            return None
+        return self.vhost, self.terms[0].exchange, name
+
+    # -- for readers of the log
+
+    def names(self) -> Wanted | None:
+        """The names that there can be, for the indexes of segments; None: any."""
+        if len(self.terms) == 1 and self.terms[0].alone is not None:
+            return self.terms[0].alone
+        if any(term.literal is None and not term.patterns for term in self.terms):
+            return None
+        return lambda name: any(term.matches(name) for term in self.terms)
+
+    def mask(self, batch: pa.RecordBatch, known: Mapping[int, tuple[str, str]]) -> Any:
+        """Which rows of a batch of the log are meant, as an Arrow array.  Any thread.
+
+        known: what each `via` id stands for.
+        """
+        exchanges = {term.exchange for term in self.terms}
+        vias = {via: one[1] for via, one in list(known.items()) if one[0] == self.vhost and one[1] in exchanges}
+        if len(self.terms) == 1 and self.terms[0].alone is not None:
+            right = compute.equal(batch.column("name"), pa.scalar(self.terms[0].alone))
+            return compute.and_(right, self._of_vias(batch.column("via"), list(vias)))
+        out: Any = None
+        for via, exchange in vias.items():
+            names: Any = compute.dictionary_encode(batch.column("name"))
+            hits = [self._named(via, exchange, name) for name in names.dictionary.to_pylist()]
+            right = compute.fill_null(compute.take(pa.array(hits, pa.bool_()), names.indices), False)
+            right = compute.and_(right, self._of_vias(batch.column("via"), [via]))
+            out = right if out is None else compute.or_(out, right)
+        return pa.array([False] * batch.num_rows) if out is None else out
+
+    def _named(self, via: int, exchange: str, name: str) -> bool:
+        hit = self._names.get((via, name))
+        if hit is None:
+            if len(self._names) >= KNOWN_MOST:
+                self._names.clear()
+            hit = any(term.exchange == exchange and term.matches(name) for term in self.terms)
+            self._names[via, name] = hit
+        return hit
+
+    @staticmethod
+    def _of_vias(column: Any, vias: list[int]) -> Any:
+        if not vias:
+            return pa.scalar(False)
+        right: Any = compute.is_null(column) if NO_VIA in vias else None
+        others = [via for via in vias if via != NO_VIA]
+        if others:
+            some = compute.fill_null(compute.is_in(column, value_set=pa.array(others, pa.int32())), False)
+            right = some if right is None else compute.or_(right, some)
+        return right
+
+
+def _compiled(text: str) -> TopicPattern:
+    """A regular expression, also where it has no special character."""
+    try:
+        return TopicPattern(text if TopicPattern(text).literal is False else f"(?:{text})")
+    except ValueError as error:
+        raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {error}") from None
+
+
+def _bound(
+    topology: Topology, vhost: str, kind: str, name: str, below: tuple[Term, ...], seen: frozenset[str]
+) -> Iterator[Term]:
+    """The keys that reach a queue or an exchange through bindings.  `below`: what holds on the way from there on."""
+    for binding in topology.bindings_to(vhost, kind, name):
+        source = binding.source
+        exchange = topology.exchange(vhost, source)
+        if not source or source in seen or exchange is None:
+            continue
+        literal: str | None = None
+        patterns: tuple[Pattern, ...] = ()
+        tests = tuple(test for term in below for test in term.tests)
+        match exchange.type:
+            case "fanout":
+                pass
+            case "topic":
+                patterns = (BindingKey(binding.key),)
+            case "headers":
+                tests = (HeaderTest(binding.arguments, HeaderRule(binding)), *tests)
+            case _:
+                literal = binding.key
+        term = Term(source, literal, (*patterns, *below), tests)
+        yield term
+        yield from _bound(topology, vhost, "exchange", source, (term,), seen | {source})
+
+
+def rows_of(selection: Selection, topics: Topic | list[Topic]) -> list[int] | None:
+    """The rows whose topic is meant; None: all."""
+    if isinstance(topics, Topic):
+        return None if selection.wants(topics) else []
+    wants = selection.wants
+    rows = [row for row, topic in enumerate(topics) if wants(topic)]
+    return None if len(rows) == len(topics) else rows
+
+
+def selection_of(core: Core, vhost: str, exchange: str, name: str | None, pattern: str | None = None) -> Selection:
+    """What a subscriber means who names a topic, a queue (for what it is a view of), or a pattern of topics.
+
+    Errors: NotFound for a topic whose messages nobody stores, InvalidArgument for a pattern that cannot be used.
+    """
+    if name is None:
+        return Selection.pattern(vhost, exchange, pattern or "")
+    if not exchange:
+        try:
+            queue = core.queue(vhost, name)
+        except NotFound:
+            pass
+        else:
+            return Selection.of_queue(queue, core.topology)
+    if not core.keeps(vhost, exchange, name):
+        where = f"{exchange}/{name}" if exchange else name
+        raise NotFound(f"no queue and no declared topic keeps the messages of topic {where!r} in vhost {vhost!r}")
+    return Selection.topic(vhost, exchange, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Sieve:
+    """A filter, and the rights of one user to topics.  Equal ones let the same messages through.
+
+    `chosen`: what of the topics is meant, where their messages' headers say it.
+    """
+
+    filter: Filter | None = field(compare=False)
+    rights: Rights | None
+    text: str | None  # of the filter
+    chosen: Selection | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the filter is all there is."""
+        return self.rights is None and self.chosen is None
+
+    def passed(
+        self,
+        bodies: list[bytes],
+        properties: bytes | list[bytes],
+        topics: Topic | list[Topic],
+        lsns: Sequence[int],
+        times: Sequence[int],
+        ask: Ask | None = None,
+        *,
+        here: bool,
+    ) -> list[int]:
+        """The places of the messages that may be seen and are wanted, ascending.  here: on the loop, at once."""
+        if self.plain:
+            assert self.filter is not None
+            return _matching(self.filter, bodies, properties, topics, lsns, times, ask, here=here)
+        out = list[int]()
+        for chosen, rows in self._asked(len(bodies), properties, topics).items():
+            if chosen is None:
+                out += rows
+                continue
+            hits = _matching(
+                chosen,
+                [bodies[row] for row in rows],
+                rows_at(properties, rows),
+                rows_at(topics, rows),
+                [lsns[row] for row in rows],
+                [times[row] for row in rows],
+                ask,
+                here=here,
+            )
+            out += [rows[hit] for hit in hits]
+        return sorted(out)
+
+    def _asked(
+        self, count: int, properties: bytes | list[bytes], topics: Topic | list[Topic]
+    ) -> dict[Filter | None, list[int]]:
+        """What each filter is to be asked about; None: what may be seen and is wanted without a question."""
+        places = dict[Filter | None, list[int]]()
+        for row in range(count):
+            topic = topics[row] if isinstance(topics, list) else topics
+            if self.chosen is not None:
+                data = properties if isinstance(properties, bytes) else properties[row]
+                if not self.chosen.lets(topic, read_traits(data).headers or {}):
+                    continue
+            right = True if self.rights is None else _right(self.rights, topic)
+            if right is not False:
+                chosen = self.filter if right is True else narrowed(self.text, right)
+                places.setdefault(chosen, []).append(row)
+        return places
+
+
+def _right(rights: Rights, topic: Topic) -> bool | Filter:
+    """Whether messages of one of several topics may be read; a filter: those that match."""
+    if rights.fields(topic.vhost, topic.exchange, topic.name) is not None:
+        return False  # of several topics those that may be read whole
+    return rights.reads_topic(topic.vhost, topic.exchange, topic.name)
+
+
+C = TypeVar("C")
+
+
+def rows_at(column: C | list[C], rows: Sequence[int]) -> C | list[C]:
+    """Some rows of a column, in which one value may stand for all."""
+    return [column[row] for row in rows] if isinstance(column, list) else column
+
+
+def sieve_of(selection: Selection, text: str | None, rights: Rights | None) -> Sieve | None:
+    """What lies between the chosen topics and the subscriber; None: nothing.  AccessRefused, ExpressionError.
+
+    Whoever takes the messages cuts them to `fields_of`.
+    """
+    chosen = selection if selection.by_headers else None
+    if rights is None:
+        own = None if text is None else compile_filter(text)
+        return None if own is None and chosen is None else Sieve(own, None, text, chosen)
+    term = selection.terms[0]
+    if len(selection.terms) == 1 and term.alone is not None:
+        asks_shown(rights.user, fields_of(selection, rights), [text])
+        filter = narrowed(text, rights.read_topic(selection.vhost, term.exchange, term.alone, whole=False))
+        return None if filter is None else Sieve(filter, None, filter.text)
+    return Sieve(None if text is None else compile_filter(text), rights, text, chosen)
+
+
+def fields_of(selection: Selection, rights: Rights | None) -> SelectList | None:
+    """Which fields of the chosen topics a subscriber may read; None: all, for of several he gets what is whole."""
+    term = selection.terms[0]
+    if rights is None or len(selection.terms) > 1 or term.alone is None:
+        return None
+    return rights.fields(selection.vhost, term.exchange, term.alone)
+
+
+def _matching(
+    filter: Filter,
+    bodies: list[bytes],
+    properties: bytes | list[bytes],
+    topics: Topic | list[Topic],
+    lsns: Sequence[int],
+    times: Sequence[int],
+    ask: Ask | None,
+    *,
+    here: bool,
+) -> list[int]:
+    if here:
+        found = filter.matches(bodies, properties, topics, lsns=lsns, times=times)
+        return [place for place, yes in enumerate(found) if yes]
+    return look([filter], bodies, properties, topics, lsns=lsns, times=times, ask=ask)[0]

@@ -1,0 +1,89 @@
+"""The end of a round of the loop: behind all that is ready, before the loop looks at its sockets again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+from penstock.server.pulse import Pulse
+
+
+def _run(coroutine: object) -> None:
+    pulse = Pulse()
+    with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
+        runner.run(coroutine(pulse))  # type: ignore[operator]
+
+
+def test_it_comes_behind_all_that_is_ready_and_before_the_next_look() -> None:
+    async def go(pulse: Pulse) -> None:
+        loop = asyncio.get_running_loop()
+        at_end = pulse.at_round_end(loop)
+        came: list[str] = []
+        pairs = [socket.socketpair() for _ in range(5)]
+        over = loop.create_future()
+
+        def read(number: int) -> None:
+            pairs[number][0].recv(10)
+            came.append(f"read {number}")
+            if number == int(came[0][-1]):  # the first of the round, whichever that is
+                at_end(lambda: came.append("end"))
+                loop.call_soon(lambda: came.append("next round"))
+                loop.call_later(0.001, over.set_result, None)
+
+        for number, (ours, theirs) in enumerate(pairs):
+            ours.setblocking(False)
+            loop.add_reader(ours, read, number)
+            theirs.send(b"x")
+        await over
+        for ours, theirs in pairs:
+            loop.remove_reader(ours)
+            ours.close()
+            theirs.close()
+        assert sorted(came[:5]) == [f"read {number}" for number in range(5)]
+        assert came[5:] == ["end", "next round"]
+
+    _run(go)
+
+
+def test_what_is_asked_for_when_nothing_is_ready_is_done_at_once() -> None:
+    async def go(pulse: Pulse) -> None:
+        loop = asyncio.get_running_loop()
+        at_end = pulse.at_round_end(loop)
+        done = loop.create_future()
+        began = time.monotonic()
+        loop.call_later(0.001, at_end, lambda: at_end(lambda: done.set_result(None)))  # and what that asks for
+        loop.call_later(5, lambda: None)
+        await done
+        assert time.monotonic() - began < 2
+
+    _run(go)
+
+
+def test_an_error_is_the_loops_and_the_next_round_has_an_end() -> None:
+    async def go(pulse: Pulse) -> None:
+        loop = asyncio.get_running_loop()
+        at_end = pulse.at_round_end(loop)
+        errors: list[object] = []
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        done = loop.create_future()
+
+        def fail() -> None:
+            raise ValueError("told")
+
+        at_end(fail)
+        await asyncio.sleep(0.001)
+        at_end(lambda: done.set_result(None))
+        await done
+        assert [str(one) for one in errors] == ["told"]
+
+    _run(go)
+
+
+def test_on_anothers_loop_it_comes_soon() -> None:
+    async def go() -> None:
+        done = asyncio.get_running_loop().create_future()
+        Pulse().at_round_end(asyncio.get_running_loop())(lambda: done.set_result(None))
+        await done
+
+    asyncio.run(go())
