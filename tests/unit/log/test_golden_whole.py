@@ -24,6 +24,9 @@ from unit.log.test_golden import golden as oldest
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "log_v1_whole.tar.xz"
 
+HELD = {"q15": {"leased": [466]}}
+"""What the version that made the folder lost at a start: a purge for want of consumers took what a stream holds."""
+
 
 @cache
 def kept() -> tuple[dict[str, bytes], dict[str, Any]]:
@@ -61,4 +64,4 @@ def test_a_server_that_opens_it_has_every_message_where_it_stood(checkpoint: boo
     expected = kept()[1]
     cases = [Case(int(number), options) for number, options in expected["options"].items()]
     with Broker(settings(cases), disk=SimDisk(files(checkpoint=checkpoint)), clock=Time(expected["wall"])) as broker:
-        assert stands(broker) == expected["stands"]
+        assert stands(broker) == {name: places | HELD.get(name, {}) for name, places in expected["stands"].items()}
