@@ -6,7 +6,9 @@ Inside, durations are integer microseconds and sizes integer bytes.  A bare numb
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
+
+from penstock.errors import InvalidArgument
 
 DURATION_UNITS = {
     "us": 1,
@@ -92,3 +94,37 @@ def format_size(size: int) -> str:
             break
         amount, unit = amount / 1024, larger
     return f"{amount:.3g} {unit}" if unit != "B" else f"{size} B"
+
+
+_GIVEN = (str, int, float, timedelta)
+Duration = str | float | timedelta
+"""Text with a unit (`"30s"`), seconds, or a timedelta."""
+
+
+def span(value: Duration, what: str) -> int:
+    """Microseconds of a duration.
+
+    InvalidArgument, which names `what` it is for, when it is none, too large, or below zero.
+    """
+    given: object = value
+    if isinstance(given, bool) or not isinstance(given, _GIVEN):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"{what} is {given!r}, not a duration such as '30s' or a number of seconds")
+    try:
+        micros = to_micros(given)
+    except ValueError as error:
+        raise InvalidArgument(f"{what}: {error}") from None
+    if micros < 0:
+        raise InvalidArgument(f"{what} is {given}: a duration is not negative")
+    return micros
+
+
+def moment(value: datetime | Duration | None, what: str) -> tuple[int | None, int | None]:
+    """(microseconds since the epoch, None) of a time, (None, microseconds from now) of a duration; or neither.
+
+    A time without a zone is local time.
+    """
+    if value is None:
+        return None, None
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1_000_000), None
+    return None, span(value, what)

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-from penstock.client.durations import span
 from penstock.client.link import Link
-from penstock.client.people import PeopleCalls
-from penstock.client.topology import TopologyCalls
-from penstock.client.waiting import WaitingCalls
 from penstock.errors import InvalidArgument
-from penstock.units import format_duration
+from penstock.units import format_duration, span
+
+Arguments = Mapping[str, object]
+
 
 OF_A_VHOST = frozenset(
     {
@@ -27,7 +26,7 @@ OF_A_VHOST = frozenset(
 """Actions that work within the vhost of the connection."""
 
 
-class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
+class Administration:
     """Calls that change or count what there is."""
 
     def __init__(self, link: Link) -> None:
@@ -39,6 +38,10 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
         if with_vhost and name in OF_A_VHOST:
             fields["vhost"] = self._vhost
         return self._link.act(name, fields)
+
+    def _listed(self, name: str, key: str = "", **fields: object) -> list[dict[str, Any]]:
+        """What an action lists, under its own name unless `key` is another."""
+        return cast("list[dict[str, Any]]", self.action(name, with_vhost=True, **fields)[key or name])
 
     @property
     def vhost(self) -> str | None:
@@ -175,6 +178,168 @@ class Administration(WaitingCalls, TopologyCalls, PeopleCalls):
         return self.action("stats", queue=name)
 
     stats = queue
+
+    # -- exchanges, bindings, connections
+
+    def exchanges(self) -> list[dict[str, Any]]:
+        """Every exchange of the vhost, those that are always there first; the default one has no name."""
+        return self._listed("exchanges")
+
+    def declare_exchange(
+        self,
+        exchange: str,
+        type: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
+        """Make an exchange (direct, fanout, topic or headers), or find it as asked."""
+        self.action(
+            "declare_exchange",
+            exchange=exchange,
+            type=type,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=dict(arguments or {}),
+        )
+
+    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
+        """Remove an exchange and its bindings."""
+        self.action("delete_exchange", exchange=exchange, if_unused=if_unused)
+
+    def bindings(
+        self, queue: str | None = None, *, source: str | None = None, destination: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Every binding of the vhost, those of queues to the default exchange too; or some of them.
+
+        queue          those that end at this queue
+        source         those that begin at this exchange
+        destination    those that end at this exchange
+        """
+        return self._listed("bindings", queue=queue, source=source, destination=destination)
+
+    def bind(self, queue: str, exchange: str, key: str = "", arguments: Arguments | None = None) -> None:
+        """Let a queue take what an exchange routes by this key."""
+        self.action("bind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
+
+    def unbind(self, queue: str, exchange: str, key: str = "", arguments: Arguments | None = None) -> None:
+        """Remove a binding."""
+        self.action("unbind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
+
+    def bind_exchange(self, destination: str, source: str, key: str = "", arguments: Arguments | None = None) -> None:
+        """Let an exchange take what another one, the source, routes by this key."""
+        self.action("bind", destination=destination, exchange=source, key=key, arguments=dict(arguments or {}))
+
+    def unbind_exchange(self, destination: str, source: str, key: str = "", arguments: Arguments | None = None) -> None:
+        """Remove a binding between exchanges."""
+        self.action("unbind", destination=destination, exchange=source, key=key, arguments=dict(arguments or {}))
+
+    def connections(self, user: str | None = None) -> list[dict[str, Any]]:
+        """Open AMQP connections of all vhosts, oldest first, in RabbitMQ's words; without a tag for more one's own.
+
+        Flight has none: each of its calls stands by itself.
+        """
+        return self._listed("connections", user=user)
+
+    def close_connection(
+        self, name: str | None = None, *, user: str | None = None, reason: str | None = None
+    ) -> list[str]:
+        """Close a connection by its name, or all of a user; the names of those closed.  What they hold goes back.
+
+        reason    is told to the client, with code 320
+        Errors: NotFound, AccessRefused for connections of others without the tag administrator.
+        """
+        told = self.action("connection_close", connection=name, user=user, reason=reason)
+        return cast("list[str]", told["closed"])
+
+    # -- people and vhosts: users and vhosts of the settings file are listed too, and changed there alone
+
+    def users(self) -> list[dict[str, Any]]:
+        """Every user: `name`, `tags`, `limits`."""
+        return self._listed("users")
+
+    def add_user(
+        self,
+        user: str,
+        password: str | None = None,
+        *,
+        password_hash: str | None = None,
+        hashing_algorithm: str | None = None,
+        tags: Sequence[str] = (),
+    ) -> None:
+        """Make a user, who may open no vhost until there is a permission.
+
+        password_hash    instead, as RabbitMQ's definitions have it; with neither nobody can log in as this user
+        Errors: PreconditionFailed when it is there already.
+        """
+        self.action(
+            "user_set", user=user, password=password, password_hash=password_hash,
+            hashing_algorithm=hashing_algorithm, tags=list(tags), new=True,
+        )  # fmt: skip
+
+    def change_password(
+        self,
+        user: str,
+        password: str | None = None,
+        *,
+        password_hash: str | None = None,
+        hashing_algorithm: str | None = None,
+    ) -> None:
+        """Another password; an empty one is none at all: then nobody can log in as this user.  NotFound."""
+        self.action(
+            "user_set", user=user, password=password, password_hash=password_hash,
+            hashing_algorithm=hashing_algorithm, new=False,
+        )  # fmt: skip
+
+    def set_user_tags(self, user: str, *tags: str) -> None:
+        """These tags and no others: administrator, monitoring, policymaker, management.  NotFound."""
+        self.action("user_set", user=user, tags=list(tags), new=False)
+
+    def delete_user(self, user: str) -> None:
+        """Remove a user with permissions and limits; connections close.  NotFound."""
+        self.action("user_delete", user=user)
+
+    def permissions(self, user: str | None = None, *, vhost: str | None = None) -> list[dict[str, Any]]:
+        """What users may do: `user vhost configure write read`; of one user, or in one vhost."""
+        return self._listed("permissions", user=user, vhost=vhost)
+
+    def set_permissions(self, user: str, configure: str, write: str, read: str, *, vhost: str | None = None) -> None:
+        """What a user may do in a vhost (that of the connection by default): three RE2, found anywhere in a name."""
+        where = vhost or self.vhost
+        self.action("permission_set", user=user, vhost=where, configure=configure, write=write, read=read)
+
+    def clear_permissions(self, user: str, *, vhost: str | None = None) -> None:
+        """The user may not open the vhost any more.  NotFound when there is no permission."""
+        self.action("permission_delete", user=user, vhost=vhost or self.vhost)
+
+    def vhosts(self) -> list[dict[str, Any]]:
+        """Those that the user may open, or all for one who sees everything."""
+        return self._listed("vhosts")
+
+    def add_vhost(self, vhost: str, *, description: str | None = None, tags: Sequence[str] | None = None) -> None:
+        """Make a vhost.  PreconditionFailed when it is there already."""
+        self.action(
+            "vhost_set", vhost=vhost, description=description, tags=None if tags is None else list(tags), new=True
+        )
+
+    def delete_vhost(self, vhost: str) -> None:
+        """Remove a vhost with its queues, exchanges, topics, policies and permissions; its connections close."""
+        self.action("vhost_delete", vhost=vhost)
+
+    def limits(self) -> list[dict[str, Any]]:
+        """Users and vhosts that have limits: `user` or `vhost`, and `value`, limits by name."""
+        return self._listed("limits")
+
+    def set_user_limit(self, user: str, limit: str, value: int | None) -> None:
+        """`max-connections` or `max-channels`; None: no such limit."""
+        self.action("limit_set", user=user, limit=limit, value=value)
+
+    def set_vhost_limit(self, vhost: str, limit: str, value: int | None) -> None:
+        """`max-connections` or `max-queues`; None: no such limit."""
+        self.action("limit_set", vhost=vhost, limit=limit, value=value)
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, object]:

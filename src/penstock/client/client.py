@@ -16,20 +16,21 @@ import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self, cast
 
 import pyarrow as pa
 
 from penstock.client.consumer import Consumer
-from penstock.client.durations import Duration, span
 from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
-from penstock.client.outgoing import Upload, batches_of, body_of, headers_of, is_mandatory, one_row, unroutable, when
+from penstock.client.outgoing import Upload, batches_of, columns_of, is_mandatory, one_row, unroutable
 from penstock.client.reading import Querying
 from penstock.client.transactions import Transaction
 from penstock.client.urls import parse_url, reason_of
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.tickets import command
@@ -132,20 +133,12 @@ class Client(Querying):
                      default over the default exchange alone
         Errors: Unroutable; what else the server refused it for (QueueFull, NotFound for the exchange, DiskFull ...).
         """
-        data, kind = body_of(body)
         batch = one_row(
-            {
-                "body": data,
-                "priority": priority,
-                **when("not_before", not_before, "delay", delay),
-                **when("expires_at", expires_at, "expiration", expiration),
-                "headers": headers_of(headers),
-                "content_type": content_type or kind,
-                "message_id": message_id,
-                "correlation_id": correlation_id,
-                "reply_to": reply_to,
-            }
-        )
+            columns_of(
+                body, headers, priority, delay, not_before, expiration, expires_at, content_type, message_id,
+                correlation_id, reply_to,
+            )
+        )  # fmt: skip
         must = is_mandatory(mandatory, exchange)
         total, refused = self._put(topic, exchange, publisher, sequence, batch.schema, iter([batch]), delta, must)
         if refused:
@@ -218,16 +211,10 @@ class Client(Querying):
             delta=delta or None,
             mandatory=(mandatory and publisher is not None) or None,  # else its sequence would count, and be gone
         )
-        writer, reader = self._link.put(asked, schema)
-        upload = Upload(writer, reader)
-        try:
+        with Upload(*self._link.put(asked, schema)) as upload:
             for batch in batches:
                 upload.send(batch)
             receipt, refused = upload.finish()
-        except pa.ArrowException as error:
-            raise upload.failure(error) from None
-        finally:
-            upload.close()
         if mandatory and receipt.unroutable:
             raise unroutable(topic, exchange, receipt)
         return receipt, refused
@@ -274,18 +261,11 @@ class Client(Querying):
             delta=delta or None,
             ordered=ordered or None,
         )
-        writer, reader = self._link.put(asked, schema or first.schema)
-        upload = Upload(writer, reader, answers=False)
-        try:
-            upload.send(first)
-            for rows in waiting:
+        with Upload(*self._link.put(asked, schema or first.schema), answers=False) as upload:
+            for rows in chain([first], waiting):
                 upload.send(rows)
             said = upload.end()
-            return cast("str", said["stage"]), cast("int", said["rows"])
-        except pa.ArrowException as error:
-            raise upload.failure(error) from None
-        finally:
-            upload.close()
+        return cast("str", said["stage"]), cast("int", said["rows"])
 
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing: see `Transaction`.

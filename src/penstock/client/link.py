@@ -1,11 +1,8 @@
-"""The connection: pyarrow's Flight client, with logins, and with the server's errors as our own; and the one call that
-all of administration is made of.
-"""
+"""The connection: pyarrow's Flight client, with logins, and with the server's errors as our own."""
 
 from __future__ import annotations
 
 import base64
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -46,6 +43,15 @@ def rebuilt(error: BaseException) -> PenstockError:
     if isinstance(error, pa.ArrowInvalid | pa.ArrowTypeError):
         return InvalidArgument(text[:500])
     return lost(text)
+
+
+def failure(writer: Any, error: BaseException) -> PenstockError:
+    """Why a stream of ours failed: what the server says at its end tells more than a broken write."""
+    try:
+        writer.close()
+    except pa.ArrowException as better:
+        return rebuilt(better)
+    return rebuilt(error)
 
 
 class Link:
@@ -104,20 +110,3 @@ class Link:
             self.closed = True
             with translated():
                 self.client.close()
-
-
-class Acting(ABC):
-    """Something that carries out server actions, within a vhost."""
-
-    @abstractmethod
-    def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
-        """The answer of a server action by its name; fields that are None are left out."""
-
-    def _listed(self, name: str, key: str = "", **fields: object) -> list[dict[str, Any]]:
-        """What an action lists, under its own name unless `key` is another."""
-        return cast("list[dict[str, Any]]", self.action(name, with_vhost=True, **fields)[key or name])
-
-    @property
-    @abstractmethod
-    def vhost(self) -> str | None:
-        """That of the connection."""

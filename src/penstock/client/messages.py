@@ -19,10 +19,10 @@ from typing import Any, Protocol, Self, TypeAlias, cast
 import orjson
 import pyarrow as pa
 
-from penstock.client.durations import Duration, span
 from penstock.errors import PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
+from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.schemas import SETTLE
 

@@ -12,17 +12,18 @@ becomes a JSON object.  pandas and polars frames are turned into Arrow without i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import orjson
 import pyarrow as pa
 
-from penstock.client.durations import Duration
-from penstock.client.durations import span as span_of
-from penstock.client.link import rebuilt
+from penstock.client.link import failure
 from penstock.client.messages import Refusal, TableReceipt
-from penstock.errors import InvalidArgument, PenstockError, Unavailable, Unroutable
+from penstock.errors import InvalidArgument, Unavailable, Unroutable
+from penstock.units import Duration
+from penstock.units import span as span_of
 from penstock.wire.fields import nearest
 from penstock.wire.flight.schemas import PUBLISH
 
@@ -108,6 +109,26 @@ def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | 
             raise InvalidArgument(f"header {name!r} is {value!r}, which has no text of its own")
         rows.append((name, str(value)))
     return rows
+
+
+def columns_of(
+    body: object, headers: Mapping[str, object] | None, priority: int | None, delay: Duration | None,
+    not_before: datetime | int | None, expiration: Duration | None, expires_at: datetime | int | None,
+    content_type: str | None, message_id: str | None, correlation_id: str | None, reply_to: str | None,
+) -> dict[str, object]:  # fmt: skip
+    """What a publish says, by the columns of `PUBLISH`.  InvalidArgument for what cannot be sent."""
+    data, kind = body_of(body)
+    return {
+        "body": data,
+        "priority": priority,
+        **when("not_before", not_before, "delay", delay),
+        **when("expires_at", expires_at, "expiration", expiration),
+        "headers": headers_of(headers),
+        "content_type": content_type or kind,
+        "message_id": message_id,
+        "correlation_id": correlation_id,
+        "reply_to": reply_to,
+    }
 
 
 def one_row(columns: Mapping[str, object]) -> pa.RecordBatch:
@@ -240,29 +261,17 @@ class Upload:
         """The whole upload's receipt."""
         said = self.end()
         receipt = TableReceipt(
-            said["rows"],
-            said["stored"],
-            said["duplicates"],
-            self._unroutable,
-            said["refused_rows"],
-            said["first"],
-            said["last"],
-            tuple(self._refused),
-            said.get("sequence"),
-        )
+            said["rows"], said["stored"], said["duplicates"], self._unroutable, said["refused_rows"], said["first"],
+            said["last"], tuple(self._refused), said.get("sequence"),
+        )  # fmt: skip
         return receipt, self._refused
 
-    def failure(self, error: BaseException) -> PenstockError:
-        """Why the upload failed: what the server said at its end tells more than a broken write."""
-        try:
-            self._writer.close()
-        except pa.ArrowException as better:
-            return rebuilt(better)
-        return rebuilt(error)
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
-        """End the stream; what went wrong was told before."""
-        try:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the stream.  An error of Arrow becomes one of ours; what else went wrong was told before."""
+        if isinstance(error, pa.ArrowException):
+            raise failure(self._writer, error) from None
+        with suppress(pa.ArrowException):
             self._writer.close()
-        except pa.ArrowException:
-            pass

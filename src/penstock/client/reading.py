@@ -13,23 +13,23 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.client.durations import Duration, span
+from penstock.client.contents import Contents, chunks, messages_of, texts
 from penstock.client.link import translated
-from penstock.client.messages import Message, Rows
-from penstock.client.records import Records, chunks, texts
+from penstock.client.messages import Message
 from penstock.client.replaying import Bookmarks, Replay
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.units import Duration, span
 from penstock.wire.flight.tickets import command
 
 
-class Reading(Records):
+class Reading(Contents):
     """Calls that look at messages."""
 
     def peek(
         self, queue: str, count: int = 10, *, states: Sequence[str] = ("ready",), filter: str | None = None
     ) -> list[Message]:
         """Messages that wait in a queue, oldest first.  Takes and changes nothing."""
-        return list(_messages(self.queue_batches(queue, states=states, limit=count, filter=filter)))
+        return list(messages_of(self.queue_batches(queue, states=states, limit=count, filter=filter)))
 
     def queue_batches(
         self,
@@ -41,17 +41,11 @@ class Reading(Records):
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What waits in a queue, as Arrow batches."""
-        return self._batches(
-            command(
-                "queue",
-                name=queue,
-                vhost=self._vhost,
-                states=list(states),
-                limit=limit,
-                filter=filter,
-                columns=_list(columns),
-            )
-        )
+        asked = command(
+            "queue", name=queue, vhost=self._vhost, states=list(states), limit=limit, filter=filter,
+            columns=texts(columns),
+        )  # fmt: skip
+        return self._batches(asked)
 
     def replay(
         self,
@@ -116,15 +110,7 @@ class Reading(Records):
             live=live or None,
             fully_durable=fully_durable or None,
         )
-        return Replay(
-            self._link,
-            asked,
-            self._link.act,
-            id=id,
-            timeout=timeout,
-            done=done,
-            saved=saved,
-        )
+        return Replay(self._link, asked, id=id, timeout=timeout, done=done, saved=saved)
 
     def sow_and_subscribe(
         self,
@@ -172,7 +158,7 @@ class Reading(Records):
             delta=delta,
             no_empties=no_empties,
             oof=oof,
-            order_by=[order_by] if isinstance(order_by, str) else None if order_by is None else list(order_by),
+            order_by=texts(order_by),
             top_n=top_n,
             skip_n=skip_n,
             conflation=None if conflation is None else f"{span(conflation, 'conflation')}us",
@@ -183,7 +169,7 @@ class Reading(Records):
             live=live or None,
             fully_durable=fully_durable or None,
         )
-        return Replay(self._link, asked, self._link.act, id=None, timeout=timeout, done=None, saved=None)
+        return Replay(self._link, asked, timeout=timeout)
 
     def delta_subscribe(
         self,
@@ -232,7 +218,7 @@ class Reading(Records):
                 bookmark=bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark,
                 filter=filter,
                 limit=limit,
-                columns=_list(columns),
+                columns=texts(columns),
                 select=texts(select),
             )
         )
@@ -241,26 +227,15 @@ class Reading(Records):
         self, start: int = 1, end: int | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Records of the log with start <= lsn < end, as they are stored."""
-        return self._batches(command("log", **{"from": start, "to": end, "columns": _list(columns)}))
+        return self._batches(command("log", **{"from": start, "to": end, "columns": texts(columns)}))
 
     def plan_batches(
         self, stream: str, batch: int, part: int = 0, parts: int = 1, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """One part of the rows of a planned batch of a durable stream."""
         return self._batches(
-            command("plan", stream=stream, batch=batch, part=part, parts=parts, columns=_list(columns))
+            command("plan", stream=stream, batch=batch, part=part, parts=parts, columns=texts(columns))
         )
-
-
-def _messages(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
-    for batch in batches:
-        rows = Rows(batch)
-        for row in range(len(rows)):
-            yield Message(rows, row)
-
-
-def _list(columns: Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else list(columns)
 
 
 class Result:

@@ -25,10 +25,10 @@ from typing import Any, Self, cast
 
 import orjson
 
-from penstock.client.durations import Duration, span
 from penstock.client.link import Link, translated
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument, Unavailable
+from penstock.units import Duration, span
 
 logger = logging.getLogger("penstock.client")
 
@@ -97,12 +97,11 @@ class Replay:
         self,
         link: Link,
         ticket: bytes,
-        act: Callable[[str, dict[str, object]], object],
         *,
-        id: str | None,
-        timeout: Duration | None,
-        done: Callable[[str], None] | None,
-        saved: Callable[[], None] | None,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        done: Callable[[str], None] | None = None,
+        saved: Callable[[], None] | None = None,
     ) -> None:
         """For `Client.replay` alone.  done, saved: what remembers bookmarks."""
         self.id = id
@@ -112,7 +111,6 @@ class Replay:
         """What there is to know: that the bookmark was not found, and where it reads from instead."""
         self._link = link
         self._ticket = ticket
-        self._act = act
         self._timeout = None if timeout is None else span(timeout, "timeout") / 1e6
         self._done = done
         self._saved = saved
@@ -186,11 +184,11 @@ class Replay:
 
     def pause(self) -> None:
         """Nothing more is sent until `resume`; what is under way still comes."""
-        self._act("replay_pause", {"id": self._named()})
+        self._link.act("replay_pause", {"id": self._named()})
 
     def resume(self, rate: str | None = None) -> None:
         """Go on, from now on at this rate if one is given."""
-        self._act("replay_resume", {"id": self._named(), "rate": rate})
+        self._link.act("replay_resume", {"id": self._named(), "rate": rate})
 
     def _named(self) -> str:
         if self.id is None:

@@ -15,6 +15,7 @@ sends nothing, and the messages are still held.  It is one step of the server: o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
@@ -22,11 +23,11 @@ from typing import Any, Protocol, Self, cast
 import orjson
 import pyarrow as pa
 
-from penstock.client.durations import Duration, span
-from penstock.client.link import rebuilt
+from penstock.client.link import failure
 from penstock.client.messages import Message, Receipt
-from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, body_of, headers_of, is_mandatory, one_row, when
+from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
 from penstock.errors import PreconditionFailed, Unavailable
+from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.schemas import PUBLISH
 from penstock.wire.flight.tickets import command
@@ -82,19 +83,10 @@ class Transaction:
     ) -> None:
         """Publish a message with the commit, from which durations count.  Arguments as those of `Client.publish`."""
         self._check()
-        data, kind = body_of(body)
-        columns: dict[str, object] = {
-            "body": data,
-            "topic": topic,
-            "priority": priority,
-            **when("not_before", not_before, "delay", delay),
-            **when("expires_at", expires_at, "expiration", expiration),
-            "headers": headers_of(headers),
-            "content_type": content_type or kind,
-            "message_id": message_id,
-            "correlation_id": correlation_id,
-            "reply_to": reply_to,
-        }
+        columns = columns_of(
+            body, headers, priority, delay, not_before, expiration, expires_at, content_type, message_id,
+            correlation_id, reply_to,
+        ) | {"topic": topic}  # fmt: skip
         one_row(columns)  # what is wrong is told here, not at the commit
         self._rows.append((Goal(exchange, mandatory=is_mandatory(mandatory, exchange)), columns))
 
@@ -162,9 +154,10 @@ class Transaction:
                 raise Unavailable("the server ended the transaction without an answer")
             said = cast("dict[str, Any]", orjson.loads(answer.to_pybytes()))
         except pa.ArrowException as error:
-            raise _failure(writer, error) from None
+            raise failure(writer, error) from None
         finally:
-            _close(writer)
+            with suppress(pa.ArrowException):  # it was told before
+                writer.close()
         for message, verb, _, _ in self._settles:
             message.outcome = verb
         self.receipts = self._told(said)
@@ -220,19 +213,3 @@ def _batch(rows: list[tuple[Goal, dict[str, object]]]) -> pa.RecordBatch:
         pa.array([columns[field.name] for _, columns in rows], field.type) for field in PUBLISH
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=PUBLISH)
-
-
-def _failure(writer: Any, error: BaseException) -> BaseException:
-    """Why it failed: what the server said at its end tells more than a broken write."""
-    try:
-        writer.close()
-    except pa.ArrowException as better:
-        return rebuilt(better)
-    return rebuilt(error)
-
-
-def _close(writer: Any) -> None:
-    try:
-        writer.close()
-    except pa.ArrowException:
-        pass  # it was told before

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar
 
-from penstock.client.durations import Duration, span
 from penstock.errors import InvalidArgument
+from penstock.units import Duration, span
 from penstock.worker.running import Running
 from penstock.worker.worker import Counts, Worker, declare
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from penstock.client.aio.message import Message as AsyncMessage
+from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.messages import Message
 from penstock.errors import Fenced, NotFound, PenstockError, Refused, Unroutable
 from penstock.worker.bodies import InvalidBody

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
-from penstock.client.aio.message import Message as AsyncMessage
-from penstock.client.durations import Duration, span
+from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.messages import Message, Values
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.units import Duration, span
 from penstock.worker.bodies import Reader, reader_of
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.client.admin import _plain  # pyright: ignore[reportPrivateUsage]
-from penstock.client.durations import span
 from penstock.client.outgoing import BATCH_ROWS, batches_of, body_of, headers_of, one_row, when
 from penstock.client.urls import Address, parse_url
 from penstock.errors import InvalidArgument
+from penstock.units import span
 
 
 def test_bytes_and_text_go_as_they_are_and_the_rest_as_json() -> None:

@@ -8,14 +8,312 @@
 Calls run in a few threads of the client's own, so the event loop never waits for the network.
 """
 
-from penstock.client.aio.client import Client, connect
-from penstock.client.aio.message import Message
-from penstock.client.aio.stream import Consumer, Replay
-from penstock.client.aio.transaction import Transaction
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from penstock.client import client as blocking
+from penstock.client import consumer as blocking_consumer
+from penstock.client import replaying as blocking_replaying
+from penstock.client import transactions
+from penstock.client.aio.stream import Consumer, Message, Replay
+from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.messages import Receipt, Refusal, TableReceipt
+from penstock.client.reading import Result
 from penstock.client.replaying import Bookmarks
+from penstock.units import Duration
 
 __all__ = [
     "Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt", "Transaction",
     "connect",
 ]  # fmt: skip
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 8
+"""Calls of one client that may wait for the server at once; further ones wait for these."""
+
+
+def _awaited(
+    method: Callable[Concatenate[blocking.Client, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """A method of the blocking client as a coroutine."""
+
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.run(partial(method, await self.blocking(), *args, **kwargs))
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _replayed(
+    method: Callable[Concatenate[blocking.Client, P], blocking_replaying.Replay],
+) -> Callable[Concatenate[Client, P], Replay]:
+    """A method of the blocking client that gives a replay."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Replay:
+        async def start() -> blocking_replaying.Replay:
+            return method(await self.blocking(), *args, **kwargs)  # it asks the server with its first message
+
+        return Replay(start)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _consumed(
+    method: Callable[Concatenate[blocking.Client, P], blocking_consumer.Consumer],
+) -> Callable[Concatenate[Client, P], Consumer]:
+    """A method of the blocking client that gives a consumer."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
+        async def start() -> blocking_consumer.Consumer:
+            client = await self.blocking()
+            return await self.run(partial(method, client, *args, **kwargs))
+
+        return Consumer(start)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[blocking.Client, P], Iterator[T]], at_once: int
+) -> Callable[Concatenate[Client, P], AsyncIterator[T]]:
+    """A method of the blocking client that gives an iterator with an end: so many at once come from a thread."""
+
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        found = method(await self.blocking(), *args, **kwargs)
+        while some := await self.run(lambda: list(islice(found, at_once))):
+            for one in some:
+                yield one
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+class Client:
+    """An open connection, or one that opens at its first use.  Made by `connect`."""
+
+    def __init__(self, open_: Callable[[], blocking.Client]) -> None:
+        self._open = open_
+        self._client: blocking.Client | None = None
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
+        self._opening = asyncio.Lock()
+
+    delete = _awaited(blocking.Client.delete)
+    purge = _awaited(blocking.Client.purge)
+    ack = _awaited(blocking.Client.ack)
+    ack_filter = _awaited(blocking.Client.ack_filter)
+    pause = _awaited(blocking.Client.pause)
+    resume = _awaited(blocking.Client.resume)
+    cancel = _awaited(blocking.Client.cancel)
+    reschedule = _awaited(blocking.Client.reschedule)
+    explain = _awaited(blocking.Client.explain)
+    story = _awaited(blocking.Client.story)
+    redrive = _awaited(blocking.Client.redrive)
+    move = _awaited(blocking.Client.move)
+    declare_exchange = _awaited(blocking.Client.declare_exchange)
+    delete_exchange = _awaited(blocking.Client.delete_exchange)
+    declare_topic = _awaited(blocking.Client.declare_topic)
+    delete_topic = _awaited(blocking.Client.delete_topic)
+    topics = _awaited(blocking.Client.topics)
+    topic = _awaited(blocking.Client.topic)
+    sow_delete = _awaited(blocking.Client.sow_delete)
+    last_sequence = _awaited(blocking.Client.last_sequence)
+    delta_publish = _awaited(blocking.Client.delta_publish)
+    bind = _awaited(blocking.Client.bind)
+    unbind = _awaited(blocking.Client.unbind)
+    exchanges = _awaited(blocking.Client.exchanges)
+    bindings = _awaited(blocking.Client.bindings)
+    bind_exchange = _awaited(blocking.Client.bind_exchange)
+    unbind_exchange = _awaited(blocking.Client.unbind_exchange)
+    connections = _awaited(blocking.Client.connections)
+    close_connection = _awaited(blocking.Client.close_connection)
+    policies = _awaited(blocking.Client.policies)
+    set_policy = _awaited(blocking.Client.set_policy)
+    delete_policy = _awaited(blocking.Client.delete_policy)
+    users = _awaited(blocking.Client.users)
+    add_user = _awaited(blocking.Client.add_user)
+    change_password = _awaited(blocking.Client.change_password)
+    set_user_tags = _awaited(blocking.Client.set_user_tags)
+    delete_user = _awaited(blocking.Client.delete_user)
+    permissions = _awaited(blocking.Client.permissions)
+    set_permissions = _awaited(blocking.Client.set_permissions)
+    clear_permissions = _awaited(blocking.Client.clear_permissions)
+    vhosts = _awaited(blocking.Client.vhosts)
+    add_vhost = _awaited(blocking.Client.add_vhost)
+    delete_vhost = _awaited(blocking.Client.delete_vhost)
+    limits = _awaited(blocking.Client.limits)
+    set_user_limit = _awaited(blocking.Client.set_user_limit)
+    set_vhost_limit = _awaited(blocking.Client.set_vhost_limit)
+    overview = _awaited(blocking.Client.overview)
+    drain = _awaited(blocking.Client.drain)
+    details = _awaited(blocking.Client.details)
+    publish = _awaited(blocking.Client.publish)
+    publish_table = _awaited(blocking.Client.publish_table)
+    health = _awaited(blocking.Client.health)
+    queues = _awaited(blocking.Client.queues)
+    streams = _awaited(blocking.Client.streams)
+    release_stream = _awaited(blocking.Client.release_stream)
+    queue = _awaited(blocking.Client.queue)
+    stats = queue
+    peek = _awaited(blocking.Client.peek)
+
+    async def declare(
+        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False, **settings: object
+    ) -> dict[str, Any]:
+        """Make a queue, or find it as asked; as `penstock.Client.declare`."""
+        client = await self.blocking()
+        return await self.run(
+            lambda: client.declare(queue, durable=durable, auto_delete=auto_delete, passive=passive, **settings)
+        )
+
+    async def alter(self, queue: str, **settings: object) -> int:
+        """Change settings of a queue, as of the blocking client; how many messages a `recovery_point` took out."""
+        client = await self.blocking()
+        return await self.run(lambda: client.alter(queue, **settings))
+
+    async def action(self, name: str, **fields: object) -> dict[str, Any]:
+        """The answer of a server action by its name; fields that are None are left out."""
+        client = await self.blocking()
+        return await self.run(lambda: client.action(name, with_vhost=True, **fields))
+
+    def transaction(self) -> Transaction:
+        """Settle some messages and publish others, all or nothing."""
+        return Transaction(self)
+
+    async def query(self, sql: str) -> Result:
+        """The result of a SELECT, as of the blocking client, with all its rows: reading them waits for nothing."""
+        client = await self.blocking()
+        return await self.run(lambda: client.query(sql).held())
+
+    consume = _consumed(blocking.Client.consume)
+    sow = _iterated(blocking.Client.sow, 1000)
+    replay = _replayed(blocking.Client.replay)
+    sow_and_subscribe = _replayed(blocking.Client.sow_and_subscribe)
+    delta_subscribe = _replayed(blocking.Client.delta_subscribe)
+    replay_batches = _iterated(blocking.Client.replay_batches, 1)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work` in a thread of this client."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def blocking(self) -> blocking.Client:
+        """The blocking client within, connected."""
+        async with self._opening:
+            if self._client is None:
+                self._client = await self.run(self._open)
+            return self._client
+
+    async def close(self) -> None:
+        """Close the consumers, which waits until what they settled is durable, then the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.get_running_loop().run_in_executor(None, client.close)
+        self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        await self.blocking()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
+
+class Transaction:
+    """Settle some messages and publish others, all or nothing.  Made by `Client.transaction`.
+
+    async with client.transaction() as transaction:
+        transaction.publish("invoices", invoice)
+        transaction.ack(message)
+
+    Its methods only gather; `commit`, or the end of the block, sends it.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._inner: transactions.Transaction | None = None
+        self._asked: list[Callable[[transactions.Transaction], None]] = []
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """One for each message that was published, in order, once it is committed."""
+        return () if self._inner is None else self._inner.receipts
+
+    def publish(self, topic: str, body: object, **options: Any) -> None:
+        """Publish a message with the commit; options as of `penstock.Client.publish`."""
+        self._asked.append(lambda inner: inner.publish(topic, body, **options))
+
+    def ack(self, message: Message) -> None:
+        """Done: it will not come again."""
+        self._asked.append(lambda inner: inner.ack(message.blocking))
+
+    def release(self, message: Message) -> None:
+        """Back to its place at once, not counted as a failure."""
+        self._asked.append(lambda inner: inner.release(message.blocking))
+
+    def retry(self, message: Message, *, delay: Duration | None = None, error: str | None = None) -> None:
+        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
+        self._asked.append(lambda inner: inner.retry(message.blocking, delay=delay, error=error))
+
+    def reject(self, message: Message, *, reason: str | None = None) -> None:
+        """Refused for good: a dead letter, which is part of the transaction."""
+        self._asked.append(lambda inner: inner.reject(message.blocking, reason=reason))
+
+    cancel = retry
+    expire = reject
+
+    async def commit(self) -> tuple[Receipt, ...]:
+        """Do all of it, and wait until it is durable; errors as of the blocking `Transaction.commit`."""
+        client = await self._client.blocking()
+        inner = self._inner = self._inner or transactions.Transaction(client)
+        asked, self._asked = self._asked, []
+
+        def work() -> tuple[Receipt, ...]:
+            for one in asked:
+                one(inner)
+            return inner.commit()
+
+        return await self._client.run(work)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit, unless that was done; forget it after an exception."""
+        if error is None and self._inner is None:
+            await self.commit()
+
+
+def connect(
+    url: str = "penstock://localhost",
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    timeout: Duration | None = CONNECT_TIMEOUT,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    verify: bool | None = None,
+) -> Client:
+    """A client that connects when it is entered, awaited or first used; arguments and errors as `penstock.connect`."""
+    return Client(
+        lambda: blocking.connect(
+            url, user=user, password=password, timeout=timeout, ca=ca, cert=cert, key=key, verify=verify
+        )
+    )

@@ -1,4 +1,4 @@
-"""Consumers and replays as async iterators: opened when first used, their waiting done in threads of their own.
+"""Consumers with their messages, and replays, as async iterators: opened when first used, waiting in threads of theirs.
 
 One caller waits at a time, in one of two threads, so that settling always has the other; who comes meanwhile waits for
 its turn.  A thread cannot be called back: what comes for a caller that was cancelled, or gave up, is the next one's.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -16,8 +16,63 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from penstock.client import consumer, messages, replaying
-from penstock.client.aio.message import Message
+from penstock.client.messages import Following, Values
 from penstock.errors import PenstockError, Unavailable
+from penstock.units import Duration
+
+
+class Message(Values):
+    """A message of an async consumer; settle it once."""
+
+    __slots__ = ("_inner", "_run")
+
+    def __init__(self, inner: messages.Message, run: Callable[[Callable[[], object]], Awaitable[object]]) -> None:
+        super().__init__(*inner.place)
+        self._inner = inner
+        self._run = run
+
+    @property
+    def outcome(self) -> str | None:
+        """How this holder settled it: ack, release, retry or reject; None so far."""
+        return self._inner.outcome
+
+    async def ack(self, *, publish: Iterable[Following] = ()) -> None:
+        """Done: it will not come again.  publish: as for `penstock.Message.ack`."""
+        await self._run(partial(self._inner.ack, publish=list(publish)))
+
+    @property
+    def blocking(self) -> messages.Message:
+        """The message within."""
+        return self._inner
+
+    async def release(self) -> None:
+        """Back to its place at once, not counted as a failure."""
+        await self._run(self._inner.release)
+
+    async def retry(self, *, delay: Duration | None = None, error: str | None = None) -> None:
+        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
+        await self._run(partial(self._inner.retry, delay=delay, error=error))
+
+    async def reject(self, *, reason: str | None = None) -> None:
+        """Refused for good: a dead letter, where the queue has a place for them."""
+        await self._run(partial(self._inner.reject, reason=reason))
+
+    cancel = retry
+    expire = reject
+
+    async def extend(self, period: Duration) -> None:
+        """Hold it until `period` from now at least."""
+        await self._run(partial(self._inner.extend, period))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ack; retry after an exception, release when the task is cancelled; nothing if it was settled within."""
+        await self._run(partial(self._inner.__exit__, kind, error, trace))
+
 
 T = TypeVar("T")
 Blocking = TypeVar("Blocking")
