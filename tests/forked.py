@@ -183,7 +183,7 @@ def load() -> None:
     from penstock.server import launching
 
     launching.with_bounded_pool(launching.decoded_most(Settings().server.memory))
-    from penstock.cli import tree
+    from penstock.cli import main as tree
 
     tree.whole()
     tree.command("serve")

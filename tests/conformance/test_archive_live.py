@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import penstock
 import penstock.errors
 from live_server import LiveServer
-from penstock.cli.tree import whole
+from penstock.cli.main import whole
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
 

@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.tree import whole
+from penstock.cli.main import whole
 from penstock.errors import (
     AccessRefused,
     InvalidArgument,

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import penstock
 from bulk_lab import alive, children
 from live_server import LiveServer
-from penstock.cli.tree import whole
+from penstock.cli.main import whole
 from penstock.errors import InvalidArgument
 from waiting import eventually
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
-from penstock.cli.tree import whole
+from penstock.cli.main import whole
 from penstock.errors import PreconditionFailed, SettingsError, Unavailable
 from penstock.spark.pipelines import reset
 from penstock.spark.pipelines.folders import Place

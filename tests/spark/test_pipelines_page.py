@@ -12,7 +12,7 @@ import pyarrow.dataset
 import pytest
 
 from page_lab import blocks, page
-from penstock.cli.tree import command
+from penstock.cli.main import command
 from penstock.config.load import load_text
 from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.folders import Place

@@ -1,23 +1,22 @@
-"""`backup` and `restore`: the log as files of another folder, and a data folder of its own from them."""
+"""`backup`, `restore` and `log archive`: copies of the log, in another folder or as Parquet, by a server or in a data
+folder that none uses; and a data folder of its own from them.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, bar, counted, note, write, write_json
-from penstock.errors import DataFolderInUse
+from penstock.cli.output import DEFAULT_URL, Json, Url, asked, bar, counted, note, root, write, write_json, write_table
+from penstock.cli.queues import Yes, confirmed
+from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.units import format_size
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put these commands into the tree."""
-    app.command()(backup)
-    app.command()(restore)
-
-
+@root.command()
 def backup(
     target: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     data: Annotated[
@@ -33,7 +32,11 @@ def backup(
 
     Example: penstock backup /backup/today
     """
-    done = _of_folder(data, target, copy) if data is not None else _of_server(url, target, copy)
+    done = (
+        _backed_up_here(data, target, copy)
+        if data is not None
+        else asked(url, "backup", target=str(target.absolute()), copy=copy)
+    )
     if json:
         write_json({"backup": str(target), **done})
         return
@@ -48,15 +51,7 @@ def backup(
         )
 
 
-def _of_server(url: str, target: Path, copy: bool) -> dict[str, Any]:
-    from penstock.client import connect
-
-    connect(url).close()  # says within seconds if nobody answers; a backup may take long
-    with connect(url, timeout=None) as client:
-        return client.action("backup", with_vhost=False, target=str(target.absolute()), copy=copy)
-
-
-def _of_folder(data: str, target: Path, copy: bool) -> dict[str, Any]:
+def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
     from penstock.cli.logfiles import archive_place, open_folder
     from penstock.history.alone import stand_alone
     from penstock.server.bulk.backup import run
@@ -85,6 +80,7 @@ def _never() -> bool:
     return False
 
 
+@root.command()
 def restore(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `penstock backup` made.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="The data folder to make: new or empty.")],
@@ -108,3 +104,207 @@ def restore(
         f"{format_size(cast('int', done['bytes']))}; "
         f"its bookmarks begin with {done['origin']}|, those of the original with {done['old_origin']}|"
     )
+
+
+ArchiveFolder = Annotated[
+    str | None,
+    typer.Option("--archive", help="With --data: the folder of its archive.  By default `archive` in it."),
+]
+
+
+def archived(data: str, named: str | None = None) -> dict[str, Any] | None:
+    """What is archived, for people."""
+    from penstock.cli.logfiles import archive_of
+
+    found = archive_of(data, named)
+    if found is None:
+        return None
+    manifest = found.manifest
+    return {
+        "spans": manifest.spans, "files": len(manifest.files), "rows": manifest.rows, "bytes": manifest.size,
+    }  # fmt: skip
+
+
+def archive(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "--dry", help="Say what would be done, and change nothing.")
+    ] = False,
+    prune: Annotated[
+        str | None,
+        typer.Option("--prune", metavar="AGE", help="Instead: remove archived days that are older, as in 365d."),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Instead, with --data: make a damaged or lost manifest anew from the files."),
+    ] = False,
+    origin: Annotated[
+        list[int] | None,
+        typer.Option("--origin", help="With --repair: of a log whose backup this folder was restored from."),
+    ] = None,
+    yes: Yes = False,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Archive this data folder, which no server uses at the moment.")
+    ] = None,
+    folder: Annotated[
+        str | None, typer.Option("--archive", help="With --data: where the files go.  Without: `archive` in it.")
+    ] = None,
+    compression: Annotated[str, typer.Option("--compression", help="With --data: zstd, snappy or none.")] = "zstd",
+    topics: Annotated[
+        int, typer.Option("--topics", min=0, max=1000, help="With --data: topics with folders of their own.")
+    ] = 64,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Write closed segments that are not archived yet as Parquet, partitioned by topic and day.
+
+    A running server goes by its settings ([log] archive); it does this by itself, soon after a segment is closed.
+
+    Archived days stay until [log] archive.retention says otherwise, or --prune.
+
+    Example: penstock log archive --dry-run
+    """
+    if repair:
+        _repair(data, folder, origin or [], dry_run=dry_run, json=json)
+        return
+    if prune is not None:
+        _prune(prune, data, folder, url, dry_run=dry_run, yes=yes, json=json)
+        return
+    if compression not in ("zstd", "snappy", "none"):
+        raise InvalidArgument(f"--compression is {compression!r}; there is zstd, snappy and none")
+    if data is not None:
+        done = _archived_here(data, folder, compression, topics, dry_run)
+    elif folder is not None:
+        raise InvalidArgument("--archive goes with --data; a server goes by its settings")
+    else:
+        done = _archived_by_server(url, dry_run)
+    if json:
+        write_json(done)
+        return
+    planned = cast("list[dict[str, Any]]", done["planned"])
+    if dry_run:
+        if not planned:
+            write("nothing to do: every closed segment is archived")
+            return
+        write_table(
+            ("first", "last", "segments", "size"),
+            [(one["first"], one["last"], one["segments"], format_size(one["bytes"])) for one in planned],
+        )
+        return
+    write(
+        f"{counted(done['done'], 'segment')} archived; the archive has {counted(done['rows'], 'record')} in "
+        f"{counted(done['files'], 'file')}, {format_size(done['bytes'])}"
+    )
+    if behind := done.get("behind", done["left"]):
+        why = f": {done['why']}" if done.get("why") else "; the server's log says why"
+        note(f"warning: {counted(behind, 'closed segment')} not archived{why}")
+
+
+def _archived_by_server(url: str, dry_run: bool) -> dict[str, Any]:
+    from penstock.client import connect
+
+    connect(url).close()  # says within seconds if nobody answers; archiving may take long
+    with connect(url, timeout=None) as client, bar("segments") as show:
+        if dry_run:
+            return client.action("log_archive", with_vhost=False, dry_run=True)
+        total = 0
+        first: list[Any] | None = None
+        while True:
+            told = client.action("log_archive", with_vhost=False, dry_run=False)
+            first = told["planned"] if first is None else first
+            total += told["done"]
+            show(total, total + told["left"])
+            if not told["worked"]:
+                return {**told, "planned": first, "done": total}
+
+
+def _archived_here(data: str, folder: str | None, compression: str, topics: int, dry_run: bool) -> dict[str, Any]:
+    from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
+    from penstock.log.archive import archive_disk
+    from penstock.log.archive.file_writer import Form
+    from penstock.log.archive.repairing import has_files
+    from penstock.server.bulk.archiving import told_when_full
+    from penstock.server.clock import SystemClock
+    from penstock.server.upkeep.archive_offline import archive as run
+
+    disk = open_folder(data)
+    place = folder if folder is not None else str(Path(data) / ARCHIVE_FOLDER)
+    try:
+        with bar("LSNs") as show, told_when_full(place):
+            form = Form(compression, topics)
+            target, others = archive_disk(place), has_files(place)
+            return run(disk, target, SystemClock(), form, show, dry_run=dry_run, others=others)
+    except DataFolderInUse as error:
+        raise DataFolderInUse(f"{error}; leave --data away to have the running server do it") from None
+
+
+def _prune(
+    age: str, data: str | None, folder: str | None, url: str, *, dry_run: bool, yes: bool, json: bool
+) -> None:  # fmt: skip
+    """Remove archived days that are older."""
+    from penstock.units import parse_duration
+
+    try:
+        micros = parse_duration(age)
+    except ValueError as error:
+        raise InvalidArgument(f"--prune {age}: {error}") from None
+    ask = partial(_pruned, micros, data, folder, url)
+    due = ask(dry_run=True)
+    if due is not None and not dry_run:
+        question = f"remove {counted(due['rows'], 'archived record')} of the days up to {due['day']}?"
+        if not confirmed(question, yes or json):
+            raise typer.Exit(1)
+        due = ask(dry_run=False)
+    if json:
+        write_json({"pruned": due})
+    elif due is None:
+        write(f"nothing to do: no archived day is older than {age}, or a stream may still ask for it")
+    else:
+        done = "would go" if dry_run else "gone"
+        what = f"{counted(due['rows'], 'record')} in {counted(due['files'], 'file')}, {format_size(due['bytes'])}"
+        write(f"days up to {due['day']} {done}: {what}")
+
+
+def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_run: bool) -> dict[str, Any] | None:
+    from penstock.client import connect
+
+    if data is None:
+        if folder is not None:
+            raise InvalidArgument("--archive goes with --data; a server goes by its settings")
+        with connect(url, timeout=None) as client:
+            told = client.action("log_archive_prune", with_vhost=False, age=micros / 1e6, dry_run=dry_run)
+            return cast("dict[str, Any] | None", told["pruned"])
+    from penstock.cli.logfiles import archive_place, open_folder
+    from penstock.log.archive import archive_disk
+    from penstock.server.clock import SystemClock
+    from penstock.server.upkeep.archive_offline import prune as run
+
+    place = archive_place(data, folder)
+    if place is None:
+        return None
+    return run(open_folder(data), archive_disk(str(place)), SystemClock(), micros, dry_run=dry_run)
+
+
+def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run: bool, json: bool) -> None:
+    from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
+    from penstock.log.archive import archive_disk
+    from penstock.log.archive.repairing import paths_of
+    from penstock.server.clock import SystemClock
+    from penstock.server.upkeep.archive_offline import repair as run
+
+    if data is None:
+        raise InvalidArgument("--repair goes with --data: stop the server first")
+    place = folder if folder is not None else str(Path(data) / ARCHIVE_FOLDER)
+    with bar("files") as show:
+        made = run(
+            open_folder(data), archive_disk(place), paths_of(place), SystemClock(), show, dry_run=dry_run, before=before
+        )  # fmt: skip
+    if json:
+        files, rows, spans = (len(made.files), made.rows, made.spans) if made is not None else (0, 0, ())
+        write_json({"repaired": made is not None, "files": files, "rows": rows, "spans": spans})
+    elif made is None:
+        write("nothing to do: the manifest is as it was written")
+    else:
+        done = "can be made anew" if dry_run else "is made anew"
+        what = f"{counted(made.rows, 'record')} in {counted(len(made.files), 'file')}"
+        ranges = ", ".join(f"{a} to {b - 1}" for a, b in made.spans)
+        write(f"the manifest {done}: {what}, LSNs {ranges}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.benching import Size, own_queue, send
+from penstock.cli.benching import Size, app, own_queue, send
 from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, write_json, write_table
 from penstock.errors import NotFound, Refused, SettingsError
 
@@ -34,10 +34,7 @@ WARM_ROWS = 1_000
 MISSING = "bench spark needs pyspark, which is not installed: pip install 'penstock[spark]', and Java 17 beside it"
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command()(spark)
-
-
+@app.command()
 def spark(
     count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1_000_000,
     size: Size = 100,

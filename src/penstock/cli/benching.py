@@ -1,7 +1,8 @@
-"""`bench publish|consume|both|ping`: load for any server, and how fast it answers.
+"""`bench publish|consume|both|ping|deep`: load for any server, and how fast it answers.
 
 Each works on a queue of its own, which goes afterwards; `publish` and `consume` take one that is there with --queue.
-What is measured is seen from this client: its own work and the way to the server are part of it.
+What is measured is seen from this client: its own work and the way to the server are part of it.  Memory is that of the
+server process as it tells it, so other work on the server counts with it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, counted, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, counted, family, write_json, write_table
 from penstock.cli.queues import Yes, confirmed, read_setting
 from penstock.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
     from penstock.client import Client, Message
 
-app = typer.Typer(help="Put load on a server, and measure it.", no_args_is_help=True, rich_markup_mode=None)
+
+app = family("bench", "Put load on a server, and measure it.")
 
 STAMP = struct.Struct("<q")
 """What a body begins with: when it was sent, in nanoseconds of this machine's clock."""
@@ -292,3 +294,83 @@ def tell(found: dict[str, Any], *, as_json: bool) -> None:
     if times:
         rows = [(name, *(f"{one[part]:.3f} ms" for part in ("p50", "p99", "max"))) for name, one in times]
         write_table(("", "p50", "p99", "max"), rows)
+
+
+FILLED_BATCH = 10_000
+"""Messages that are published at once while it is filled."""
+
+
+@app.command()
+def deep(
+    count: Annotated[int, typer.Option("--count", min=1, help="How many messages deep.")] = 1_000_000,
+    size: Size = 100,
+    backlog: Backlog = 5000,
+    setting: Setting = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Fill a queue, and only then take everything: first delivery, speed both ways, memory of the server.
+
+    Example: penstock bench deep --count 5000000 --size 1000
+    """
+    with connect(url) as client:
+        memory = {"before": resident(client)}
+        with own_queue(client, setting) as name:
+            with bar("filling") as moved:
+                began = time.perf_counter()
+                send(client, name, count, size, FILLED_BATCH, moved)
+                filled = time.perf_counter() - began
+            memory["full"] = resident(client)
+            with bar("draining") as moved:
+                first, drained = emptied(client, name, count, backlog, moved)
+            memory["drained"] = resident(client)
+    tell_deep(deep_figures(count, size, filled, first, drained, memory), as_json=json)
+
+
+def emptied(
+    client: Client, queue: str, count: int, backlog: int, moved: Callable[[int, int], None]
+) -> tuple[float, float]:
+    """Take everything: seconds until the first message was here, and until the last one was settled."""
+    began, first = time.perf_counter(), 0.0
+    for _ in take(client, queue, count, backlog, moved):
+        first = first or time.perf_counter() - began
+    return first, time.perf_counter() - began
+
+
+def resident(client: Client) -> int:
+    """Bytes that the server process has in memory."""
+    return int(client.overview()["resident_bytes"])
+
+
+def deep_figures(
+    count: int, size: int, filled: float, first: float, drained: float, memory: dict[str, int]
+) -> dict[str, Any]:
+    """The result as JSON has it; memory in bytes."""
+    return {
+        "bench": "deep",
+        "messages": count,
+        "bytes": size,
+        "fill_seconds": round(filled, 6),
+        "fill_per_second": round(count / filled, 1),
+        "first_delivery_ms": round(first * 1e3, 3),
+        "drain_seconds": round(drained, 6),
+        "drain_per_second": round(count / drained, 1),
+        "memory": memory,
+        "memory_a_message": round((memory["full"] - memory["before"]) / count, 1),
+    }
+
+
+def tell_deep(found: dict[str, Any], *, as_json: bool) -> None:
+    """The deep_figures; memory as the server's process has it."""
+    if as_json:
+        write_json(found)
+        return
+    row = (
+        found["bench"], f"{found['messages']:,}", found["bytes"], f"{found['fill_per_second']:,.0f}",
+        f"{found['first_delivery_ms']:.1f} ms", f"{found['drain_per_second']:,.0f}",
+    )  # fmt: skip
+    write_table(("bench", "messages", "of bytes", "filled/s", "first delivery", "drained/s"), [row])
+    sizes = [f"{found['memory'][when] / (1 << 20):,.1f} MiB" for when in ("before", "full", "drained")]
+    write_table(("server memory before", "full", "drained", "more a message"), [
+        (*sizes, f"{found['memory_a_message']:.1f} bytes"),
+    ])  # fmt: skip

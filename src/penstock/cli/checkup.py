@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from penstock.cli.reaching import Door, door_of
+from penstock.cli.driver_jobs import Door, door_of
 from penstock.errors import SettingsError
 from penstock.log.disk import LOCK_NAME, to_be
 from penstock.server.guard.listening import OWN
@@ -212,8 +212,7 @@ def available_memory() -> int | None:
 
 def streams(settings: Settings, door: Door) -> Finding:
     """What the server that runs keeps for pipelines that are no more."""
-    from penstock.cli.driver_jobs import login, orphans
-    from penstock.cli.reaching import address_here
+    from penstock.cli.driver_jobs import address_here, login, orphans
     from penstock.errors import PenstockError
     from penstock.spark.remote import Remote, Where
 

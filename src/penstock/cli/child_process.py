@@ -1,14 +1,31 @@
-"""A process of ours that is started again when it dies; its standard input is ours, its output goes to a file."""
+"""Processes of ours: one that is started again when it dies, the server as such a child, and a start of the server.
+
+The settings of a child are pickled by its parent, which is this same program, and come through its standard input, for
+they hold passwords; the end of that is the end of the parent.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+    from penstock.server.opening.progress import Progress, Show
 
 Say: TypeAlias = "Callable[[str], object]"
 """Takes a line for people."""
@@ -136,3 +153,133 @@ class Child:
             except BrokenPipeError:
                 pass  # nobody reads what was left in it
         self.process = None
+
+
+def main() -> int:
+    """Serve until told to stop; the exit status of the error that ended it, if one did."""
+    settings, ready_file = read_parcel(sys.stdin.buffer.fileno())
+    threading.Thread(target=_watch, daemon=True).start()
+    relax_collector()
+    try:
+        from penstock.server.launching import serve  # heavy, and what goes wrong in it is told below
+
+        serve(settings, ready_file=ready_file, show=line())
+    except PenstockError as error:
+        sys.stderr.write(f"penstock: {error}\n")
+        return error.exit_status
+    return 0
+
+
+def parcel(settings: object, ready_file: str) -> bytes:
+    """What a child reads: a length of 8 bytes, big-endian, and the pickle."""
+    data = pickle.dumps((settings, ready_file))
+    return len(data).to_bytes(8, "big") + data
+
+
+def read_parcel(descriptor: int) -> tuple[Any, str]:
+    """The inverse; reads no byte beyond it."""
+    size = int.from_bytes(_read(descriptor, 8), "big")
+    settings, ready_file = pickle.loads(_read(descriptor, size))
+    return settings, str(ready_file)
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    out = b""
+    while len(out) < size:
+        piece = os.read(descriptor, size - len(out))
+        if not piece:
+            raise EOFError("the parent is gone")
+        out += piece
+    return out
+
+
+def _watch() -> None:
+    """The parent is gone when our standard input ends: stop as if told to."""
+    while os.read(sys.stdin.buffer.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+# -- the start of a server
+
+
+PATIENCE_S = 0.3
+"""A start that is over by then shows nothing, and loads nothing to show it with."""
+
+_PARTS = 1000
+
+
+class Line:
+    """Called with each step of a start, and once at its end."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        """`console`: where it is drawn, standard error without one."""
+        self._console = console
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Draw it anew, or take it away when the start has ended."""
+        if progress.over:
+            self.close()
+            return
+        if self._bar is None:
+            if progress.seconds < PATIENCE_S:
+                return
+            self._open()
+        if self._bar is not None and self._task is not None:
+            done = round(_PARTS * progress.share)
+            self._bar.update(self._task, completed=done, description=describe(progress), refresh=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+        from rich.table import Column
+
+        self._bar = Bar(
+            TextColumn("recovering {task.percentage:>3.0f} %", table_column=Column(no_wrap=True, min_width=16)),
+            BarColumn(12, table_column=Column(min_width=12)),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            console=self._console or Console(stderr=True),
+            transient=True,
+            auto_refresh=False,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("", total=_PARTS)
+
+
+def describe(progress: Progress) -> str:
+    """What is done now, without what the bar says already."""
+    words = [progress.doing]
+    if progress.stage == "checking" and progress.segments_total:
+        words.append(f"{progress.segments}/{progress.segments_total}")
+    if progress.records_total:
+        words.append(f"{progress.records:,}/{progress.records_total:,} records")
+    if rate := progress.rate:
+        words.append(f"{rate:,.0f}/s")
+    if (left := progress.seconds_left) is not None:
+        words.append(f"about {left:.0f} s left")
+    return "  ".join(words)
+
+
+def relax_collector() -> None:
+    """Have the collector of cycles look rarely while modules are loaded and the log is folded: nearly all stays.
+
+    At its defaults it costs 4 % of a start.  The server sets it for good when it is ready.
+    """
+    gc.set_threshold(100_000, 50, 1_000)
+
+
+def line() -> Show | None:
+    """A line on the terminal; None where there is none."""
+    return Line() if sys.stderr.isatty() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,19 +1,33 @@
-"""`exchange list|declare|delete` and `binding list|declare|delete`: what routes messages to queues."""
+"""`exchange`, `binding`, `policy` and `operator-policy`: what routes messages to queues, and settings by name."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, tell, write_json, write_table
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Told,
+    Url,
+    connect,
+    counted,
+    family,
+    served,
+    tell,
+    write_json,
+    write_list,
+    write_table,
+)
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
 
-exchange = typer.Typer(help="List, declare and delete exchanges.", no_args_is_help=True, rich_markup_mode=None)
-binding = typer.Typer(
-    help="List, declare and delete bindings of queues and exchanges.", no_args_is_help=True, rich_markup_mode=None
-)
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+exchange = family("exchange", "List, declare and delete exchanges.")
+binding = family("binding", "List, declare and delete bindings of queues and exchanges.")
 
 DEFAULT_NAME = "amq.default"
 """How the exchange without a name is written in a table."""
@@ -86,24 +100,22 @@ def declare_exchange(
     tell({"declared": name}, f"exchange {name} declared", json)
 
 
-@exchange.command("delete")
+@served(exchange, "delete")
 def delete_exchange(
+    client: Client,
     name: Annotated[str, typer.Argument(help="Its name.")],
     if_unused: Annotated[bool, typer.Option("--if-unused", help="Only when nothing is bound to it.")] = False,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Delete an exchange with its bindings.  Queues stay as they are.
 
     Example: penstock exchange delete shop --yes
     """
-    with connect(url) as client:
-        bindings = len(client.bindings(source=name)) + len(client.bindings(destination=name))
-        if not confirmed(f"exchange {name} has {counted(bindings, 'binding')}: delete it with them?", yes):
-            return
-        client.delete_exchange(name, if_unused=if_unused)
-    tell({"deleted": name, "bindings": bindings}, f"exchange {name} deleted with {counted(bindings, 'binding')}", json)
+    bindings = len(client.bindings(source=name)) + len(client.bindings(destination=name))
+    if not confirmed(f"exchange {name} has {counted(bindings, 'binding')}: delete it with them?", yes):
+        return None
+    client.delete_exchange(name, if_unused=if_unused)
+    return {"deleted": name, "bindings": bindings}, f"exchange {name} deleted with {counted(bindings, 'binding')}"
 
 
 # -- bindings
@@ -191,3 +203,63 @@ def delete_binding(
 
 def _key(key: str) -> str:
     return f"key {key!r}" if key else "the empty key"
+
+
+COLUMNS = ("name", "pattern", "apply-to", "definition", "priority", "origin")
+
+
+def policy_family(operator: bool) -> None:
+    """The commands of one kind of policies."""
+    word = "operator policy" if operator else "policy"
+    command = "operator-policy" if operator else "policy"
+    what = "limits beside all policies" if operator else "settings for many queues at once"
+    app = family(command, f"List, set and delete {word[:-1]}ies: {what}.")
+    example = '{"max-length": 100000}' if operator else '{"message-ttl": 60000}'
+
+    def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+        with connect(url) as client:
+            policies = client.policies(operator=operator)
+        write_list(policies, COLUMNS, json)
+
+    def set_(
+        name: Annotated[str, typer.Argument(help="Its name.")],
+        pattern: Annotated[str, typer.Argument(help="A regular expression, found anywhere in a name.")],
+        definition: Annotated[str, typer.Argument(help="Keys and values as JSON.")],
+        priority: Annotated[int, typer.Option("--priority", help="The highest that matches rules alone.")] = 0,
+        apply_to: Annotated[
+            str | None, typer.Option("--apply-to", help="queues, classic_queues, exchanges or all.")
+        ] = None,
+        url: Url = DEFAULT_URL,
+        json: Json = False,
+    ) -> None:
+        from penstock.config.policy_settings import parse_definition
+
+        values = parse_definition(definition)
+        with connect(url) as client:
+            new = client.set_policy(name, pattern, values, priority=priority, apply_to=apply_to, operator=operator)
+        tell({"policy": name, "new": new}, f"{word} {name} {'set' if new else 'changed'}", json)
+
+    def delete(
+        name: Annotated[str, typer.Argument(help="Its name.")], url: Url = DEFAULT_URL, json: Json = False
+    ) -> None:
+        with connect(url) as client:
+            client.delete_policy(name, operator=operator)
+        tell({"deleted": name}, f"{word} {name} deleted, and what it did is undone", json)
+
+    plural = f"{word[:-1]}ies"
+    list_.__doc__ = f"List the {plural} of the vhost.\n\nExample: penstock {command} list"
+    set_.__doc__ = (
+        f"Set a {word}; one of that name is replaced as a whole.  Queues that match follow at once.\n\n"
+        f"Example: penstock {command} set cap '^jobs' '{example}'"
+    )
+    delete.__doc__ = f"Delete a {word}; what it did is undone.\n\nExample: penstock {command} delete cap"
+    if operator:
+        set_.__doc__ = set_.__doc__.replace("Set a operator", "Set an operator")
+        delete.__doc__ = delete.__doc__.replace("Delete a operator", "Delete an operator")
+    app.command("list")(list_)
+    app.command("set")(set_)
+    app.command("delete")(delete)
+
+
+policy_family(operator=False)
+policy_family(operator=True)

@@ -9,9 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.archive_commands import ArchiveFolder
-from penstock.cli.archive_commands import add_to as add_archive_to
-from penstock.cli.output import DEFAULT_URL, Json, Url, bar, counted, note, write, write_json, write_table
+from penstock.cli.backups import ArchiveFolder, archive
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Url,
+    asked,
+    bar,
+    counted,
+    family,
+    note,
+    root,
+    write,
+    write_json,
+    write_table,
+)
 from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
 
@@ -33,8 +45,8 @@ def _place(data: str | None, url: str | None) -> tuple[str, str | None]:
     return ("./data", url) if data is None else (data, None)
 
 
-app = typer.Typer(help="Look into the log and check it.", no_args_is_help=True, rich_markup_mode=None)
-add_archive_to(app)
+app = family("log", "Look into the log and check it.")
+app.command()(archive)
 
 
 @app.command("ls")
@@ -43,7 +55,7 @@ def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = N
 
     Example: penstock log ls --data ./data
     """
-    from penstock.cli.archive_commands import archived
+    from penstock.cli.backups import archived
     from penstock.cli.logfiles import listing
     from penstock.log.catalog import SegmentInfo
 
@@ -51,7 +63,7 @@ def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = N
     if url is None:
         listed, kept = listing(folder), archived(folder, archive)
     else:
-        told = _asked(url, "segments")
+        told = asked(url, "segments")
         listed, kept = [SegmentInfo(**one) for one in told["segments"]], told.get("archive")
 
     def is_archived(one: SegmentInfo) -> bool:
@@ -138,7 +150,7 @@ def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer
     Example: penstock log verify --data ./data
     """
     folder, url = _place(data, url)
-    facts = _verified(folder, archive) if url is None else _asked(url, "log_verify")
+    facts = _verified(folder, archive) if url is None else asked(url, "log_verify")
     good = not facts["damage"]
     if json:
         write_json({"good": good, **facts})
@@ -178,15 +190,6 @@ def _verified(data: str, archive: str | None) -> dict[str, Any]:
     return facts
 
 
-def _asked(url: str, action: str) -> dict[str, Any]:
-    """The answer of a server that may take long over it."""
-    from penstock.client import connect
-
-    connect(url).close()  # says within seconds if nobody answers
-    with connect(url, timeout=None) as client:
-        return client.action(action, with_vhost=False)
-
-
 @app.command()
 def compact(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
@@ -211,14 +214,14 @@ def compact(
 
     Example: penstock log compact --dry-run
     """
-    from penstock.cli.logfiles import of_folder, of_server
+    from penstock.cli.logfiles import compacted
 
     if data is None:
         if age is not None or size is not None or compress:
             raise InvalidArgument("--age, --size and --compress go with --data; a server goes by its settings")
-        done = of_server(url, dry_run)
+        done = asked(url, "compact", dry_run=dry_run)
     else:
-        done = of_folder(data, age, size, compress, dry_run)
+        done = compacted(data, age, size, compress, dry_run)
     if json:
         write_json(done)
         return
@@ -278,8 +281,8 @@ def export(
 
     Example: penstock log export orders.parquet --topic orders --from 2026-11-20T08:00:00
     """
-    from penstock.cli.log_export import COLUMNS, Wanted, of_folder, of_server
-    from penstock.cli.log_export import export as run
+    from penstock.cli.logfiles import COLUMNS, Wanted, exported_by_server, exported_here
+    from penstock.cli.logfiles import export as run
 
     target = None if file == "-" else Path(file)
     form = _form(file, format, overwrite=overwrite)
@@ -292,7 +295,7 @@ def export(
         )
     wanted = Wanted(topic, pattern, exchange, vhost, first, last, filter, limit, chosen, records)
     folder, url = _place(data, url)
-    reading = of_folder(folder, wanted) if url is None else of_server(url, wanted)
+    reading = exported_here(folder, wanted) if url is None else exported_by_server(url, wanted)
     with reading as (source, start, end), bar("LSNs") as show:
         done = run(source, start, end, target, form, body, limit, show)
     for warning in done.warnings:
@@ -326,11 +329,7 @@ def _named_columns(text: str) -> tuple[str, ...]:
     return chosen
 
 
-def add_audit_to(app: typer.Typer) -> None:
-    """Put `audit` into the tree."""
-    app.command()(audit)
-
-
+@root.command()
 def audit(
     data: DataFolder = None,
     archive: ArchiveFolder = None,
@@ -351,7 +350,7 @@ def audit(
     if spark:
         report = _audited_by_spark(folder, archive, master)
     else:
-        report = _audited(folder, archive) if url is None else _asked(url, "log_audit")
+        report = _audited(folder, archive) if url is None else asked(url, "log_audit")
     findings = cast("list[dict[str, Any]]", report["findings"])
     if json:
         write_json({"counts": report["counts"], "findings": findings})

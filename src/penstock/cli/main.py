@@ -1,4 +1,4 @@
-"""The command line, and the exit status of each end.
+"""The command line: which file has which command, and the exit status of each end.
 
 0  done
 1  the server said no, or a check found something
@@ -11,20 +11,130 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
-from penstock.cli import tree
-from penstock.cli.output import tell_error
+import typer
+from typer.core import TyperGroup
+from typer.models import CommandInfo
+
+from penstock import __version__
+from penstock.cli.output import Json, root, tell, tell_error
 from penstock.errors import PenstockError
+
+FILES: Mapping[str, str] = {
+    "serving": "serve up check convert",
+    "tools": "expr doctor tls",
+    "messages": "publish consume message",
+    "topics": "replay sow query topic",
+    "working": "worker",
+    "backups": "backup restore",
+    "top": "drain top",
+    "queues": "queue",
+    "streams": "stream",
+    "pipeline_status": "pipeline",
+    "pipeline_runs": "pipeline",
+    "log_commands": "log audit",
+    "benching": "bench",
+    "bench_spark": "bench",
+    "exchanges": "exchange binding policy operator-policy",
+    "people": "user vhost connection",
+}
+"""The commands and families that each file puts at the root.  A command loads its own files and no others."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        tree.command(given[0] if given else None).main(given, prog_name="penstock")
+        command(given[0] if given else None).main(given, prog_name="penstock")
     except PenstockError as error:
         sys.exit(tell_error(error, as_json="--json" in given))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
+
+
+class Root(TyperGroup):
+    """The tree, which knows where a command is that somebody misses at its top."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As its base, and an unknown command that some family has is told with the family."""
+        name = args[0]
+        if name not in self.commands:
+            found = [family for family, one in self.commands.items() if name in getattr(one, "commands", ())]
+            if found:
+                ctx.fail(
+                    f"No such command '{name}'; there is {' and '.join(f'penstock {one} {name}' for one in found)}."
+                )
+        return super().resolve_command(ctx, args)
+
+
+def whole() -> typer.Typer:
+    """The tree of all commands."""
+    return _tree(_names())
+
+
+@cache
+def command(name: str | None) -> TyperGroup:
+    """What answers a command line that begins so: the whole tree where no command or family has that name."""
+    found = typer.main.get_command(_tree([name]) if name is not None and name in _names() else whole())
+    assert isinstance(found, TyperGroup)
+    return found
+
+
+def _names() -> list[str]:
+    """Of all commands and families, in the order of the help."""
+    return [*(name for names in FILES.values() for name in names.split()), "version"]
+
+
+def _tree(names: Sequence[str]) -> typer.Typer:
+    """These commands and families, in this order."""
+    for file, has in FILES.items():
+        if not set(names).isdisjoint(has.split()):
+            import_module(f"penstock.cli.{file}")
+    app = typer.Typer(
+        name="penstock",
+        cls=Root,
+        help="A message-queue server whose log is an Arrow table.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    commands = {_name_of(one): one for one in root.registered_commands}
+    families = {one.name: one for one in root.registered_groups}
+    app.registered_commands = [commands[name] for name in names if name in commands]
+    app.registered_groups = [families[name] for name in names if name in families]
+    if "version" in names:
+        app.command()(version)
+    app.callback()(_root)
+    return app
+
+
+def _name_of(one: CommandInfo) -> str:
+    return one.name or typer.main.get_command_name(one.callback.__name__ if one.callback is not None else "")
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+def _root(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A message-queue server whose log is an Arrow table."""
+
+
+def version(json: Json = False) -> None:
+    """Print the version.
+
+    Example: penstock version --json
+    """
+    tell({"penstock": __version__, "python": sys.version.split()[0]}, f"penstock {__version__}", json)

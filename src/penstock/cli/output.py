@@ -1,5 +1,5 @@
-"""The server that commands talk to, and what they print: tables for a person, JSON for a program, errors with their
-exit status.
+"""What commands are made of: the root of the tree, the server that they talk to, and what they print: tables for a
+person, JSON for a program, errors with their exit status.
 
 Results go to standard output, everything else to standard error.  Rich is loaded when a table is printed, or a
 bar is drawn for a person who waits.
@@ -7,11 +7,12 @@ bar is drawn for a person who waits.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, cast
 
 import orjson
 import typer
@@ -41,11 +42,73 @@ CUT_LEAST = 8
 _OPTIONS = orjson.OPT_NON_STR_KEYS
 
 
+root = typer.Typer()
+"""Where every file puts its commands and families when it is loaded."""
+
+
+def family(name: str, help: str) -> typer.Typer:
+    """A family of commands, at the root."""
+    made = typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
+    root.add_typer(made, name=name)
+    return made
+
+
+P = ParamSpec("P")
+
+Told: TypeAlias = tuple[object, str | tuple[str, ...]] | None
+"""What a command has done: facts for a program, for a person a line or the columns of a table of them; or nothing."""
+
+
+def served(app: typer.Typer, name: str | None = None) -> Callable[[Callable[Concatenate[Client, P], Told]], object]:
+    """A command that asks a server.  Its function gets the client first, and what it returns is told.
+
+    Its options are the others of the function, and `--url` and `--json`.
+    """
+
+    def register(work: Callable[Concatenate[Client, P], Told]) -> object:
+        def run(*args: Any, url: str, json: bool, **options: Any) -> None:
+            with connect(url) as client:
+                told = work(client, *args, **options)
+            if told is None:
+                return
+            facts, shown = told
+            if isinstance(shown, str):
+                tell(facts, shown, json)
+            else:
+                write_list(cast("Sequence[Mapping[str, object]]", facts), shown, json)
+
+        work.__annotations__ = {name: one for name, one in work.__annotations__.items() if name != "client"}
+        asked = inspect.signature(work, eval_str=True)
+        parameters = [*list(asked.parameters.values())[1:], *_COMMON]
+        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        app.command(name)(run)
+        return work
+
+    return register
+
+
+_COMMON = (
+    inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_URL, annotation=Url),
+    inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
+)
+
+
 def connect(url: str) -> Client:
     """A connection to a running server, which closes itself.  Raises Unavailable when no server answers."""
     from penstock.client import connect as dial  # not loaded by commands that need no server
 
     return dial(url)
+
+
+def asked(url: str, action: str, **fields: object) -> dict[str, Any]:
+    """The answer of an action that may take long.  Raises Unavailable within seconds when no server answers."""
+    from penstock.client import connect as dial
+
+    dial(url).close()
+    with dial(url, timeout=None) as client:
+        return client.action(action, with_vhost=False, **fields)
 
 
 def write(text: str) -> None:

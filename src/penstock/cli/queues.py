@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from penstock.cli.messages import reasons, until_or_for, when_of
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    Told,
     Url,
     connect,
     counted,
+    family,
+    served,
     tell,
     write,
     write_facts,
     write_json,
-    write_list,
     write_table,
 )
-from penstock.cli.single import reasons, until_or_for, when_of
 from penstock.errors import InvalidArgument
 
-app = typer.Typer(help="List, show, declare, change and look into queues.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+app = family("queue", "List, show, declare, change and look into queues.")
 
 Name = Annotated[str, typer.Argument(help="The queue.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -35,15 +40,16 @@ LONG = frozenset(("bookmark", "deliverable"))
 """What JSON has of a message and a table has no room for: `lsn` and `state` say it too."""
 
 
-@app.command("list")
-def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app, "list")
+def list_(
+    client: Client,
+) -> Told:
     """List the queues with what is in them.
 
     Example: penstock queue list
     """
-    with connect(url) as client:
-        queues = client.queues()
-    write_list(queues, COLUMNS, json)
+    queues = client.queues()
+    return queues, COLUMNS
 
 
 @app.command()
@@ -136,34 +142,32 @@ def alter(
     )
 
 
-@app.command()
-def purge(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app)
+def purge(client: Client, name: Name, yes: Yes = False) -> Told:
     """Remove what is ready in a queue.  What is leased or delayed stays.
 
     Example: penstock queue purge to-ship --yes
     """
-    with connect(url) as client:
-        counts = client.queue(name)
-        ready = sum(cast("int", counts[state]) for state in ("ready", "held", "inactive"))
-        if not confirmed(f"queue {name} has {counted(ready, 'ready message')}: remove what is ready?", yes):
-            return
-        messages = client.purge(name)
-    tell({"purged": name, "messages": messages}, f"{counted(messages, 'message')} removed from queue {name}", json)
+    counts = client.queue(name)
+    ready = sum(cast("int", counts[state]) for state in ("ready", "held", "inactive"))
+    if not confirmed(f"queue {name} has {counted(ready, 'ready message')}: remove what is ready?", yes):
+        return None
+    messages = client.purge(name)
+    return {"purged": name, "messages": messages}, f"{counted(messages, 'message')} removed from queue {name}"
 
 
-@app.command()
-def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app)
+def delete(client: Client, name: Name, yes: Yes = False) -> Told:
     """Delete a queue and what waits in it.  Its topics keep what the log keeps of them.
 
     Example: penstock queue delete to-ship --yes
     """
-    with connect(url) as client:
-        counts = client.queue(name)
-        waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
-        if not confirmed(f"queue {name} has {waiting}: delete it?", yes):
-            return
-        client.delete(name)
-    tell({"deleted": name}, f"queue {name} deleted", json)
+    counts = client.queue(name)
+    waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
+    if not confirmed(f"queue {name} has {waiting}: delete it?", yes):
+        return None
+    client.delete(name)
+    return {"deleted": name}, f"queue {name} deleted"
 
 
 def confirmed(question: str, yes: bool) -> bool:
@@ -253,33 +257,30 @@ Dry = Annotated[bool, typer.Option("--dry", "--dry-run", help="Say what would be
 Rate = Annotated[float | None, typer.Option("--rate", min=0.001, help="Messages a second at most.")]
 
 
-@app.command()
+@served(app)
 def pause(
+    client: Client,
     name: Name,
     until: Annotated[
         str | None, typer.Option("--until", help="A duration from now (10m) or a time; without it, until resumed.")
     ] = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Deliver nothing from a queue for a while.  Publishes and acks go on, and a restart changes nothing.
 
     Example: penstock queue pause to-ship --until 15m
     """
-    with connect(url) as client:
-        told = client.pause(name, None if until is None else when_of(until))
-    tell(dict(told), f"queue {name} is paused" + ("" if until is None else f" {until_or_for(until)}"), json)
+    told = client.pause(name, None if until is None else when_of(until))
+    return dict(told), f"queue {name} is paused" + ("" if until is None else f" {until_or_for(until)}")
 
 
-@app.command()
-def resume(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app)
+def resume(client: Client, name: Name) -> Told:
     """Deliver again.
 
     Example: penstock queue resume to-ship
     """
-    with connect(url) as client:
-        was = client.resume(name)
-    tell({"queue": name, "was_paused": was}, f"queue {name} goes on" if was else f"queue {name} was not paused", json)
+    was = client.resume(name)
+    return {"queue": name, "was_paused": was}, f"queue {name} goes on" if was else f"queue {name} was not paused"
 
 
 @app.command()

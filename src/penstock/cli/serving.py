@@ -1,18 +1,26 @@
-"""`serve`, `up`, `check`: the server, the server with its pipelines, and the settings without either."""
+"""`serve`, `up`, `check`, `convert`: the server, with its pipelines or without, and settings, ours or of others.
+
+What `convert` makes goes to standard output and its table to standard error, so that `convert FILE > penstock.toml` is
+the whole of a move.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from penstock.cli.output import Json, note, write, write_json
+from penstock.cli.output import Json, note, root, write, write_json, write_table
 
 if TYPE_CHECKING:
+    from penstock.config.foreign import Remark
     from penstock.config.settings import Settings
+
 
 _CONFIG = "A settings file: TOML, or one of AMPS, Artemis or RabbitMQ."
 
@@ -38,13 +46,6 @@ EXPRESSIONS = ("filter", "barrier_expression", *VALUES)
 """Settings of queues that are expressions; those of `VALUES` are worth something else than true or false."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put these commands into the tree."""
-    app.command()(serve)
-    app.command()(up)
-    app.command()(check)
-
-
 def read_settings(config: str | None, options: dict[str, str | None], *, tell: bool = False) -> Settings:
     """Settings of a file, the environment and options (`section.key` -> text, None where not given).
 
@@ -60,7 +61,6 @@ def read_settings(config: str | None, options: dict[str, str | None], *, tell: b
     data = read_bytes(Path(config), config)
     if not is_foreign(data):
         return load_bytes(data, source=config, environ=os.environ, options=given)
-    from penstock.cli.converting import write_remarks
 
     converted = read_foreign(config, os.environ, data=data)
     settings = load_converted(converted, environ=os.environ, options=given)
@@ -69,6 +69,7 @@ def read_settings(config: str | None, options: dict[str, str | None], *, tell: b
     return settings
 
 
+@root.command()
 def serve(
     config: ConfigFile = None,
     data: Data = None,
@@ -82,7 +83,7 @@ def serve(
 
     Example: penstock serve penstock.toml --data /var/lib/penstock
     """
-    from penstock.cli.recovering import line, relax_collector
+    from penstock.cli.child_process import line, relax_collector
     from penstock.errors import SettingsError
 
     relax_collector()
@@ -120,6 +121,7 @@ def check_ready_file(name: str | None) -> None:
         raise SettingsError(f"option --ready-file: {name} cannot be written")
 
 
+@root.command()
 def up(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A settings file with pipelines.")],
     ready_file: ReadyFile = None,
@@ -144,6 +146,7 @@ def up(
     )
 
 
+@root.command()
 def check(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIG)],
     json: Json = False,
@@ -262,3 +265,71 @@ def _bad_expressions(settings: Settings, config: str) -> list[str]:
             except SettingsError as error:
                 problems.append(f"{config}: {error}")
     return problems
+
+
+class Target(Enum):
+    """What a file can be turned into."""
+
+    TOML = "toml"
+
+
+@root.command()
+def convert(
+    file: Annotated[str, typer.Argument(help="AMPSConfig XML, Artemis broker.xml or RabbitMQ definitions.json.")],
+    to: Annotated[Target, typer.Option("--to", help="The format to write.")] = Target.TOML,
+    json: Json = False,
+) -> None:
+    """Turn a settings file of another server into ours, and list what has no equal.
+
+    Exit status 2 for a file that its own server would not take either.
+
+    Example: penstock convert amps.xml --to toml > penstock.toml
+    """
+    from penstock.config.foreign import is_foreign, read_bytes, read_foreign
+    from penstock.config.foreign.converted import to_toml
+    from penstock.config.load import judged
+    from penstock.errors import SettingsError
+
+    data = read_bytes(Path(file), file)
+    if not is_foreign(data):
+        raise SettingsError(f"{file}: is neither XML nor JSON; our own settings file needs no conversion")
+    converted = read_foreign(file, os.environ, data=data)
+    remarks = judged(converted)
+    text = to_toml(converted.settings, converted.places, [f"From {converted.kind}, {file}"])
+    if json:
+        write_json(
+            {
+                "format": converted.kind,
+                to.value: text,
+                "settings": converted.settings,
+                "remarks": [remark_as_json(remark) for remark in remarks],
+            }
+        )
+        return
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    write_remarks(remarks)
+
+
+def remark_as_json(remark: Remark) -> dict[str, object]:
+    """A remark for a program."""
+    return {
+        "verdict": remark.verdict.value,
+        "file": remark.place.file,
+        "line": remark.place.line or None,
+        "what": remark.place.what,
+        "text": remark.text,
+    }
+
+
+def write_remarks(remarks: Sequence[Remark]) -> None:
+    """The table of what is not the same here, on standard error; nothing where all is."""
+    if not remarks:
+        return
+    rows = [(one.place.where, one.verdict.value, f"{one.place.what}: {one.text}") for one in remarks]
+    write_table(("where", "", "what"), rows, to_stderr=True)
+    from penstock.config.foreign.converted import BLOCKING
+
+    held = sum(one.verdict in BLOCKING for one in remarks)
+    if held:
+        note(f"the server does not start with {'this' if held == 1 else f'these {held}'}: penstock check tells each")

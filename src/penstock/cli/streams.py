@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.driver_jobs import holds, orphans
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, write, write_facts, write_json, write_table
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Url,
+    connect,
+    counted,
+    family,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
 from penstock.cli.queues import confirmed
 from penstock.errors import NotFound
 from penstock.units import format_duration
@@ -15,9 +26,7 @@ from penstock.units import format_duration
 if TYPE_CHECKING:
     from penstock.client import Client
 
-app = typer.Typer(
-    help="Durable readers of queues and of the log: what they hold.", no_args_is_help=True, rich_markup_mode=None
-)
+app = family("stream", "Durable readers of queues and of the log: what they hold.")
 
 Name = Annotated[str, typer.Argument(help="The stream.")]
 

@@ -19,11 +19,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.cli.child_process import PAUSE_S, Child, Say
-from penstock.cli.driver_jobs import SHARED, folder_of, groups, job, orphans, sweep, url_for
+from penstock.cli.child_process import PAUSE_S, Child, Say, parcel
+from penstock.cli.driver_jobs import (
+    NO_DOOR,
+    SHARED,
+    Door,
+    address_here,
+    door_of,
+    folder_of,
+    groups,
+    job,
+    orphans,
+    sweep,
+    url_for,
+)
 from penstock.cli.driver_jobs import login as login
-from penstock.cli.hosting import parcel
-from penstock.cli.reaching import NO_DOOR, Door, address_here, door_of
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.pipelines.inbox import line_of, of_process
 from penstock.spark.remote import Remote, Where
@@ -72,7 +82,7 @@ TELL_S = 2.0
 """How long a server may take to hear which pipelines there are."""
 
 DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
-SERVER = (sys.executable, "-m", "penstock.cli.hosting")
+SERVER = (sys.executable, "-m", "penstock.cli.child_process")
 
 
 def say_aloud(text: str) -> None:

@@ -1,17 +1,25 @@
-"""`expr` and `doctor`: the expression language by hand, and what is wrong with this machine."""
+"""`expr`, `doctor` and `tls make`: the expression language by hand, what is wrong with this machine, and certificates
+to develop with.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
-from typing import Annotated, Any
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli.output import Json, note, write, write_json, write_table
+from penstock.cli.output import Json, family, note, root, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
+
+if TYPE_CHECKING:
+    pass
+
 
 _SIGNED = re.compile(r"-(?:[^A-Za-z-]|\w+\s*\()")
 """What begins so is an expression and no option: `-5 % 3`, `-/a`, `-ABS(/a)`."""
@@ -31,12 +39,7 @@ class ExpressionFirst(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put these commands into the tree."""
-    app.command(cls=ExpressionFirst)(expr)
-    app.command()(doctor)
-
-
+@root.command(cls=ExpressionFirst)
 def expr(
     expression: Annotated[str, typer.Argument(help="The expression.")],
     message: Annotated[
@@ -87,6 +90,7 @@ def as_json(value: object) -> object:
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else value
 
 
+@root.command()
 def doctor(
     config: ConfigFile = None,
     data: Data = None,
@@ -116,3 +120,60 @@ def doctor(
         write_table(("setting", "value", "from"), in_force(settings))
     if any(finding.verdict == "bad" for finding in findings):
         raise typer.Exit(1)
+
+
+tls = family("tls", "Certificates to develop with.")
+
+Folder = Annotated[Path, typer.Argument(help="Where the files go; none that is there is overwritten.")]
+Hosts = Annotated[
+    list[str] | None, typer.Option("--host", help="A name or address of the server; may be given several times.")
+]
+Clients = Annotated[
+    list[str] | None, typer.Option("--client", help="A client's certificate too, with this common name; several times.")
+]
+Days = Annotated[int, typer.Option("--days", min=1, max=3650, help="How long they are good.")]
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+@tls.callback()
+def _family() -> None:
+    """Certificates to develop with."""
+
+
+@tls.command()
+def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days = 365, json: Json = False) -> None:
+    """Make a CA of your own, and a server's certificate and key signed by it; the CA's key is not kept.
+
+    For development and tests: in production your own CA or a public one signs.
+
+    Example: penstock tls make certificates --host localhost --host 127.0.0.1 --client shop
+    """
+    from penstock.errors import InvalidArgument
+    from penstock.server.tls.making import Authority, write_new
+
+    for name in client or []:
+        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name in ("ca", "server"):
+            raise InvalidArgument(f"{name!r} cannot be the name of a client's files: letters, digits and -_. are good")
+    authority = Authority(days=days)
+    made: dict[str, tuple[bytes, bytes]] = {"server": authority.server(host or LOCAL, days)}
+    made |= {name: authority.client(name, days) for name in client or []}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be made: {error.strerror}") from error
+    there = [name for name in ("ca", *made) for end in ("pem", "key") if (folder / f"{name}.{end}").exists()]
+    if there:
+        raise InvalidArgument(f"{folder} has files of {', '.join(dict.fromkeys(there))} already: none is overwritten")
+    write_new(folder / "ca.pem", authority.pem)
+    for name, (certificate, key) in made.items():
+        write_new(folder / f"{name}.pem", certificate)
+        write_new(folder / f"{name}.key", key, secret=True)
+    if json:
+        write_json({"folder": str(folder), "ca": "ca.pem", "made": list(made), "days": days})
+        return
+    lines = ["[listen]", 'amqps = "127.0.0.1:5671"', "", "[tls]"]
+    files = {"certificate": "server.pem", "key": "server.key", **({"ca": "ca.pem"} if client else {})}
+    lines += [f"{key} = {dumps(str(folder / name))}" for key, name in files.items()]
+    write("\n".join([*lines, 'verify = "peer"'] if client else lines))
+    note(f"clients trust it with ca = {folder / 'ca.pem'}; good for {days} days, for development")

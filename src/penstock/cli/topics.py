@@ -1,39 +1,42 @@
-"""`topic list|show` and `sow`: declared topics, and the records of those with a key."""
+"""`topic`, `sow`, `query` and `replay`: looking at topics, their records and their history, without taking anything."""
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, cast
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
     Url,
     connect,
     counted,
+    family,
     note,
+    root,
     tell,
     write,
     write_facts,
     write_json,
     write_table,
 )
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from penstock.client import Client
+    from penstock.client.reading import Result
 
-app = typer.Typer(help="List and show declared topics and views.", no_args_is_help=True, rich_markup_mode=None)
+
+app = family("topic", "List and show declared topics and views.")
 
 COLUMNS = ("topic", "kind", "exchange", "key", "expiration", "records")
-
-
-def add_to(tree: typer.Typer) -> None:
-    """Put these commands into the tree."""
-    tree.add_typer(app, name="topic")
-    tree.command()(sow)
 
 
 @app.command("list")
@@ -78,6 +81,7 @@ def _key(topic: dict[str, object]) -> str | None:
     return "given by publishers" if topic.get("key_from") else None
 
 
+@root.command()
 def sow(
     topic: Annotated[str, typer.Argument(help="A topic with a key, a view, or a queue.")],
     filter: Annotated[str | None, typer.Option("--filter", help="Only records that match this expression.")] = None,
@@ -154,3 +158,214 @@ def _delete(remote: Client, topic: str, exchange: str, filter: str | None, *, ye
             raise typer.Exit(1)
     removed = remote.sow_delete(topic, filter=filter, exchange=exchange)
     tell({"removed": removed}, f"{counted(removed, 'record')} removed", json)
+
+
+SHOWN = 1000
+"""Rows of a table for a person, unless `--limit` says otherwise."""
+
+
+@root.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="A SELECT in DuckDB's SQL; `-` reads it from standard input.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file to write: .parquet, .csv, .arrow, .arrows or .jsonl.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to show to a person at most; 0 for all.")] = SHOWN,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Ask in SQL, where each queue, topic and view is a table: of its messages, with the fields of JSON bodies.
+
+    A queue has a column `state` (ready, leased, delayed).  topic.NAME is the history of a topic, queue.NAME, sow.NAME
+    and view.NAME say which of several is meant.  Nothing is taken and nothing changes.
+
+    Example: penstock query 'SELECT region, count(*) FROM "to-ship" GROUP BY 1'
+    """
+    statement = sys.stdin.read() if sql == "-" else sql
+    if output is not None and json:
+        raise InvalidArgument("--output and --json are two places for the rows: give one of them")
+    with connect(url) as client:
+        result = client.query(statement)
+        if output is not None:
+            rows = write_file(result, output)
+            note(f"{counted(rows, 'row')} in {output}")
+        elif json:
+            _write_lines(result)
+        else:
+            _write_rows(result, limit)
+
+
+def _write_lines(result: Result) -> None:
+    """One JSON array of objects, each on a line of its own, written as they come."""
+    from penstock.server.sql.result import to_json, values
+
+    before = "["
+    for batch in result.batches():
+        for row in zip(*values(batch), strict=True):
+            write(before + to_json(dict(zip(batch.schema.names, row, strict=True))).decode())
+            before = ","
+    write("[]" if before == "[" else "]")
+
+
+def _write_rows(result: Result, limit: int) -> None:
+    from penstock.server.sql.result import values
+
+    names = list(result.schema.names)
+    rows: list[list[object]] = []
+    more = False
+    for batch in result.batches():
+        rows += map(list, zip(*values(batch), strict=True))
+        if limit and len(rows) > limit:
+            rows, more = rows[:limit], True
+            break
+    write_table(names, [[_cell(value) for value in row] for row in rows])
+    note(f"{counted(len(rows), 'row')}{', and more: --limit 0 shows all, --output FILE keeps them' if more else ''}")
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + ("Z" if value.tzinfo else "")
+    return f"{value:.12g}" if isinstance(value, float) and not value.is_integer() else value
+
+
+def write_file(result: Result, path: Path) -> int:
+    """The rows as a file, whole or not at all; how many there were.  InvalidArgument for an end of no format."""
+    import pyarrow as pa
+
+    from penstock.cli.exportfiles import FORMATS, writer_for
+
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        raise InvalidArgument(f"{path}: the end of the name says the format, one of {', '.join(FORMATS)}")
+    aside = path.with_name(f".{path.name}.part")
+    rows = 0
+    with open(aside, "wb") as sink:
+        writer = writer_for(form, sink, "text" if form in ("csv", "jsonl") else "binary")
+        try:
+            for batch in result.batches():
+                rows += batch.num_rows
+                writer.write(plain(batch) if form == "csv" else batch)
+            if not rows:
+                writer.write(pa.RecordBatch.from_pylist([], result.schema))
+            writer.finish()
+        except BaseException:
+            writer.abandon()
+            sink.close()
+            aside.unlink(missing_ok=True)
+            raise
+    os.replace(aside, path)
+    return rows
+
+
+def plain(batch: Any) -> Any:
+    """A batch whose structs and lists are JSON text, and whose decimals are text: CSV has nothing else for them."""
+    import pyarrow as pa
+
+    from penstock.server.sql.result import to_json
+
+    for at, name in enumerate(batch.schema.names):
+        column = batch.column(at)
+        if pa.types.is_nested(column.type) and not pa.types.is_map(column.type):
+            cells = [None if cell is None else to_json(cell).decode() for cell in column.to_pylist()]
+            batch = batch.set_column(at, name, pa.array(cells, pa.string()))
+        elif pa.types.is_decimal(column.type):
+            batch = batch.set_column(at, name, column.cast(pa.string()))
+    return batch
+
+
+@root.command()
+def replay(
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="The topic: a key, or exchange/key.  A queue's name: what the queue is a view of."),
+    ] = None,
+    bookmark: Annotated[
+        str,
+        typer.Option("--bookmark", help="Where to start: a bookmark, EPOCH, NOW, a time, a list, or a range [a:b)."),
+    ] = "EPOCH",
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", help="A regular expression for topics, instead of one topic.")
+    ] = None,
+    filter: Annotated[str | None, typer.Option("--filter", help="An expression: show only what matches.")] = None,
+    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0: at the end.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is published.")] = False,
+    rate: Annotated[
+        str | None, typer.Option("--rate", help="1000 (a second), 500KB (a second), or 2X as they came.")
+    ] = None,
+    rate_max_gap: Annotated[
+        str | None, typer.Option("--rate-max-gap", help="The longest wait between two messages, for a rate like 2X.")
+    ] = None,
+    not_found: Annotated[
+        str, typer.Option("--bookmark-not-found", help="What an unknown bookmark is: epoch, now or fail.")
+    ] = "now",
+    fields: Annotated[
+        str | None, typer.Option("--fields", help="Fields of a JSON body to show: '-/,+/id', or all but '-/notes'.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Print the messages of a topic, settled or not, a line each.  Takes nothing.
+
+    Example: penstock replay orders --bookmark 2026-11-20T08:00:00 --follow
+    """
+    from penstock.client import connect
+
+    if (topic is None) == (pattern is None):
+        raise InvalidArgument("name either a topic or a --pattern of topics")
+    exchange, slash, key = (topic or "").partition("/")
+    if not slash or not exchange:
+        exchange, key = "", topic or ""
+    with (
+        connect(url) as client,
+        client.replay(
+            None if topic is None else key,
+            bookmark,
+            pattern=pattern,
+            exchange=exchange,
+            filter=filter,
+            limit=count or None,
+            follow=follow,
+            rate=rate,
+            rate_max_gap=rate_max_gap,
+            bookmark_not_found=not_found,
+            select=fields,
+        ) as messages,
+    ):
+        shown = 0
+        for message in messages:
+            show_message(message, as_json=json)
+            sys.stdout.flush()
+            shown += 1
+        if not shown:
+            _tell_nothing(cast("_Named", client), topic, pattern, looked_at_all=bookmark == "EPOCH" and filter is None)
+
+
+class _Named(Protocol):
+    """What is asked of the client about a name."""
+
+    def queue(self, name: str) -> object: ...
+    def topic(self, name: str, exchange: str = "") -> object: ...
+
+
+def _tell_nothing(client: _Named, topic: str | None, pattern: str | None, *, looked_at_all: bool) -> None:
+    """Nothing was printed: say so.  NotFound where everything was looked at and nothing has that name."""
+    if topic is None:
+        note(f"no records for topics that match {pattern!r}")
+        return
+    said = f"no records for topic {topic!r}"
+    if looked_at_all and not _is_known(client, topic):
+        raise NotFound(f"{said} in the log, and no queue or declared topic has that name")
+    note(said if looked_at_all else f"{said} from there on that match")
+
+
+def _is_known(client: _Named, topic: str) -> bool:
+    exchange, _, key = topic.rpartition("/")
+    for ask in (partial(client.queue, topic), partial(client.topic, topic), partial(client.topic, key, exchange)):
+        try:
+            ask()
+        except NotFound:
+            continue
+        return True
+    return False

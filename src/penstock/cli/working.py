@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import Json, counted, note, write_json, write_table
+from penstock.cli.output import Json, counted, note, root, write_json, write_table
 
 if TYPE_CHECKING:
     from penstock.worker.app import App
@@ -28,11 +28,7 @@ BEAT_S = 0.2
 """How often the processes are looked at."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put this command into the tree."""
-    app.command()(worker)
-
-
+@root.command()
 def worker(
     target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as shop.workers:app.")],
     url: Annotated[

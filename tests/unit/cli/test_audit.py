@@ -530,7 +530,7 @@ def test_a_publisher_that_was_forgotten_begins_anew(forger: Forger) -> None:
 
 
 def test_the_command_says_so(forger: Forger) -> None:
-    from penstock.cli.tree import whole
+    from penstock.cli.main import whole
 
     forger.about(Kind.SETTLE, 12, 13)
     forger.about(Kind.SETTLE, 12, 13)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from penstock.cli import tree
+from penstock.cli import main as tree
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]

@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from flight_house import FlightHouse
-from penstock.cli.log_export import export
+from penstock.cli.logfiles import export
+from penstock.cli.main import whole
 from penstock.cli.output import nobody
-from penstock.cli.tree import whole
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.relay import Relay

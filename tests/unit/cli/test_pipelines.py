@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cli.pipeline_commands import undeclared, verdict
+from penstock.cli.pipeline_runs import undeclared, verdict
 from penstock.config.load import load_text
 
 TEXT = """

@@ -8,8 +8,17 @@ from typing import Any, Self
 
 import pytest
 
-from penstock.cli.driver_jobs import groups, url_for
-from penstock.cli.reaching import Door, address_for, address_here, door_of, is_here, master_host, own_address
+from penstock.cli.driver_jobs import (
+    Door,
+    address_for,
+    address_here,
+    door_of,
+    groups,
+    is_here,
+    master_host,
+    own_address,
+    url_for,
+)
 from penstock.cli.supervisor import Supervisor
 from penstock.config.load import load_mapping
 from penstock.errors import SettingsError

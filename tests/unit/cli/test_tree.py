@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.main import get_command
 
-from penstock.cli import tree
+from penstock.cli import main as tree
 from penstock.cli.main import main
 
 

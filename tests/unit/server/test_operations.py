@@ -14,7 +14,7 @@ import typer
 import penstock
 from http_lab import Http
 from penstock import aio
-from penstock.cli import tree
+from penstock.cli import main as tree
 from penstock.client import Client
 from penstock.client.admin import OF_A_VHOST
 from penstock.errors import AccessRefused

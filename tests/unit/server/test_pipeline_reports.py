@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from http_lab import Http
-from penstock.cli.pipeline_commands import facts, trouble
+from penstock.cli.pipeline_status import facts, trouble
 from penstock.errors import InvalidArgument, NotFound
 from penstock.server.pipelines import FORGOTTEN_US, SILENT_US, PipelineReports, known
 from penstock.testing import Broker

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.cli.recovering import Line
+from penstock.cli.child_process import Line
 from penstock.server.opening.progress import STAGES, Lines, Progress, Stopped
 
 SECOND = 1_000_000

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.tree import whole
+from penstock.cli.main import whole
 from penstock.errors import QueueFull
 from penstock.testing import Broker
 from penstock.testing.topic_subscriptions import TopicSubscription

@@ -1,4 +1,4 @@
-"""`pipeline list|check|run|status`: the Spark pipelines of a settings file, and how they are on a server.
+"""`pipeline check|run|backfill|reset`: what is done with the Spark pipelines of a settings file.
 
 Spark runs in a process of its own, so that what Java prints stays out of the answers.
 """
@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_facts, write_json, write_table
-from penstock.units import format_size
+from penstock.cli.output import Json, note, write, write_json
+from penstock.cli.pipeline_status import app, told_ms
+from penstock.cli.serving import read_settings
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.spark.pipelines.pipeline import Pipeline
+    from penstock.spark.remote import Where
 
-
-app = typer.Typer(help="List, check, run and look at Spark pipelines.", no_args_is_help=True, rich_markup_mode=None)
 
 WHAT = "Names of pipelines, and the settings file (default: --config)."
 DEFAULT_CONFIG = "penstock.toml"
@@ -41,128 +42,16 @@ Server = Annotated[
 LOOK_S = 0.2
 STOP_S = 20.0
 
+RESET_LOOK_S = 0.1
+PATIENCE_S = 60.0
+"""How long the process that runs a pipeline may take to let it begin anew."""
+
 CHECKER = (sys.executable, "-m", "penstock.spark.pipelines.plan_check")
 DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
-
-BECAME = {"keep": "kept with a warning", "drop": "dropped", "dead-letter": "put aside", "fail": "stopped it"}
-"""What became of rows that did not meet a rule, by its `otherwise`."""
-
-STATUS_COLUMNS = ("pipeline", "state", "since", "rows/s", "lag", "batch", "remembers")
-
-
-def statuses(url: str, name: str | None) -> list[dict[str, Any]]:
-    """What the server knows of pipelines.  Raises NotFound for a name that it has never heard."""
-    from penstock.client import connect
-
-    with connect(url) as client:
-        told = client.action("pipeline_status", with_vhost=False, pipeline=name)
-    return cast("list[dict[str, Any]]", told["pipelines"])
-
-
-@app.command("list")
-def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
-    """List the pipelines that a server's settings name or that run beside it: what they read, write, and when.
-
-    Example: penstock pipeline list
-    """
-    found = statuses(url, None)
-    if json:
-        write_json(found)
-        return
-    rows = [[one["pipeline"], one["state"], one.get("reads"), one.get("writes"), one.get("when")] for one in found]
-    write_table(("pipeline", "state", "reads", "writes", "when"), rows)
-
-
-@app.command()
-def status(
-    name: Annotated[str | None, typer.Argument(help="One pipeline, with everything known of it.")] = None,
-    batches: Annotated[bool, typer.Option("--batches", help="Its last batches: what each read and wrote.")] = False,
-    last: Annotated[int, typer.Option("--last", min=1, help="With --batches, how many.")] = 10,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
-    """Show how pipelines are: rows a second, lag, time of a batch, size of their state, last error.
-
-    Example: penstock pipeline status revenue --batches
-    """
-    if batches:
-        from penstock.cli.pipeline_lineage import finished, show_batches
-        from penstock.errors import InvalidArgument
-
-        if name is None:
-            raise InvalidArgument("--batches are of one pipeline: name it")
-        done = finished(name, url)
-        if not done:
-            statuses(url, name)  # NotFound where the server has not heard of it either
-        show_batches(name, done[-last:], json=json)
-        return
-    found = statuses(url, name)
-    if json:
-        write_json(found[0] if name is not None else found)
-    elif name is not None:
-        write_facts(facts(found[0]))
-    else:
-        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since"))
-        for line in (*filter(None, map(trouble, found)), *left_behind(url)):
-            write(line)
-
-
-def left_behind(url: str) -> list[str]:
-    """Sentences about streams of pipelines that are no more; none for who may not see streams."""
-    from penstock.cli.driver_jobs import orphans
-    from penstock.client import connect
-    from penstock.errors import Refused
-
-    with connect(url) as client:
-        try:
-            return orphans(client.streams())
-        except Refused:
-            return []
-
-
-def row(one: Mapping[str, Any]) -> list[object]:
-    """A line of the table."""
-    rows, size = one.get("state_rows"), one.get("state_bytes")
-    remembers = f"{rows:,}: {format_size(size or 0)}" if rows else None
-    day, _, clock = str(one.get("since") or "").removesuffix("Z").partition("T")
-    since = clock if day == time.strftime("%Y-%m-%d", time.gmtime()) else day
-    speed, lag, batch = (one.get(name) for name in ("rows_per_second", "lag", "batch"))
-    last = None if batch is None else f"{batch}: {told_ms(one.get('batch_ms'))}"
-    return [one["pipeline"], one["state"], since, speed, lag, last, remembers]
-
-
-def trouble(one: Mapping[str, Any]) -> str | None:
-    """Its last error with the next try, or what it waits for, in one line; None where there is neither."""
-    error, name = one.get("error"), one["pipeline"]
-    if not error:
-        return f"{name} waits: {one['waits_for']}" if one.get("waits_for") else None
-    text = f"{name}: {str(error).removeprefix(f'pipeline {name}: ')}"
-    return f"{text} (next try {one['next_try']})" if one.get("next_try") else text
-
-
-def facts(one: Mapping[str, Any]) -> dict[str, object]:
-    """Everything known of one pipeline, for a person; what is nothing is left out."""
-    told = dict(one)
-    expect = cast("dict[str, Any]", told.pop("expect", None) or {})
-    told["batch time"] = told_ms(told.pop("batch_ms", None))
-    told.pop("batch_time", None)
-    rules = cast("list[dict[str, Any]]", expect.get("rules") or [])
-    several = len({rule["input"] for rule in rules}) > 1
-    for rule in rules:
-        of = f"expect of {rule['input']}" if several else "expect"
-        told[f"{of} {rule['rule']!r}"] = f"{counted(rule['rows'], 'row')} {BECAME.get(rule['otherwise'], '')}"
-    if rules:
-        told["rows checked"] = expect["rows"]
-    return {name.replace("_", " "): value for name, value in told.items() if value not in (None, "", {}, [])}
-
-
-def told_ms(value: object) -> str | None:
-    return f"{value / 1000:.2f} s" if isinstance(value, (int, float)) else None
 
 
 def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
     """The settings, their file, and the pipelines that are meant.  SettingsError for names that are not there."""
-    from penstock.cli.serving import read_settings
     from penstock.config.known_names import known_name
     from penstock.errors import NotFound, SettingsError
 
@@ -188,8 +77,7 @@ def url_of(settings: Settings, url: str | None, pipelines: Sequence[Any] = ()) -
     pipelines: that are to run, perhaps on a cluster; without, it is for this machine alone.
     SettingsError without a Flight door, and where executors would not reach it.
     """
-    from penstock.cli.driver_jobs import url_for
-    from penstock.cli.reaching import NO_DOOR, address_here, door_of
+    from penstock.cli.driver_jobs import NO_DOOR, address_here, door_of, url_for
     from penstock.errors import SettingsError
 
     if url is not None:
@@ -387,3 +275,183 @@ def last_line(log: Path) -> str:
     lines = log.read_text("utf-8", "replace").splitlines()
     said = [line.partition("penstock.pipelines: ")[2] for line in lines if " ERROR penstock.pipelines: " in line]
     return said[-1] if said else next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+@app.command()
+def backfill(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="The settings file that has it.")],
+    start: Annotated[str, typer.Option("--from", help="Where the range begins: a date or time, a bookmark, earliest.")],
+    end: Annotated[str | None, typer.Option("--to", help="Where it ends; without it, now.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Write to this topic instead.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Write to this queue instead.")] = None,
+    table: Annotated[str | None, typer.Option("--table", help="Write Parquet into this folder instead.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="Its name, to go on with it; without one, by range and outputs.")
+    ] = None,
+    max_rows: Annotated[int | None, typer.Option("--max-rows", min=1, help="Most rows of a batch.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server; without it, that of CONFIG.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a pipeline over a past range of its topic or queue, once; the live stream goes on untouched.
+
+    Each batch is committed once under the backfill's own name: the same command again goes on where it was, and
+    does nothing when it is done.
+
+    Example: penstock pipeline backfill revenue penstock.toml --from 2026-11-01 --to 2026-11-08 --table out/again
+    """
+    from penstock.cli.driver_jobs import folder_of, job
+    from penstock.cli.supervisor import DRIVER
+    from penstock.errors import NotFound
+    from penstock.spark.pipelines.backfill import backfill_id, backfilled
+    from penstock.spark.remote import remote
+    from penstock.spark.sessions import find_java
+
+    settings = read_settings(config, {})
+    found = [one for one in settings.pipeline if one.name == name]
+    if not found:
+        raise NotFound(f"{config} has no pipeline {name!r}; it has {', '.join(one.name for one in settings.pipeline)}")
+    given = found[0].model_dump(mode="json", by_alias=True)
+    outputs = [{kind: one} for kind, one in (("topic", topic), ("queue", queue), ("table", table)) if one is not None]
+    outputs = [{"vhost": found[0].to[0].vhost, **one} for one in outputs]
+    key = id or backfill_id(start, end, jsons.dumps(outputs))
+    what: dict[str, object] = {"id": key, "from": start, "to": end, "outputs": outputs, "max_rows": max_rows}
+    folder = folder_of(settings)
+    where = where_of(settings, url)
+    reached = where.url if url is not None else url_of(settings, None, found)
+    find_java()
+    definition = backfilled(given, what, where, folder)  # what is wrong is told here
+    job_name = definition.name
+    made = job(settings, found, job_name, reached, path=[str(Path(config).absolute().parent)])
+    made |= {"user": where.user, "password": where.password, "once": True, "pipelines": [{**given, "range": what}]}
+    log = folder / f"{job_name}.log"
+    note(f"backfill {key} of pipeline {name} runs; Spark writes to {log}")
+    with open(log, "ab") as errors:
+        process = handed(DRIVER, made, errors)
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        note("stopped; the same command goes on where it was")
+        raise typer.Exit(1) from None
+    told = told_by(folder, job_name)
+    if status == 0:
+        remote(where).act("stream_release", stream=definition.name)
+    if json:
+        write_json({"id": key, "pipeline": name, **told})
+    elif status:
+        note(f"backfill {key} failed: {told.get('error') or f'see {log}'}")
+    else:
+        rows, batches = told.get("rows", 0), told.get("batches", 0)
+        write(f"backfill {key} of pipeline {name} is done: {rows:,} rows in {batches} batches")
+    if status:
+        raise typer.Exit(status)
+
+
+def told_by(folder: Path, name: str) -> dict[str, Any]:
+    """What the driver said last."""
+    try:
+        found: Any = jsons.loads((folder / f"status-{name}.json").read_text())
+        return dict(next(iter(found["pipelines"].values())))
+    except (OSError, ValueError, KeyError, StopIteration):
+        return {}
+    finally:
+        (folder / f"status-{name}.json").unlink(missing_ok=True)
+
+
+def where_of(settings: Settings, url: str | None) -> Where:
+    """The server of the settings, or that of a URL."""
+    from penstock.cli.driver_jobs import login
+    from penstock.spark.remote import Where
+
+    if url is not None:
+        return Where(url, patience=10.0)
+    user, password = login(settings)
+    return Where(url_of(settings, None), user, password, 10.0)
+
+
+@app.command()
+def reset(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline, or view.NAME for a view on Spark.")],
+    config: Annotated[str, typer.Argument(metavar="[CONFIG]", help="The settings file that has it.")] = "penstock.toml",
+    keep_place: Annotated[
+        bool, typer.Option("--keep-place", help="Topics go on where they are; only what it remembers is forgotten.")
+    ] = False,
+    url: Annotated[
+        str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server; without it, that of CONFIG.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Let a pipeline begin anew: forget its checkpoint and what it remembers.  Says what will be read again, and asks.
+
+    What is in its outputs stays.  The process that runs the pipeline does it; where nobody runs it, this command does.
+
+    Example: penstock pipeline reset revenue penstock.toml --keep-place
+    """
+    from penstock.cli.driver_jobs import folder_of
+    from penstock.cli.queues import confirmed
+    from penstock.errors import DataFolderInUse
+    from penstock.spark.pipelines.folders import locked
+    from penstock.spark.pipelines.reset import ask, foreseen, request_of
+
+    settings = read_settings(config, {})
+    folder = folder_of(settings)
+    pipeline = pipeline_of(settings, config, name, where_of(settings, url), folder)
+    told = foreseen(pipeline, keep_place=keep_place)
+    if not json:
+        for one in told:
+            note(one.text)
+    if not confirmed(f"pipeline {name} forgets what it remembers and begins anew: go on?", yes):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    ask(folder, name, keep_place=keep_place)
+    try:
+        with locked(folder, name):
+            pipeline.begin_anew()
+    except DataFolderInUse:
+        wait_for(request_of(folder, name), name)
+    if json:
+        inputs = [
+            {"input": one.input, "stream": one.stream, "start": one.start, "position": one.position,
+             "messages": one.held, "kept": one.kept} for one in told
+        ]  # fmt: skip
+        write_json({"pipeline": name, "reset": True, "inputs": inputs})
+    else:
+        write(f"pipeline {name} begins anew")
+
+
+def pipeline_of(settings: Settings, config: str, name: str, where: Where, folder: Path) -> Pipeline:
+    """The pipeline, or the view on Spark, of this name.  NotFound when the settings have none."""
+    from penstock.config.known_names import known_name
+    from penstock.errors import NotFound
+    from penstock.spark.pipelines.definition import Definition
+    from penstock.spark.pipelines.folders import Place
+    from penstock.spark.pipelines.pipeline import Pipeline
+    from penstock.spark.view_pipeline import PREFIX, ViewPipeline
+
+    views = {PREFIX + one.name: one for one in settings.view if one.engine == "spark"}
+    pipelines = {one.name: one for one in settings.pipeline}
+    found: Any = pipelines.get(name) or views.get(name)
+    if found is None:
+        raise NotFound(f"{config} has no [[pipeline]] {name!r}{known_name(name, [*pipelines, *views])}")
+    given = found.model_dump(mode="json", by_alias=True)
+    place = Place(where, folder)
+    return ViewPipeline(given, place) if name in views else Pipeline(Definition.of(given), place)
+
+
+def wait_for(request: Path, name: str) -> None:
+    """Until the process that runs the pipeline has done it.  Unavailable when it does not."""
+    from penstock.errors import Unavailable
+
+    event, deadline = threading.Event(), time.monotonic() + PATIENCE_S
+    while request.exists():
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"the process that runs pipeline {name} has not let it begin anew within {PATIENCE_S:g} s; it will "
+                "when it can: see penstock pipeline status"
+            )
+        event.wait(RESET_LOOK_S)

@@ -1,30 +1,154 @@
-"""`pipeline lineage` and `pipeline graph`: which output came of which input, and who reads and writes what."""
+"""`pipeline list|status|lineage|graph`: how Spark pipelines are, which output came of which input, who reads what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, counted, note, write, write_json, write_table
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Url,
+    counted,
+    family,
+    note,
+    write,
+    write_facts,
+    write_json,
+    write_table,
+)
 from penstock.cli.serving import ConfigFile, read_settings
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.spark.pipelines.lineage import Batch, Input, Output
 
 
+app = family("pipeline", "List, check, run and look at Spark pipelines.")
+
 RANGES_SHOWN = 3
 
+BECAME = {"keep": "kept with a warning", "drop": "dropped", "dead-letter": "put aside", "fail": "stopped it"}
+"""What became of rows that did not meet a rule, by its `otherwise`."""
 
-def add_to(app: typer.Typer) -> None:
-    """Put these commands into the family `pipeline`."""
-    app.command()(lineage)
-    app.command()(graph)
+STATUS_COLUMNS = ("pipeline", "state", "since", "rows/s", "lag", "batch", "remembers")
 
 
+def statuses(url: str, name: str | None) -> list[dict[str, Any]]:
+    """What the server knows of pipelines.  Raises NotFound for a name that it has never heard."""
+    from penstock.client import connect
+
+    with connect(url) as client:
+        told = client.action("pipeline_status", with_vhost=False, pipeline=name)
+    return cast("list[dict[str, Any]]", told["pipelines"])
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the pipelines that a server's settings name or that run beside it: what they read, write, and when.
+
+    Example: penstock pipeline list
+    """
+    found = statuses(url, None)
+    if json:
+        write_json(found)
+        return
+    rows = [[one["pipeline"], one["state"], one.get("reads"), one.get("writes"), one.get("when")] for one in found]
+    write_table(("pipeline", "state", "reads", "writes", "when"), rows)
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(help="One pipeline, with everything known of it.")] = None,
+    batches: Annotated[bool, typer.Option("--batches", help="Its last batches: what each read and wrote.")] = False,
+    last: Annotated[int, typer.Option("--last", min=1, help="With --batches, how many.")] = 10,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Show how pipelines are: rows a second, lag, time of a batch, size of their state, last error.
+
+    Example: penstock pipeline status revenue --batches
+    """
+    if batches:
+        from penstock.errors import InvalidArgument
+
+        if name is None:
+            raise InvalidArgument("--batches are of one pipeline: name it")
+        done = finished(name, url)
+        if not done:
+            statuses(url, name)  # NotFound where the server has not heard of it either
+        show_batches(name, done[-last:], json=json)
+        return
+    found = statuses(url, name)
+    if json:
+        write_json(found[0] if name is not None else found)
+    elif name is not None:
+        write_facts(facts(found[0]))
+    else:
+        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since"))
+        for line in (*filter(None, map(trouble, found)), *left_behind(url)):
+            write(line)
+
+
+def left_behind(url: str) -> list[str]:
+    """Sentences about streams of pipelines that are no more; none for who may not see streams."""
+    from penstock.cli.driver_jobs import orphans
+    from penstock.client import connect
+    from penstock.errors import Refused
+
+    with connect(url) as client:
+        try:
+            return orphans(client.streams())
+        except Refused:
+            return []
+
+
+def row(one: Mapping[str, Any]) -> list[object]:
+    """A line of the table."""
+    rows, size = one.get("state_rows"), one.get("state_bytes")
+    remembers = f"{rows:,}: {format_size(size or 0)}" if rows else None
+    day, _, clock = str(one.get("since") or "").removesuffix("Z").partition("T")
+    since = clock if day == time.strftime("%Y-%m-%d", time.gmtime()) else day
+    speed, lag, batch = (one.get(name) for name in ("rows_per_second", "lag", "batch"))
+    last = None if batch is None else f"{batch}: {told_ms(one.get('batch_ms'))}"
+    return [one["pipeline"], one["state"], since, speed, lag, last, remembers]
+
+
+def trouble(one: Mapping[str, Any]) -> str | None:
+    """Its last error with the next try, or what it waits for, in one line; None where there is neither."""
+    error, name = one.get("error"), one["pipeline"]
+    if not error:
+        return f"{name} waits: {one['waits_for']}" if one.get("waits_for") else None
+    text = f"{name}: {str(error).removeprefix(f'pipeline {name}: ')}"
+    return f"{text} (next try {one['next_try']})" if one.get("next_try") else text
+
+
+def facts(one: Mapping[str, Any]) -> dict[str, object]:
+    """Everything known of one pipeline, for a person; what is nothing is left out."""
+    told = dict(one)
+    expect = cast("dict[str, Any]", told.pop("expect", None) or {})
+    told["batch time"] = told_ms(told.pop("batch_ms", None))
+    told.pop("batch_time", None)
+    rules = cast("list[dict[str, Any]]", expect.get("rules") or [])
+    several = len({rule["input"] for rule in rules}) > 1
+    for rule in rules:
+        of = f"expect of {rule['input']}" if several else "expect"
+        told[f"{of} {rule['rule']!r}"] = f"{counted(rule['rows'], 'row')} {BECAME.get(rule['otherwise'], '')}"
+    if rules:
+        told["rows checked"] = expect["rows"]
+    return {name.replace("_", " "): value for name, value in told.items() if value not in (None, "", {}, [])}
+
+
+def told_ms(value: object) -> str | None:
+    return f"{value / 1000:.2f} s" if isinstance(value, (int, float)) else None
+
+
+@app.command()
 def lineage(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
     lsn: Annotated[
@@ -87,6 +211,7 @@ def show_batches(name: str, batches: Sequence[Batch], *, json: bool) -> None:
     )
 
 
+@app.command()
 def graph(
     config: ConfigFile = None,
     dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz instead.")] = False,
@@ -163,3 +288,8 @@ def _made(one: Output) -> str:
 
 def _span(first: int, last: int) -> str:
     return f"LSN {first}" if first == last else f"LSN {first} to {last}"
+
+
+LOOK_S = 0.1
+PATIENCE_S = 60.0
+"""How long the process that runs the pipeline may take to let it begin anew."""

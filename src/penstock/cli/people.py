@@ -1,0 +1,382 @@
+"""`user`, `vhost`, `connection`: who may come in, what they may do there, and who is there now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Told,
+    Url,
+    connect,
+    counted,
+    family,
+    served,
+    tell,
+    write,
+    write_json,
+    write_table,
+)
+from penstock.cli.queues import Yes, confirmed
+from penstock.errors import InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+
+vhost_app = family("vhost", "List, add and delete vhosts.")
+
+VhostName = Annotated[str, typer.Argument(help="Its name.")]
+VhostLimit = Annotated[str, typer.Argument(help="max-connections or max-queues.")]
+Most = Annotated[int, typer.Argument(min=0, help="How many there may be.")]
+
+
+@served(vhost_app, "list")
+def list_vhosts(
+    client: Client,
+) -> Told:
+    """List the vhosts that the user may open; all for administrators.
+
+    Example: penstock vhost list
+    """
+    found = client.vhosts()
+    return found, ("name", "description", "tags")
+
+
+@served(vhost_app, "add")
+def add_vhost(
+    client: Client,
+    name: VhostName,
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by.")] = None,
+) -> Told:
+    """Add a vhost.  Users made at run time open it once `penstock user set-permissions` lets them.
+
+    Example: penstock vhost add shop --description "orders and parcels"
+    """
+    client.add_vhost(name, description=description, tags=tag)
+    return {"added": name}, f"vhost {name} added"
+
+
+@served(vhost_app, "delete")
+def delete_vhost(client: Client, name: VhostName, yes: Yes = False) -> Told:
+    """Delete a vhost with its queues, exchanges, topics, policies and permissions.  Its connections close.
+
+    Example: penstock vhost delete shop --yes
+    """
+    if all(one["name"] != name for one in client.vhosts()):
+        raise NotFound(f"no vhost '{name}'")
+    queues: list[dict[str, int]] = client.action("list", with_vhost=False, vhost=name)["queues"]
+    messages = sum(one["ready"] + one["leased"] + one["delayed"] for one in queues)
+    connections = sum(one["vhost"] == name for one in client.connections())
+    has = f"{counted(len(queues), 'queue')}, {counted(messages, 'message')}, {counted(connections, 'connection')}"
+    if not confirmed(f"vhost {name} has {has}: delete it with all of that?", yes):
+        return None
+    client.delete_vhost(name)
+    return {
+        "deleted": name,
+        "queues": len(queues),
+        "messages": messages,
+        "connections": connections,
+    }, f"vhost {name} deleted with {has}"
+
+
+@served(vhost_app, "set-limit")
+def set_vhost_limit(client: Client, name: VhostName, limit: VhostLimit, value: Most) -> Told:
+    """VhostLimit the connections or queues of a vhost.  What is there already stays.
+
+    Example: penstock vhost set-limit shop max-queues 100
+    """
+    client.set_vhost_limit(name, limit, value)
+    return {"vhost": name, limit: value}, f"vhost {name}: {limit} {value}"
+
+
+@served(vhost_app, "clear-limit")
+def clear_vhost_limit(client: Client, name: VhostName, limit: VhostLimit) -> Told:
+    """Take a limit of a vhost away.
+
+    Example: penstock vhost clear-limit shop max-queues
+    """
+    client.set_vhost_limit(name, limit, None)
+    return {"vhost": name, limit: None}, f"vhost {name}: no {limit}"
+
+
+@vhost_app.command("list-limits")
+def list_vhost_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the limits of vhosts.
+
+    Example: penstock vhost list-limits
+    """
+    with connect(url) as client:
+        limits = client.limits()
+    write_limits("vhost", limits, as_json=json)
+
+
+def write_limits(whose: str, limits: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """Limits of users or of vhosts."""
+    found = [one for one in limits if whose in one]
+    if as_json:
+        write_json(found)
+    elif found:
+        write_table((whose, "limit", "value"), [(one[whose], *pair) for one in found for pair in one["value"].items()])
+    else:
+        write("no limits")
+
+
+user_app = family("user", "List, add, change and delete users, and say what they may do.")
+
+Name = Annotated[str, typer.Argument(help="The user.")]
+Password = Annotated[
+    str | None, typer.Argument(help="The password; without it, it is asked for, or read from standard input.")
+]
+Vhost = Annotated[str | None, typer.Option("--vhost", "-p", help="The vhost; that of the address by default.")]
+Limit = Annotated[str, typer.Argument(help="max-connections or max-channels.")]
+
+
+def read_password(given: str | None) -> str:
+    """The password as it was given, typed twice, or the first line of standard input.  Raises InvalidArgument."""
+    if given is None and sys.stdin.isatty():
+        given = cast("str", typer.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
+    elif given is None:
+        given = sys.stdin.readline().rstrip("\r\n")
+    if not given:
+        raise InvalidArgument("the password is empty; `penstock user clear-password` lets nobody log in")
+    return given
+
+
+@served(user_app, "list")
+def list_(
+    client: Client,
+) -> Told:
+    """List users with their tags and limits; those of the settings file first.
+
+    Example: penstock user list
+    """
+    found = client.users()
+    return found, ("name", "tags", "limits")
+
+
+@user_app.command()
+def add(
+    name: Name,
+    password: Password = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="administrator, monitoring, policymaker or management.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Add a user, who may open no vhost until `set-permissions` says so.
+
+    Example: echo "$SECRET" | penstock user add shop
+    """
+    secret = read_password(password)
+    with connect(url) as client:
+        client.add_user(name, secret, tags=tag or ())
+    tell({"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost", json)
+
+
+@user_app.command("change-password")
+def change_password(name: Name, password: Password = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Give a user another password.  Open connections stay.
+
+    Example: penstock user change-password shop
+    """
+    secret = read_password(password)
+    with connect(url) as client:
+        client.change_password(name, secret)
+    tell({"changed": name}, f"user {name} has another password", json)
+
+
+@served(user_app, "clear-password")
+def clear_password(client: Client, name: Name, yes: Yes = False) -> Told:
+    """Take a user's password away: nobody can log in as this user.
+
+    Example: penstock user clear-password shop --yes
+    """
+    if not confirmed(f"nobody can log in as {name} any more: clear the password?", yes):
+        return None
+    client.change_password(name, "")
+    return {"cleared": name}, f"user {name} has no password"
+
+
+@user_app.command("set-tags")
+def set_tags(
+    name: Name,
+    tag: Annotated[list[str] | None, typer.Argument(help="Tags; none takes all away.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Give a user these tags and no others.
+
+    Example: penstock user set-tags shop monitoring policymaker
+    """
+    tags = tag or []
+    with connect(url) as client:
+        client.set_user_tags(name, *tags)
+    tell({"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}", json)
+
+
+@served(user_app)
+def delete(client: Client, name: Name, yes: Yes = False) -> Told:
+    """Delete a user with permissions and limits.  Its connections close.
+
+    Example: penstock user delete shop --yes
+    """
+    if all(one["name"] != name for one in client.users()):
+        raise NotFound(f"no user '{name}'")
+    vhosts, connections = len(client.permissions(name)), len(client.connections(name))
+    has = f"may open {counted(vhosts, 'vhost')} and has {counted(connections, 'connection')}"
+    if not confirmed(f"user {name} {has}: delete?", yes):
+        return None
+    client.delete_user(name)
+    return {"deleted": name, "connections": connections}, f"user {name} deleted"
+
+
+# -- permissions
+
+
+@served(user_app, "list-permissions")
+def list_permissions(
+    client: Client,
+    name: Annotated[str | None, typer.Argument(help="Of this user alone.")] = None,
+    vhost: Annotated[str | None, typer.Option("--vhost", "-p", help="In this vhost alone.")] = None,
+) -> Told:
+    """List what users may do in which vhosts.
+
+    Example: penstock user list-permissions shop
+    """
+    if name is not None and all(one["name"] != name for one in client.users()):
+        raise NotFound(f"no user '{name}'")
+    found = client.permissions(name, vhost=vhost)
+    return found, ("user", "vhost", "configure", "write", "read")
+
+
+@served(user_app, "set-permissions")
+def set_permissions(
+    client: Client,
+    name: Name,
+    configure: Annotated[str, typer.Argument(help="What may be declared and deleted: a regular expression.")],
+    write_: Annotated[str, typer.Argument(metavar="WRITE", help="What may be published to and bound.")],
+    read: Annotated[str, typer.Argument(help="What may be consumed and bound to.")],
+    vhost: Vhost = None,
+) -> Told:
+    """Say what a user may do in a vhost: three regular expressions, found anywhere in a name; '' allows nothing.
+
+    Example: penstock user set-permissions shop '^shop-' '^shop-|^amq.default$' '.*'
+    """
+    client.set_permissions(name, configure, write_, read, vhost=vhost)
+    what = {"user": name, "vhost": vhost, "configure": configure, "write": write_, "read": read}
+    return what, f"user {name}: configure {configure!r}, write {write_!r}, read {read!r}"
+
+
+@served(user_app, "clear-permissions")
+def clear_permissions(client: Client, name: Name, vhost: Vhost = None, yes: Yes = False) -> Told:
+    """Let a user open a vhost no more.  Open connections stay, and may do nothing there.
+
+    Example: penstock user clear-permissions shop --vhost parcels --yes
+    """
+    if not confirmed(f"user {name} may do nothing in {vhost or 'the vhost'} any more: go on?", yes):
+        return None
+    client.clear_permissions(name, vhost=vhost)
+    return {"user": name, "vhost": vhost, "cleared": True}, f"user {name} may not open {vhost or 'the vhost'}"
+
+
+# -- limits
+
+
+@served(user_app, "set-limit")
+def set_limit(client: Client, name: Name, limit: Limit, value: Most) -> Told:
+    """Limit the connections or channels of a user.  What is open already stays.
+
+    Example: penstock user set-limit shop max-connections 10
+    """
+    client.set_user_limit(name, limit, value)
+    return {"user": name, limit: value}, f"user {name}: {limit} {value}"
+
+
+@served(user_app, "clear-limit")
+def clear_limit(client: Client, name: Name, limit: Limit) -> Told:
+    """Take a limit of a user away.
+
+    Example: penstock user clear-limit shop max-connections
+    """
+    client.set_user_limit(name, limit, None)
+    return {"user": name, limit: None}, f"user {name}: no {limit}"
+
+
+@user_app.command("list-limits")
+def list_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """List the limits of users.
+
+    Example: penstock user list-limits
+    """
+    with connect(url) as client:
+        limits = client.limits()
+    write_limits("user", limits, as_json=json)
+
+
+connection_app = family("connection", "List and close AMQP connections.")
+
+COLUMNS = ("name", "user", "vhost", "state", "channels", "client", "since")
+
+
+@connection_app.command("list")
+def list_connections(
+    user: Annotated[str | None, typer.Option("--user", help="Those of this user alone.")] = None,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """List open AMQP connections of all vhosts, oldest first.  Without a tag for more a user sees his own.
+
+    Flight has no connections: each of its calls stands by itself.
+
+    Example: penstock connection list --user shop
+    """
+    with connect(url) as client:
+        found = client.connections(user)
+    if json:
+        write_json(found)
+    elif found:
+        write_table(COLUMNS, [_row(one) for one in found], whole=("name",))
+    else:
+        write("no connections")
+
+
+@connection_app.command()
+def close(
+    name: Annotated[str | None, typer.Argument(help="The connection, as `list` names it.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Instead: all of this user.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="What its client is told.")] = None,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    json: Json = False,
+) -> None:
+    """Close a connection, or all of a user, with code 320.  What it holds goes back to its queues.
+
+    Example: penstock connection close --user shop --reason "maintenance" --yes
+    """
+    if (name is None) == (user is None):
+        raise InvalidArgument("name a connection, or a --user")
+    with connect(url) as client:
+        found = [one for one in client.connections(user) if name in {None, one["name"]}]
+        if name is not None and not found:
+            raise NotFound(f"no connection '{name}'; `penstock connection list` has their names")
+        channels = sum(one["channels"] for one in found)
+        what = f"connection {name}" if name is not None else f"user {user} has {counted(len(found), 'connection')}"
+        if not confirmed(f"{what} with {counted(channels, 'channel')}: close?", yes):
+            return
+        closed = client.close_connection(name, user=user, reason=reason)
+    tell({"closed": list(closed)}, f"{counted(len(closed), 'connection')} closed", json)
+
+
+def _row(one: dict[str, Any]) -> list[object]:
+    properties = one["client_properties"]
+    client = " ".join(str(properties[key]) for key in ("product", "version") if key in properties)
+    since = datetime.fromtimestamp(one["connected_at"] / 1000, UTC).isoformat(timespec="seconds")
+    return [*(one[key] for key in COLUMNS[:5]), client, since.replace("+00:00", "Z")]
