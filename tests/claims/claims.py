@@ -7,12 +7,13 @@ For each such test it changes one place at a time among the lines that this test
 test again, in a process of its own.  A test that notices by an assertion, or over what it unpacks in a line of its own,
 is one that can fail.  Those that let all changes pass, or only fell over an exception of the product, are listed at
 the end with the sentence that they are meant to prove; then it ends with 1.  A change may be none in effect, so a name
-in the list is a question, not a verdict.
+in the list is a question, not a verdict: what answers it, where the test is right as it is, is a row of `known.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -25,6 +26,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +34,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from claims.copies import Nothing, in_copy
+from claims.known import KNOWN, node_of, wrong_rows
 from claims.lines import Lines
 from claims.mutants import SOURCE, Functions, Site, sites
 from claims.rows import TESTS, Claim, claims, tests_of
@@ -47,6 +50,15 @@ OUT_OF_SIGHT = (TESTS / "spark", TESTS / "crash")
 """Judged by walks and kills of minutes each: too slow for this."""
 _AROUND = ("penstock/testing", "penstock/config", "penstock/cli", "penstock/client")
 """Run by all tests of a door, and seldom what a sentence is about."""
+
+
+@dataclass
+class Ran:
+    """What a test as it is has run."""
+
+    lines: set[tuple[str, int]]
+    modules: list[str]
+    """That it loaded, in order."""
 
 
 @dataclass
@@ -159,14 +171,18 @@ class Examiner:
             if claim not in self._items:
                 self._say(Verdict(claim, trouble="pytest does not collect it"))
         seen: dict[Claim, set[tuple[str, int]]] = {}
+        get_ready()
         for claim in self._items:
-            lines = self.lines_of(claim)
-            if isinstance(lines, Nothing):
-                self._say(Verdict(claim, trouble=lines.why))
+            ran = self.lines_of(claim)
+            if isinstance(ran, Nothing):
+                self._say(Verdict(claim, trouble=ran.why))
             else:
-                seen[claim] = lines
-        load(path for lines in seen.values() for path, _ in lines)
+                seen[claim] = ran.lines
+                load(ran.modules)
+        load(_module(path) for path in sorted({path for lines in seen.values() for path, _ in lines}))
         self._functions = Functions()
+        gc.collect()
+        gc.freeze()  # what copies share stays shared: no collection of theirs writes to it
         chooser = Chooser(seen, self._seed, self._within)
         for claim in seen:
             self._say(self.judge(claim, chooser.choose(claim, self._tries)))
@@ -181,10 +197,11 @@ class Examiner:
         self.verdicts.append(verdict)
         self._told(verdict)
 
-    def lines_of(self, claim: Claim) -> set[tuple[str, int]] | Nothing:
+    def lines_of(self, claim: Claim) -> Ran | Nothing:
         """Which lines a test runs, its servers among them."""
 
-        def work() -> set[tuple[str, int]] | Nothing:
+        def work() -> Ran | Nothing:
+            before = set(sys.modules)
             folder = Path(tempfile.mkdtemp(prefix="claims-"))
             os.environ["PENSTOCK_CLAIMS_LINES"] = str(folder)
             seen = Lines()
@@ -198,7 +215,8 @@ class Examiner:
             if failure:
                 return Nothing(f"it fails as it is: {failure}")
             places = (line.rpartition(":") for line in told)
-            return seen.seen | {(path, int(number)) for path, _, number in places}
+            lines = seen.seen | {(path, int(number)) for path, _, number in places}
+            return Ran(lines, [name for name in sys.modules if name not in before])
 
         began = time.monotonic()
         lines = in_copy(work, SECONDS)
@@ -224,7 +242,7 @@ class Examiner:
             for report in runtestprotocol(item, log=False, nextitem=None):
                 if report.failed:
                     error = self._failed_by
-                    if isinstance(error, AssertionError | pytest.fail.Exception) or _looked(error, item.path):
+                    if error is not None and noticed(error, item.path):
                         return "assertion"
                     return f"{type(error).__name__}: {error}"[:200]
         return ""
@@ -248,18 +266,42 @@ class Examiner:
         return verdict
 
 
-def _looked(error: BaseException | None, file: Path) -> bool:
-    """Whether a test fell over what it was given, in a line of its own: `[message] = ...` asserts that there is one."""
-    last = None
-    for frame, _ in traceback.walk_tb(error.__traceback__ if error is not None else None):
-        last = frame.f_code.co_filename
-    return isinstance(error, LookupError | ValueError | StopIteration) and last == str(file)
+def noticed(error: BaseException, file: Path) -> bool:
+    """Whether a test failed because it looked, and not because nothing worked any more.
+
+    `[message] = ...` in a line of its own asserts that there is one.  What the product asserts of itself is no look of
+    a test's unless it asked for it (`check`), and that a server did not start is none either.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return any(noticed(one, file) for one in error.exceptions)
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    last = Path(codes[-1].co_filename) if codes else file
+    if isinstance(error, pytest.fail.Exception):
+        return True
+    if not isinstance(error, AssertionError):
+        return isinstance(error, LookupError | ValueError | StopIteration) and last == file
+    if last.is_relative_to(SOURCE):
+        return any(code.co_name == "check" for code in codes)
+    return (last, codes[-1].co_name if codes else "") != (TESTS / "live_server.py", "start")
 
 
-def load(paths: Iterable[str]) -> None:
-    """Import files of the product, once for all copies of this process."""
-    for path in sorted(set(paths)):
-        importlib.import_module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def load(names: Iterable[str]) -> None:
+    """Import modules that tests have loaded, once for all copies of this process."""
+    for name in names:
+        if name not in sys.modules:
+            with suppress(Exception):  # it may be one that only a test can make
+                importlib.import_module(name)
+
+
+def get_ready() -> None:
+    """Make what each copy would make for itself: the models of the settings."""
+    from penstock.config.settings import Settings
+
+    Settings()
 
 
 def examine(
@@ -307,7 +349,7 @@ def _asked(line: Mapping[str, object]) -> tuple[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="claims", description="Which tests that documents name can fail?")
-    parser.add_argument("--only", default="", help="tests whose file or name has this in it")
+    parser.add_argument("--only", nargs="+", default=[""], help="tests whose file or name has one of these in it")
     parser.add_argument("--file", type=Path, default=None, help="all tests of this file, named by a document or not")
     parser.add_argument("--again", type=Path, default=None, help="tests that noticed nothing, by what --out has left")
     parser.add_argument("--within", default="", help="only changes in files below src whose path has this in it")
@@ -318,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     part, _, parts = given.part.partition("/")
     known = claims() if given.file is None else tests_of(given.file.resolve())
-    wanted = [claim for claim in known if given.only in claim.node]
+    wanted = [claim for claim in known if any(text in claim.node for text in given.only)]
     if given.again is not None:
         doubted = set(map(_asked, filter(lambda one: not one["noticed"], map(json.loads, given.again.open()))))
         wanted = [claim for claim in wanted if _asked(_line(Verdict(claim))) in doubted]
@@ -339,15 +381,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{done}/{len(wanted)} {verdict.claim.test}: {word} ({asked} asked)", flush=True)
 
     verdicts = examine(wanted, given.tries, given.seed, given.within, told)
-    doubtful = [verdict for verdict in verdicts if not verdict.stands]
-    print(f"\n{len(verdicts) - len(doubtful)} of {len(verdicts)} tests that documents name can fail.")
+    return report(verdicts)
+
+
+def report(verdicts: Sequence[Verdict]) -> int:
+    """Print who could not fail and has no reason for it, and what is wrong with the reasons; 0 when that is nobody."""
+    lively = [verdict.claim for verdict in verdicts if verdict.stands]
+    reasons = {row.node: row.reason for row in KNOWN}
+    silent = [verdict for verdict in verdicts if not verdict.stands]
+    doubtful = [verdict for verdict in silent if node_of(verdict.claim) not in reasons]
+    print(f"\n{len(lively)} of {len(verdicts)} tests that documents name can fail.", end=" ")
+    print(f"Of the others {len(silent) - len(doubtful)} have a reason and {len(doubtful)} have none.")
+    for verdict in silent:
+        if verdict not in doubtful:
+            print(f"  {node_of(verdict.claim)}: {reasons[node_of(verdict.claim)]}")
     for verdict in doubtful:
         claim = verdict.claim
         print(f"\n{claim.node}\n  {claim.document}: {claim.sentence}")
         print(f"  {verdict.trouble or f'let {len(verdict.passed_by)} changes pass, fell over {len(verdict.fell)}'}")
         for change in [*verdict.passed_by[:8], *verdict.fell[:3]]:
             print(f"    {change}")
-    return 1 if doubtful else 0
+    wrong = wrong_rows(KNOWN, claims(), lively)
+    for line in wrong:
+        print(f"known.py: {line}")
+    return 1 if doubtful or wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""Tests that documents name and that notice no change, each with the reason why that is right.
+
+Such a test is right as it is when it runs no line of the product (it reads documents, or a table), or when what it
+proves does not hang on the lines that the check can change.  A row is kept honest: `wrong_rows` names each one whose
+test is gone, is named by no document any more, or can fail after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from claims.rows import TESTS, Claim
+
+
+@dataclass(frozen=True)
+class Known:
+    """A test that need not notice."""
+
+    node: str
+    """`unit/core/test_limits.py::test_this`, below tests."""
+    reason: str
+
+
+KNOWN: tuple[Known, ...] = ()
+
+
+def node_of(claim: Claim) -> str:
+    """As a row names a test."""
+    file = PurePath(claim.file)
+    return f"{file.relative_to(TESTS) if file.is_relative_to(TESTS) else file}::{claim.test}"
+
+
+def wrong_rows(known: Sequence[Known], named: Iterable[Claim], can_fail: Iterable[Claim]) -> list[str]:
+    """What is wrong with rows.  named: all tests that documents name; can_fail: those that have just shown it."""
+    there, lively = {node_of(claim) for claim in named}, {node_of(claim) for claim in can_fail}
+    nodes = [row.node for row in known]
+    gone = [f"{node}: no document names such a test" for node in nodes if node not in there]
+    after_all = [f"{node}: it can fail, so there is nothing to explain" for node in nodes if node in lively]
+    return gone + after_all + [f"{node}: it has two rows" for node in sorted({*nodes}) if nodes.count(node) > 1]
