@@ -24,7 +24,10 @@ from typing import Any
 TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
 LOADED_AT_START = ("ARROW_", "MIMALLOC_", "MALLOC_", "OMP_", "OPENBLAS_", "PENSTOCK_CLAIMS", "LD_")
-"""Variables that count as a process begins: with one of them it is a new one."""
+"""Variables that count as a process begins: with one of them that is other than ours were it is a new one."""
+
+OURS = {name: value for name, value in os.environ.items() if name.startswith(LOADED_AT_START)}
+"""Of those, what this process began with, and so the one that forks."""
 
 ALLOCATORS = "jemalloc_bg_thd"
 """A thread of jemalloc's, which is not in forked processes: who judges the memory of one takes a new one."""
@@ -35,7 +38,7 @@ MOST = 1 << 18
 
 def can_fork(environ: Mapping[str, str]) -> bool:
     """Whether a process with these variables is what a forked one would be."""
-    return not any(name.startswith(LOADED_AT_START) for name in environ)
+    return not any(name.startswith(LOADED_AT_START) and OURS.get(name) != environ[name] for name in environ)
 
 
 def of_the_product(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -263,7 +266,7 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(request["environ"])
 
 
-def _with_other_memory(command: Sequence[str]) -> None:
+def with_other_memory(command: Sequence[str]) -> None:
     """Arrow was loaded for a server with the memory of the settings' default; another one is loaded anew."""
     from penstock.config.settings import Settings
     from penstock.server import launching
@@ -308,7 +311,7 @@ def main() -> None:
     load()
     command = serve({control: of_the_owner})
     if command is not None:
-        _with_other_memory(command)
+        with_other_memory(command)
         run(command)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,11 @@ def test_what_counts_as_a_process_begins_asks_for_a_new_one() -> None:
     assert can_fork({"PATH": "/bin", "PENSTOCK_TLS_CA": "x"})
     assert not can_fork({"ARROW_DEFAULT_MEMORY_POOL": "system"})
     assert not can_fork({"PENSTOCK_CLAIMS_MUTANT": "x#1"})
+
+
+def test_what_this_process_began_with_is_no_difference() -> None:
+    """A machine may set such variables for everybody, and everything is forked all the same."""
+    asks = "import os, forked; print(forked.can_fork(os.environ), forked.can_fork(os.environ | {'OPENBLAS_X': '2'}))"
+    environ = {**os.environ, "OPENBLAS_X": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", asks], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
