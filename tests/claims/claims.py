@@ -38,6 +38,7 @@ from claims.known import KNOWN, node_of, wrong_rows
 from claims.lines import Lines
 from claims.mutants import SOURCE, Functions, Site, sites
 from claims.rows import TESTS, Claim, claims, tests_of
+from claims.servers import fork_from_here
 
 TRIES = 24
 """Changes that a test may let pass before it is listed."""
@@ -59,6 +60,8 @@ class Ran:
     lines: set[tuple[str, int]]
     modules: list[str]
     """That it loaded, in order."""
+    processes: bool
+    """Whether it started any of the product."""
 
 
 @dataclass
@@ -159,6 +162,8 @@ class Examiner:
         self._functions: Functions | None = None
         self._failed_by: BaseException | None = None
         self._took: dict[Claim, float] = {}
+        self._forking: set[Claim] = set()
+        """Tests whose servers may be forked, which takes a tenth of the time that a new process takes."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -171,6 +176,7 @@ class Examiner:
             if claim not in self._items:
                 self._say(Verdict(claim, trouble="pytest does not collect it"))
         seen: dict[Claim, set[tuple[str, int]]] = {}
+        starting: list[Claim] = []
         get_ready()
         for claim in self._items:
             ran = self.lines_of(claim)
@@ -178,12 +184,15 @@ class Examiner:
                 self._say(Verdict(claim, trouble=ran.why))
             else:
                 seen[claim] = ran.lines
+                if ran.processes:
+                    starting.append(claim)
                 load(ran.modules)
         load(_module(path) for path in sorted({path for lines in seen.values() for path, _ in lines}))
         self._functions = Functions()
         gc.collect()
         gc.freeze()  # what copies share stays shared: no collection of theirs writes to it
         chooser = Chooser(seen, self._seed, self._within)
+        self._forking = {claim for claim in starting if self.stands_forked(claim)}
         for claim in seen:
             self._say(self.judge(claim, chooser.choose(claim, self._tries)))
         return True
@@ -216,12 +225,21 @@ class Examiner:
                 return Nothing(f"it fails as it is: {failure}")
             places = (line.rpartition(":") for line in told)
             lines = seen.seen | {(path, int(number)) for path, _, number in places}
-            return Ran(lines, [name for name in sys.modules if name not in before])
+            return Ran(lines, [name for name in sys.modules if name not in before], bool(told))
 
         began = time.monotonic()
         lines = in_copy(work, SECONDS)
         self._took[claim] = time.monotonic() - began
         return lines
+
+    def stands_forked(self, claim: Claim) -> bool:
+        """Whether a test passes as it is when its servers are forked from its process."""
+
+        def work() -> str:
+            fork_from_here()
+            return self._run(claim)
+
+        return in_copy(work, PATIENCE_S + self._took[claim]) == ""
 
     def ask(self, claim: Claim, site: Site) -> str:
         """Run a test over a change: "" not noticed, "assertion", or what it fell over."""
@@ -231,6 +249,8 @@ class Examiner:
         def work() -> str:
             os.environ["PENSTOCK_CLAIMS_MUTANT"] = str(site)
             functions.put_in(site)
+            if claim in self._forking:
+                fork_from_here()
             return self._run(claim)
 
         answer = in_copy(work, PATIENCE_S + self._took[claim])
