@@ -20,7 +20,7 @@ from harness import emit, parse, parser
 
 from penstock.core.asks import Scan
 from penstock.core.effects import Verb
-from penstock.core.queue.priority.ranks import rank_of
+from penstock.core.queue.order.ranks import rank_of
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.queue_settings import QueueSettings

@@ -22,7 +22,7 @@ from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Deliver, DeliverEach, Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.queue_settings import FairnessModel, QueueSettings

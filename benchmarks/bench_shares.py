@@ -14,7 +14,7 @@ import time
 
 from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.outbox import Outbox
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
 

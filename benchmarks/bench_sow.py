@@ -16,7 +16,7 @@ from harness import emit, parse, parser
 
 from penstock.core.broker import Core
 from penstock.core.sow.holding import Sow, Sows, fold
-from penstock.core.sow.records import Put, pack_put
+from penstock.core.sow.index import Put, pack_put
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode

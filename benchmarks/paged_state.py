@@ -15,7 +15,7 @@ from penstock.core.effects import Effect, Verb
 from penstock.core.effects import delivered as sent
 from penstock.core.outbox import Outbox
 from penstock.core.queue.lasting import page
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.memory.mapped_file import Arena
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings

@@ -19,10 +19,10 @@ from unittest.mock import patch
 
 from looking import Looker
 from penstock.core.effects import Verb
-from penstock.core.state.decided import DecidedPart
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
+from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import sinks
 from penstock.core.streams.poison import Link
 from penstock.log import Log, SimDisk

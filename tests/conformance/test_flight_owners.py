@@ -13,7 +13,7 @@ from pydantic import SecretStr
 import penstock
 from flight_house import FlightHouse
 from penstock.config.settings import User
-from penstock.core.state.decided import SinkMark, dump_marks, load_marks
+from penstock.core.state.pending import SinkMark, dump_marks, load_marks
 from penstock.core.streams import sinks
 from penstock.core.streams.sinks import Remembered
 from penstock.errors import AccessRefused, NotFound

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
 from penstock.records.queue_settings import QueueSettings
 from property import test_ordered_queue_model, test_queue_model, whole_machine
 from property.queue_model import Message, Worker

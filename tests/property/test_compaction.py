@@ -9,10 +9,10 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
-from penstock.core.state.needs import held_from, needed_pairs
 from penstock.log import MEMORY, Log, SimDisk
 from penstock.log.rewriting.rewrite import Old, Order, rewrite
 from penstock.records.entries import Group

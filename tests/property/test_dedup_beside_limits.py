@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.core.asks import Fetch
 from penstock.core.effects import Verb
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.records.entries import Publishes
 from unit.core.world import DURABLE, SECOND, World

@@ -10,17 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.config.policy_settings import read_policy
+from penstock.core import sizes
 from penstock.core.commands import life
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.view import Queue
-from penstock.core.queue.weighing import weighed
-from penstock.core.sizes import sizes
+from penstock.core.queue.places import weighed
+from penstock.core.queue.queue import Queue
 from penstock.core.state import fold as fold_module
 from penstock.core.state.capture import Snapshot
-from penstock.core.state.decided import DecidedPart
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
+from penstock.core.state.pending import DecidedPart
 from penstock.core.streams.poison import Link
 from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused

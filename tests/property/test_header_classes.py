@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.publishing.traits import read_traits
+from penstock.core.publishing.published import read_traits
 from penstock.errors import ProtocolError
 from penstock.records import header_classes
 from penstock.records.header_classes import ASKING, ASKS, HeaderClasses

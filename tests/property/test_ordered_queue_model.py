@@ -14,15 +14,14 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from penstock.core.asks import Purpose, Rate, Scan
 from penstock.core.effects import Sink
-from penstock.core.queue.order import pool, sorted_rows
-from penstock.core.queue.priority import order as priority_order
-from penstock.core.queue.priority import ranking, ranks, standing
-from penstock.core.queue.priority import ranking as priority_arrival
-from penstock.core.queue.priority.order import PriorityOrder
-from penstock.core.queue.priority.ranks import LOWEST, rank_of
-from penstock.core.queue.priority.returned import PriorityReturned
-from penstock.core.queue.priority.targets import ALL
-from penstock.core.queue.view import Queue
+from penstock.core.queue.order import pool, ranking, ranks, sorted_rows, standing
+from penstock.core.queue.order import priority as priority_order
+from penstock.core.queue.order import ranking as priority_arrival
+from penstock.core.queue.order.priority import PriorityOrder
+from penstock.core.queue.order.ranks import LOWEST, rank_of
+from penstock.core.queue.order.returned import PriorityReturned
+from penstock.core.queue.order.targets import ALL
+from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import flat, runs_of, spread
 from penstock.records.chunks import Chunk, Now
 from penstock.records.queue_settings import LEVELS, QueueSettings

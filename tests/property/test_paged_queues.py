@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from penstock.core.arena import Move
+from penstock.core.queue import expiry
 from penstock.core.queue.lasting import page
-from penstock.core.queue.timed import expiry
 from penstock.memory import mapped_file as arenas
 from penstock.memory.mapped_file import Arena
 from penstock.testing.scratch import NoFile

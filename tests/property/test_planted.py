@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from penstock.core.queue import places, taking
+from penstock.core.queue import flow, places
 from penstock.core.queue.parts import Parts
 from penstock.core.queue.places import Part, Place
 from property.limits_walk import LimitedWalk
@@ -69,6 +69,6 @@ def test_who_forgets_dead_letters_that_cannot_leave_is_found(monkeypatch: pytest
 
 @pytest.mark.parametrize("which", range(len(STAGES)), ids=list(STAGES))
 def test_who_leaves_out_a_stage_is_found(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(STAGES) == len(taking.STAGES)
-    monkeypatch.setattr(taking, "STAGES", taking.STAGES[:which] + taking.STAGES[which + 1 :])
+    assert len(STAGES) == len(flow.STAGES)
+    monkeypatch.setattr(flow, "STAGES", flow.STAGES[:which] + flow.STAGES[which + 1 :])
     assert found_by(list(STAGES.values())[which]) is not None

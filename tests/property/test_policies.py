@@ -189,7 +189,7 @@ def test_settings_in_force_follow_from_what_there_is(numbers: list[int], tables:
 @given(st.lists(st.integers(0, 255), min_size=20, max_size=200), st.integers(1, 9))
 def test_they_follow_where_a_change_goes_in_portions(numbers: list[int], tables: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.core.commands.policies.AT_ONCE", 2)
+        patch.setattr("penstock.core.commands.topology.AT_ONCE", 2)
         follows(numbers, tables)
 
 

@@ -16,14 +16,14 @@ from penstock.core.asks import Fetch, Key, Purpose, Rate, Scan
 from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Verb
 from penstock.core.outbox import Outbox
+from penstock.core.queue import delays, timetable
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.order import main_order, returned, runs
 from penstock.core.queue.places import STATES
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling import leases, letters, scattered
-from penstock.core.queue.timed import delays, timetable
-from penstock.core.queue.view import Queue
 from penstock.core.state.lsns import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Topic

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.sow.merge import merge
+from penstock.core.sow.select import merge
 from penstock.testing import Broker
 
 CONFIG: dict[str, object] = {"topic": [{"name": "t", "key": ["/id"], "expiration": "30s"}]}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.commands.transactions import Ending, Transaction
 from penstock.core.effects import Verb
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.errors import Fenced, QueueFull
 from penstock.records.entries import Publishes

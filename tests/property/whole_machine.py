@@ -16,14 +16,14 @@ import numpy as np
 
 from penstock.core.asks import Purpose, Scan
 from penstock.core.effects import Verb
-from penstock.core.queue import older, weighing
+from penstock.core.queue import lasting, places
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
-from penstock.core.sizes.sizes import Sizes
-from penstock.core.state.deferred import DeferredAcks, copies
+from penstock.core.sizes import Sizes
 from penstock.core.state.lsns import within
+from penstock.core.state.pending import DeferredAcks, copies
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -245,8 +245,8 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             self.passing.append(free[:size])
             free = free[size:]
         self.model.passing = True
-        if older.waits(self.queue):
-            self.queue.older = older.Older()
+        if lasting.waits(self.queue):
+            self.queue.older = lasting.Older()
         self.after()
 
     def find(self, bodies: list[int], expiry: int, delay: int, barrier: bool) -> None:
@@ -274,9 +274,9 @@ class WholeMachine(OrderedMachine, SettlingMachine):
                     m.state, m.due, m.scheduled = "delayed", int(later[n]), True
                 found.append(m)
             array = np.array(lsns, dtype=np.int64)
-            if older.waits(queue) and queue.older is None:
-                queue.older = older.Older()
-            older.take_older(
+            if lasting.waits(queue) and queue.older is None:
+                queue.older = lasting.Older()
+            lasting.take_older(
                 queue, array, ends if ends.any() else None, later if later.any() else None, fences
             )  # fmt: skip
             if 1 in self.deferred.by_queue:
@@ -284,7 +284,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             model.find(self.clock, found)
         if not self.passing:
             self.passing = None
-            older.put_in_order(queue, self.sink.last_lsn, self.sink)
+            lasting.put_in_order(queue, self.sink.last_lsn, self.sink)
             model.pass_ends(self.clock)
         queue.agenda |= DISPATCH
         queue.tick(self.now, self.sink)
@@ -351,8 +351,8 @@ class WholeMachine(OrderedMachine, SettlingMachine):
 
         def loaded(queue: RankedQueue, *what: Any) -> None:
             load(queue, *what)
-            if self.passing is not None and older.waits(queue):
-                queue.older = older.Older()
+            if self.passing is not None and lasting.waits(queue):
+                queue.older = lasting.Older()
 
         with patch.object(RankedQueue, "load", loaded):
             super().restart(unclean, really, lost)
@@ -395,7 +395,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         by_state = Counter[str]()
         for m in messages:
             by_state[m.state] += weight(m.lsn)
-        ready, leased, held, total = weighing.weighed(queue)
+        ready, leased, held, total = places.weighed(queue)
         assert ready == queue.ready_bytes == sum(weight(m.lsn) for m in self.model.ready())
         assert leased == by_state["leased"]
         assert held == by_state["found"] + by_state["ready"] - ready

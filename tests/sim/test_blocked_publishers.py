@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from penstock.config.policy_settings import read_policy
-from penstock.core.explaining import explain_queue
+from penstock.core.queue.explaining import explain_queue
 from penstock.errors import LogBroken
 from penstock.log import SimDisk
 from penstock.records.properties import Properties, encode

@@ -120,7 +120,7 @@ def sow(
     if select is not None and fields is not None:
         raise InvalidArgument("--fields does not go with --select, which says which fields there are")
     if order_by is not None:
-        from penstock.core.sow.ordering import order_of
+        from penstock.core.sow.select import order_of
 
         try:
             order_of(order_by)

@@ -21,8 +21,8 @@ from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from penstock.core.queue.priority.ranks import Ranking
-    from penstock.core.state.passing import Spans
+    from penstock.core.queue.order.ranks import Ranking
+    from penstock.core.state.pending import Spans
     from penstock.expr import Filter, Matcher, Value
     from penstock.records.entries import Publishes, Rows
     from penstock.records.queue_settings import QueueSettings

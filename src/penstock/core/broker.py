@@ -12,19 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.core.asks import Question
-from penstock.core.commands.answers import AnswerCommands
-from penstock.core.commands.interventions import InterventionCommands
+from penstock.core.commands.interventions import AnswerCommands, InterventionCommands
 from penstock.core.commands.life import Life
-from penstock.core.commands.policies import PolicyCommands
-from penstock.core.commands.sinks import SinkCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
-from penstock.core.commands.topology import TopologyCommands
-from penstock.core.commands.transactions import TransactionCommands
-from penstock.core.publishing.published import Published
-from penstock.core.publishing.traits import Refusal
-from penstock.core.publishing.whole import Whole
-from penstock.core.queue.view import Queue
-from penstock.core.topology.refusals import no_exchange
+from penstock.core.commands.topology import PolicyCommands, TopologyCommands
+from penstock.core.commands.transactions import SinkCommands, TransactionCommands
+from penstock.core.publishing.published import Published, Refusal
+from penstock.core.publishing.publishing import Whole
+from penstock.core.queue.queue import Queue
+from penstock.core.topology.register import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic

@@ -15,8 +15,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from penstock.core.actions.rules import Rule
-    from penstock.core.actions.templates import Happening
+    from penstock.core.actions.rules import Happening, Rule
     from penstock.core.asks import Ask
     from penstock.records.entries import Topic
 

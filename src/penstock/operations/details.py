@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from penstock.core.commands.statistics import statistics
+from penstock.core.commands.queues import statistics
 from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.history.history import History
 from penstock.operations.operation import Answer, Operation
@@ -27,7 +27,7 @@ from penstock.wire.flight.bookmarks import format_bookmark
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.operations.house import Beside
     from penstock.records.chunks import Now
     from penstock.server.access import Who

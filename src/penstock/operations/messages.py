@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.effects import Verb
-from penstock.core.explaining import Reason, explain_message, explain_queue
-from penstock.core.queue.whereabouts import told as moment
+from penstock.core.queue.explaining import Reason, explain_message, explain_queue
+from penstock.core.queue.explaining import told as moment
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.expr import compile_filter
 from penstock.expr.context import Context
@@ -30,7 +30,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.operations.house import Beside
     from penstock.server.access import Who
 

@@ -19,8 +19,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.queue.places import WAITING
-from penstock.core.state.arrow import blobs, numbers, pick, texts, whole
-from penstock.core.state.lsns import flat
+from penstock.core.state.lsns import blobs, flat, numbers, pick, texts, whole
 from penstock.core.state.plain import unwrap
 from penstock.errors import InvalidArgument, NotFound, ProtocolError
 from penstock.history.history import History

@@ -23,7 +23,7 @@ from penstock.wire.fields import VHOST, count, flag, name, table
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.operations.house import Beside, House
     from penstock.records.chunks import Now
     from penstock.records.queue_settings import QueueSettings

@@ -17,8 +17,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.state.arrow import blobs, numbers, packed_integers, pick, texts, whole
-from penstock.core.state.lsns import Ints
+from penstock.core.state.lsns import Ints, blobs, numbers, packed_integers, pick, texts, whole
 from penstock.core.state.plain import unwrap
 from penstock.records.causes import ended, told
 from penstock.records.chunks import unpack_pairs

@@ -13,7 +13,7 @@ from penstock.server.entitlements import exchange_needs
 from penstock.wire.fields import VHOST, flag, name, shown, table, text
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.core.state.durable import Binding, ExchangeState
     from penstock.operations.house import House
     from penstock.server.access import Who

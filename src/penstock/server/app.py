@@ -68,7 +68,7 @@ HOLES_SHARE = 32
 WARM_UP_S = 1.0
 """What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
 
-FIRST_USES = ("penstock.core.queue.dedup", "penstock.core.queue.last_values", "penstock.core.state.durable", "re2")
+FIRST_USES = ("penstock.core.queue.contained", "penstock.core.queue.last_values", "penstock.core.state.durable", "re2")
 """Loaded then, too: a module that is first wanted when no descriptor is left cannot be loaded."""
 
 READ_AHEAD = 1 << 20

@@ -20,7 +20,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.entries import Rows
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.server.runtime import Runtime
 
 

@@ -19,7 +19,7 @@ from penstock.records.entries import Rows
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.records.chunks import Chunk
     from penstock.server.engine import Engine
 

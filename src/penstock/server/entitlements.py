@@ -29,7 +29,7 @@ from penstock.records.rights import ADMINISTRATOR, MONITORING
 if TYPE_CHECKING:
     from penstock.config.entitlement_section import EntitlementSection
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
 
 Need: TypeAlias = "tuple[str, str, str]"
 """What a change needs of a thing: `configure`, `write` or `read`; `queue` or `exchange`; its name."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
-from penstock.core.commands.statistics import age_of_oldest_lease, seconds_behind
+from penstock.core.commands.queues import age_of_oldest_lease, seconds_behind
 from penstock.core.queue.dispatching.consumers import UNLIMITED
-from penstock.core.queue.weighing import weighed
+from penstock.core.queue.places import weighed
 from penstock.server.amqp.channel import Channel
 from penstock.server.streams.lag import standings
 from penstock.wire.flight.bookmarks import format_bookmark
@@ -27,7 +27,7 @@ from penstock.wire.http.facts import (
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.records.chunks import Now
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights

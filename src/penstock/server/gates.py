@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.dispatching.consumers import TargetList as Matches
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.memory.target_area import TargetList
     from penstock.server.runtime import Runtime
 

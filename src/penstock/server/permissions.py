@@ -30,7 +30,7 @@ from penstock.server.entitlements import Need, Rights, refused
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.records.queue_settings import QueueSettings
     from penstock.server.accounts import Permission, TopicPermission

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.asks import Found, Pass, Recovered
-from penstock.core.state.arrow import lengths, whole
+from penstock.core.state.lsns import lengths, whole
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.meter import LOOP_BODY
 from penstock.records.chunks import LSN_LIMIT

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.server.runtime import Runtime
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock.core.queue.limits import refusing
+from penstock.core.queue import refusing
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, NotFound
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic

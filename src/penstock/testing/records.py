@@ -143,7 +143,7 @@ def records_of(
     import numpy as np
 
     from penstock.core.queue.places import AVAILABLE
-    from penstock.core.sow.ordering import order_of
+    from penstock.core.sow.select import order_of
     from penstock.server.flight.reading.queue_contents import lsns_of
     from penstock.server.sow.query import Counts, Query, keys_of, plain, run
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.commands.subscription import Subscription as Wish
-from penstock.core.sow.ordering import order_of
+from penstock.core.sow.select import order_of
 from penstock.errors import InvalidArgument
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.context import Context

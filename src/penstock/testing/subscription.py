@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.effects import Verb
+from penstock.core.queue.queue import queue_of
 from penstock.core.queue.settling.settle import extend
-from penstock.core.queue.view import queue_of
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter
 from penstock.records.chunks import as_chunk
@@ -28,7 +28,7 @@ from penstock.wire.flight.bookmarks import format_bookmark
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.core.sow.select import SelectList
     from penstock.memory import Piece
     from penstock.records.chunks import Chunk

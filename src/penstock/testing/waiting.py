@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.core.explaining import Reason, explain_queue
+from penstock.core.queue.explaining import Reason, explain_queue
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.operations.messages import having, known, past
 from penstock.operations.moving import Done, Wanted, move

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 import penstock
-from penstock.core.explaining import told
+from penstock.core.queue.explaining import told
 from penstock.errors import NotFound
 from penstock.testing import Broker
 from scenario import amqp, broker_of, publish
@@ -193,7 +193,7 @@ def test_a_connection_that_takes_no_more_and_prefetch_over_amqp() -> None:
 
 def test_waiting_for_its_commit() -> None:
     """What is sent only when it is on the disk says so until it is."""
-    from penstock.core.explaining import explain_message
+    from penstock.core.queue.explaining import explain_message
 
     with broker_of({"name": "q", "deliver": "durable"}) as broker:
         mark = broker.publish("q", "x")

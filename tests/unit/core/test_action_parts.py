@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from penstock.core.actions.acted import Hops
-from penstock.core.actions.rules import Rules, words
-from penstock.core.actions.templates import Happening, Template
+from penstock.core.actions.rules import Happening, Rules, Template, words
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.event_actions import (

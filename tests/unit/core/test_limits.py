@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue.limits.limits import MODES
+from penstock.core.queue.limits import MODES
 from penstock.errors import QueueFull
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind

@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.core.streams.poison import Link, Resumed
 from penstock.errors import Fenced, NotFound, PreconditionFailed

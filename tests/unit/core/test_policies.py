@@ -6,7 +6,7 @@ import pytest
 
 from penstock.config.policy_settings import read_policy, why_impossible
 from penstock.core.audit.audit import Audit
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.plain import dump, dump_settings
@@ -455,7 +455,7 @@ def test_what_cannot_change_while_a_queue_has_messages_waits_and_says_so(
 
 @pytest.fixture
 def portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.core.commands.policies.AT_ONCE", 4)
+    monkeypatch.setattr("penstock.core.commands.topology.AT_ONCE", 4)
 
 
 def lengths(world: World) -> list[int | None]:

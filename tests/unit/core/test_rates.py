@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.records.queue_settings import QueueSettings
 from unit.core.world import SECOND, World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import as_chunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.publishing.traits import HEADER_KEPT
+from penstock.core.publishing.published import HEADER_KEPT
 from penstock.core.state.durable import canonical
 from penstock.errors import AccessRefused, NotFound, PreconditionFailed
 from penstock.records.field_tables import FieldValue

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import orjson
 
-from penstock.core.sow.cutting import Cut
-from penstock.core.state.decided import DecidedPart
+from penstock.core.sow.holding import Cut
 from penstock.core.state.durable import canonical
+from penstock.core.state.pending import DecidedPart
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from unit.core.world import DURABLE, World

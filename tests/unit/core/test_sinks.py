@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.state.decided import DecidedPart
 from penstock.core.state.durable import canonical, decode
+from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import sinks
 from penstock.errors import NotFound, PreconditionFailed, QueueFull
 from penstock.records.entries import Control, Publishes

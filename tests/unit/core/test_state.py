@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.publishing.marks import Marks
-from penstock.core.queue.priority.ranks import LOWEST
+from penstock.core.publishing.arrivals import Marks
+from penstock.core.queue.order.ranks import LOWEST
 from penstock.core.state import packed
-from penstock.core.state.deferred import DeferredAck
 from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, StreamState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import chunked, flat, ints, runs_of, same_chunked, spread
+from penstock.core.state.pending import DeferredAck
 from penstock.core.state.plain import as_table, dump, dump_settings, load, load_settings, unwrap, wrap
 from penstock.errors import LogDamaged
 from penstock.records.chunks import pack_pairs

@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue import ticking
+from penstock.core.queue import delays, expiry, flow, timetable
 from penstock.core.queue.dispatching import joining
 from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling import leases
-from penstock.core.queue.timed import delays, expiry, timetable
-from penstock.core.queue.view import Queue
 from penstock.core.state.durable import canonical
 from penstock.records.chunks import as_chunk
 from unit.core.world import SECOND, World, header
@@ -20,7 +19,7 @@ from unit.core.world import SECOND, World, header
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (leases, joining, ticking, delays):
+    for module in (leases, joining, flow, delays):
         monkeypatch.setattr(module, "STEP_MOST", 10)
     monkeypatch.setattr(delays, "STEP_TIMES", 5)
     monkeypatch.setattr(leases, "GATHERED_MOST", 4)

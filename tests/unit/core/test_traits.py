@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from penstock.core.publishing.traits import PERSISTENT, TRANSIENT, TraitsMemo, parse_expiration, read_traits
+from penstock.core.publishing.published import PERSISTENT, TRANSIENT, TraitsMemo, parse_expiration, read_traits
 from penstock.errors import PreconditionFailed, ProtocolError
 from unit.core.world import header
 

@@ -12,7 +12,7 @@ from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Cancelled, Deliver, DeliverEach, Swept, delivered
 from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.records.chunks import Now

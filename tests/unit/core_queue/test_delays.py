@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from penstock.core.queue import timetable
+from penstock.core.queue.delays import Delays, Schedule
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.timed import timetable
-from penstock.core.queue.timed.delays import Delays, Schedule
-from penstock.core.queue.timed.timetable import Timetable
+from penstock.core.queue.timetable import Timetable
 
 
 def times(table: Timetable) -> list[tuple[list[int], list[int]]]:

@@ -8,11 +8,11 @@ import pytest
 
 from penstock.core.asks import Scan
 from penstock.core.effects import Effect, Verb, delivered
-from penstock.core.explaining import explain_queue
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.joining import replace
-from penstock.core.queue.view import Queue
+from penstock.core.queue.explaining import explain_queue
+from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.queue_settings import QueueSettings

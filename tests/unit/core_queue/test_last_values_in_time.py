@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue.timed import delays
-from penstock.core.queue.view import Queue
+from penstock.core.queue import delays
+from penstock.core.queue.queue import Queue
 from unit.core_queue.test_queue import Bench
 
 A, B = 1, 2

@@ -12,7 +12,7 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.queue.parts import Parts
 from penstock.core.queue.places import AVAILABLE, STATES, WAITING, Part
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.wire.flight import tickets
 from unit.core_queue.test_queue import Bench
 
@@ -41,7 +41,7 @@ HOLD_NOTHING = {
 
 DECIDES: dict[str, set[str]] = {
     "core/commands/parts.py": {"all_consumers"},  # who consumes from a queue that ends
-    "core/commands/recovering.py": {"older"},  # whether what a pass finds has to wait for its end
+    "core/commands/life.py": {"older"},  # whether what a pass finds has to wait for its end
     "core/publishing/arrivals.py": {"shares"},  # whether newcomers need keys
 }
 """Who may name such a slot outside of `core.queue`, for a decision; nobody there looks at messages in it."""

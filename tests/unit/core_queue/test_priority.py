@@ -14,12 +14,12 @@ from penstock.core.effects import Deliver, DeliverEach, Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.priority import order as priority_order
-from penstock.core.queue.priority import ranks
-from penstock.core.queue.priority.order import PriorityOrder
-from penstock.core.queue.priority.ranks import HIGHEST, LOWEST, Ranks, priority_of, rank_of
+from penstock.core.queue.order import priority as priority_order
+from penstock.core.queue.order import ranks
+from penstock.core.queue.order.priority import PriorityOrder
+from penstock.core.queue.order.ranks import HIGHEST, LOWEST, Ranks, priority_of, rank_of
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.upcoming import Upcoming
-from penstock.core.queue.view import Queue
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.queue_settings import QueueSettings
@@ -174,7 +174,7 @@ def test_what_cannot_be_looked_at_as_it_arrives_is_looked_at_later() -> None:
 
 
 def test_ranks_of_what_is_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.core.queue.priority import ranking as priority_arrival
+    from penstock.core.queue.order import ranking as priority_arrival
 
     monkeypatch.setattr(priority_arrival, "DEAD_MOST", 100)
     bench = Bench()

@@ -16,7 +16,7 @@ from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Cancelled, Deliver, DeliverEach, Dying, Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.errors import AccessRefused
 from penstock.records.chunks import Chunk, Now, as_chunk, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic

@@ -10,11 +10,10 @@ import pytest
 from penstock.core.asks import Rate
 from penstock.core.effects import Deliver, Effect, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue.order import pool
-from penstock.core.queue.priority import ranking, ranks
-from penstock.core.queue.priority.ranks import rank_of
+from penstock.core.queue.order import pool, ranking, ranks
+from penstock.core.queue.order.ranks import rank_of
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.upcoming import Upcoming
-from penstock.core.queue.view import Queue
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.queue_settings import QueueSettings
 

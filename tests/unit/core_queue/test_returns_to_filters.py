@@ -14,8 +14,8 @@ from penstock.core.queue.dispatching import recalled
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.joining import replace
 from penstock.core.queue.dispatching.recalled import Recalled
-from penstock.core.queue.priority.ranks import Ranks
-from penstock.core.queue.priority.targets import PriorityRecalled
+from penstock.core.queue.order.ranks import Ranks
+from penstock.core.queue.order.targets import PriorityRecalled
 from penstock.records.chunks import as_chunk
 from unit.core_queue.test_queue import Bench, First
 

@@ -13,8 +13,8 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import Run
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.leases import Leases
-from penstock.core.queue.view import Queue
 from penstock.expr import compile_filter
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Control

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core.asks import Key
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
 from unit.core_queue.test_queue import Bench

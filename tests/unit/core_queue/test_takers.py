@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer, Takers
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import FairnessModel, QueueSettings
 

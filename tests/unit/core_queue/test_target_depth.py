@@ -6,8 +6,8 @@ import numpy as np
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.queue import older
-from penstock.core.queue.view import Queue
+from penstock.core.queue import lasting
+from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
 
@@ -33,9 +33,9 @@ def test_after_a_pass_what_is_leased_counts_as_active() -> None:
     queue.subscribe(now, sink, tag="c", holder=None, max_backlog=1)
     queue.arrive(now, range(100, 104), sink)
     assert (queue.leased, queue.ready, inactive(queue)) == (1, 1, [102, 103])
-    queue.older = older.Older()
-    older.take_older(queue, np.array([50, 60], dtype=np.int64), None, None, ())
-    older.put_in_order(queue, 200, sink)
+    queue.older = lasting.Older()
+    lasting.take_older(queue, np.array([50, 60], dtype=np.int64), None, None, ())
+    lasting.put_in_order(queue, 200, sink)
     assert queue.leased + queue.ready == 2
     assert inactive(queue) == [60, 101, 102, 103]
     queue.check()

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import weighing
-from penstock.core.queue.view import Queue
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.queue import places
+from penstock.core.queue.queue import Queue
+from penstock.core.sizes import Sizes
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.queue_settings import QueueSettings
@@ -23,7 +23,7 @@ TOPIC = Topic("/", "", "q")
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weighing, "STEP", 3)
+    monkeypatch.setattr(places, "STEP", 3)
 
 
 class Bench:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from penstock.core.arena import Move
-from penstock.core.sow import cutting
-from penstock.core.sow.cutting import Cut, drop_many
+from penstock.core.sow import holding
+from penstock.core.sow.holding import Cut, drop_many
 from penstock.core.sow.index import NEVER, Index
 
 N = 20_000
@@ -82,7 +82,7 @@ def test_every_key_goes_and_the_index_goes_on() -> None:
     cut = Cut()
     assert cut.behind(index) == 0
     pieces = list(cut.take(index))
-    assert max(len(numbers) for numbers, _ in pieces) <= cutting.PIECE
+    assert max(len(numbers) for numbers, _ in pieces) <= holding.PIECE
     assert [one for numbers, _ in pieces for one in numbers.tolist()] == before[0]
     assert [one for _, lsns in pieces for one in lsns.tolist()] == before[1]
     assert (index.count, index.oldest(), there(index)) == (0, NEVER, [[], [], []])

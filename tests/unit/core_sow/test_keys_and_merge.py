@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.sow.keys import KeyRule, domain_of, parse_number
-from penstock.core.sow.merge import changed, merge, with_key
-from penstock.core.sow.ordering import Ordered, parse_order
-from penstock.core.sow.paging import Window
+from penstock.core.sow.holding import KeyRule, domain_of, parse_number
+from penstock.core.sow.select import Ordered, Window, changed, merge, parse_order, with_key
 from penstock.errors import InvalidArgument
 from penstock.records.sow_settings import parse_paths, wrong
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from penstock.core.state.capture import needed_pairs
 from penstock.core.state.fold import Fold
-from penstock.core.state.needs import needed_pairs
 from penstock.errors import InvalidArgument, NotFound, SettingsError
 from penstock.testing import Broker
 

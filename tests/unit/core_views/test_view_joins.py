@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.views.joins import Join
+from penstock.core.views.contributions import Join
 from penstock.core.views.view import Elements, Side, View, bring
 from penstock.errors import ExpressionError
 from penstock.expr.gathering.view_definition import Definition, parse_joins, qualified

@@ -14,8 +14,8 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.client import Client
-from penstock.core.sow import cutting
-from penstock.core.sow.cutting import Cut
+from penstock.core.sow import holding
+from penstock.core.sow.holding import Cut
 from penstock.core.sow.index import Leaf, Numbers
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.server.flight.sinks import dropping
@@ -101,13 +101,13 @@ def test_a_view_whose_batch_empties_very_many_groups(house: FlightHouse, client:
 def test_the_loop_works_out_none_of_it(house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(house, *range(MANY))
     who = set[int | None]()
-    real = cutting._without  # pyright: ignore[reportPrivateUsage]
+    real = holding._without  # pyright: ignore[reportPrivateUsage]
 
     def spied(leaf: Leaf, mine: Numbers) -> Any:
         who.add(threading.get_ident())
         return real(leaf, mine)
 
-    monkeypatch.setattr(cutting, "_without", spied)
+    monkeypatch.setattr(holding, "_without", spied)
     monkeypatch.setattr(dropping, "LEFT", 0)
     some = range(0, MANY, 2)
     drop = {"topic": "v", "stages": [keys(house, 0, *some[:900]), keys(house, 0, *some[900:], 10**9)]}

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.errors import PreconditionFailed
 from penstock.operations.queues import refuse_different
 from penstock.records.queue_settings import QueueSettings, Retry

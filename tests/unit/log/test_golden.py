@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from penstock.core.state.capture import needed_pairs
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.core.state.needs import needed_pairs
 from penstock.log import Log, SimDisk
 from penstock.log.rewriting.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify

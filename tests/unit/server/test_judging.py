@@ -11,7 +11,7 @@ import pytest
 from penstock import expr
 from penstock.core.asks import Made
 from penstock.core.queue.last_values import key_of
-from penstock.core.queue.priority.ranks import rank_of
+from penstock.core.queue.order.ranks import rank_of
 from penstock.errors import Unavailable
 from penstock.log.disk import OsDisk
 from penstock.records.entries import Topic

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pytest
 
 from json_cases import DEEP, ODD
-from penstock.core.sow.keys import KeyRule
-from penstock.core.sow.merge import changed, merge, read_object, write_object
-from penstock.core.sow.select import parse_select
+from penstock.core.sow.holding import KeyRule
+from penstock.core.sow.select import changed, merge, parse_select, read_object, write_object
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.actions import leading
+from penstock.core.actions import acted
 from penstock.errors import SettingsError
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
@@ -341,7 +341,7 @@ def test_a_delta_to_a_topic_without_records_fails() -> None:
 
 
 def test_what_would_make_a_group_too_large_is_published_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading, "LED_MOST", 40)
+    monkeypatch.setattr(acted, "LED_MOST", 40)
     step = {"publish": {"topic": "out", "data": "{{AMPS_DATA}}{{AMPS_DATA}}"}}
     with broker_of(
         {"on": {"queue": "q", "event": "expire"}, "do": [step, step]}, queues=({"name": "q", "expiration": "1s"}, "out")

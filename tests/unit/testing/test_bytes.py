@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.core.sizes import sizes
+from penstock.core import sizes
 from penstock.core.state import durable
 from penstock.log import MEMORY, SimDisk
 from penstock.testing import Broker

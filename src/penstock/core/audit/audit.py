@@ -31,8 +31,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.audit.batches import SinkAudit, StreamAudit
-from penstock.core.audit.groups import LetterAudit, PositionAudit, TransactionAudit, Window
 from penstock.core.audit.histories import (
     DELAYED,
     NONE,
@@ -45,13 +43,20 @@ from penstock.core.audit.histories import (
     groups,
     spans,
 )
-from penstock.core.audit.rulings import PolicyAudit
+from penstock.core.audit.records import (
+    LetterAudit,
+    PolicyAudit,
+    PositionAudit,
+    SinkAudit,
+    StreamAudit,
+    TransactionAudit,
+    Window,
+)
 from penstock.core.audit.verdict import LSNS_MOST, WHOLE, Part, QueuePart, Report, Share, verdict
-from penstock.core.state.arrow import blobs, coded, numbers, packed_integers, pick, texts
 from penstock.core.state.durable import DurableState
-from penstock.core.state.lsns import Ints, flat, spread
+from penstock.core.state.lsns import Ints, blobs, coded, flat, numbers, packed_integers, pick, spread, texts
 from penstock.core.state.plain import load, load_settings
-from penstock.core.state.rulings import load_some, with_some
+from penstock.core.topology.ruling import load_some, with_some
 from penstock.records.kinds import MOVES, NO_ROUTE, PUBLISHES, Kind
 
 WINDOW = 400_000

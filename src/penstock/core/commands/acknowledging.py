@@ -12,8 +12,8 @@ from penstock.core.asks import Scanned
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Verb
 from penstock.core.queue.order.runs import sift, sorted_chunk
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.sweep import Sweep
-from penstock.core.queue.view import Queue
 from penstock.errors import InvalidArgument, QueueFull
 from penstock.expr import Matcher
 from penstock.records.chunks import Chunk, Now

@@ -12,8 +12,8 @@ from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Deliver, DeliverEach, Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
+from penstock.core.queue.queue import Letter, Queue, queue_of
 from penstock.core.queue.settling.settle import Acked, apart
-from penstock.core.queue.view import Letter, Queue, queue_of
 from penstock.errors import Draining
 from penstock.records.chunks import Chunk, Now
 

@@ -1,19 +1,27 @@
-"""Commands of whoever administers queues: halt them, and withdraw, reschedule or move what waits in them.
+"""Commands of whoever administers queues, and answers to what the core asked for (`core.asks`).
 
-A message that is moved is in one place at any moment.  Who calls has read the rows and says what becomes of them; here
-is decided which of them still wait, and the new rows lie in one group with the record that ends the old ones.  Who may
-say so is the doors' affair.
+Queues are halted, and what waits in them is withdrawn, rescheduled or moved.  A message that is moved is in one place
+at any moment: who calls has read the rows and says what becomes of them; here is decided which of them still wait, and
+the new rows lie in one group with the record that ends the old ones.  Who may say so is the doors' affair.
+
+An answer goes to whoever asked, if that is still there.  Dead letters take two: their bodies are fetched, then content
+filters of where they go may have to judge them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.core.actions.templates import iso_time
+from penstock.core.actions.rules import iso_time
+from penstock.core.asks import Answer, Fetched, Judge, Judged, Keyed, Purpose, Rated, Recovered, Scanned, Token
+from penstock.core.commands.acknowledging import AcknowledgeCommands
 from penstock.core.commands.queues import QueueCommands
+from penstock.core.publishing.dead_letters import Buried
 from penstock.core.queue.administering import paused_until
 from penstock.core.queue.order.runs import NEVER, pairs_body
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
+from penstock.core.queue.refusing import Reckoning
+from penstock.core.queue.settling.letters import portions, split
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes, Topic
@@ -137,3 +145,67 @@ class InterventionCommands(QueueCommands):
         source.go_on(now, self._out)
         self._touch(source)
         return len(rows)
+
+
+class AnswerCommands(AcknowledgeCommands):
+    """The one way in for answers."""
+
+    def answered(self, now: Now, answer: Answer) -> None:
+        """Go on with what an ask was for; of an answer for a part the rest is asked for again."""
+        now = self._at(now)
+        match answer:
+            case Recovered():
+                self._pass_answered(now, answer)
+            case Scanned() if answer.token.purpose is Purpose.SWEEP:
+                self._swept(now, answer)
+            case _:
+                queue = self._by_id(answer.token.queue)
+                if queue is not None:
+                    self._queue_answered(now, queue, answer)
+                    self._touch(queue)
+                elif isinstance(answer, Judged):
+                    self._buried.pop(answer.token, None)
+
+    def _queue_answered(self, now: Now, queue: Queue, answer: Fetched | Scanned | Judged | Rated | Keyed) -> None:
+        token, out = answer.token, self._out
+        match answer:
+            case Scanned():
+                queue.scanned(now, token, answer.found, answer.upto, out)
+            case Rated():
+                queue.rated(now, token, answer.chunk, answer.ranks, out)
+            case Keyed():
+                queue.keyed(now, token, answer.chunk, answer.keys, out)
+            case Fetched():
+                letter = queue.letter(token, answer.upto)
+                if letter is not None:
+                    parts = portions(letter, answer.rows)
+                    prepared = [(part, self._letters.prepare(now, queue, answer.rows, part)) for part in parts]
+                    self._bury(now, queue, token, prepared)
+            case Judged():
+                judged = self._buried.pop(token, None)
+                if judged is not None and queue.letter(token) is not None:
+                    self._bury(now, queue, token, judged)
+
+    def _bury(self, now: Now, queue: Queue, token: Token, parts: list[Buried]) -> None:
+        """Write dead letters, each part a group, or first have them judged where that would hold the loop."""
+        asked = [one for _, prepared in parts for one in self._letters.unjudged(prepared)]
+        if asked:
+            self._buried[token] = parts
+            self._out.effect(Judge(token, asked))
+            return
+        for i, (part, prepared) in enumerate(parts):
+            full = self._letters.without_room(now, prepared, Reckoning())
+            fits, rest = split(part, full) if full else (part, [])
+            if fits is not None:
+                if full:
+                    there = {lsn for run in fits.runs for lsn in run.chunk}
+                    prepared = [one.of(there) for one in prepared]
+                self._out.begin()
+                self._letters.write(now, queue, prepared, fits)
+                self._out.end()
+            if full:
+                rest += [run for later, _ in parts[i + 1 :] for run in later.runs]
+                self._letters.without_place += len(full)
+                queue.refused_letter(now, token, rest, len(full))
+                return
+        queue.buried(token, self._out)

@@ -1,36 +1,40 @@
-"""The parts that all commands share: the outbox, the topology, the publisher, the timers; and how they are joined.
+"""The parts that all commands share: outbox, topology, publisher, timers, stamps; and how they are joined.
 
-It owns no command.  What the commands are about stands beside it: `life`, `topology`, `queues`, `deliveries`, and
-publishing in `core.broker`.
+`Timers` knows which queue has something due next without asking all of them: commands name the queues they touched, and
+only those are asked again.  `Stamps` knows about when an LSN was given out, so that the age of a message costs no read.
+`Paging` keeps large state out of the heap: a matter of memory alone, no record, effect or answer depends on it; the
+shell says when, and brings the arenas.  The commands stand beside it, by noun, and publishing in `core.broker`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.actions.acted import Acted, Hops
 from penstock.core.actions.rules import Rules
+from penstock.core.arena import Arena, Move
 from penstock.core.asks import Token
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.paging import Paging
+from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
-from penstock.core.publishing.marks import Marks
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.lasting import page
+from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.settling.sweep import Sweep
-from penstock.core.queue.view import Queue, queue_of
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
+from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
-from penstock.core.stamps import Stamps
-from penstock.core.state.passing import Passing, Spans
-from penstock.core.streams.holding import Holdings
+from penstock.core.state.pending import Passing, Spans
 from penstock.core.streams.sinks import Sinks
-from penstock.core.streams.streams import Streams
-from penstock.core.timers import Floors, Timers
+from penstock.core.streams.streams import Holdings, Streams
 from penstock.core.topology.admin import Admin
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Router
@@ -42,6 +46,211 @@ from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.commands.subscription import Subscription
+
+
+Arenas: TypeAlias = Callable[[str], Arena]
+"""The arena of a file that a queue names; "" is the one that all others share."""
+
+
+class Paging:
+    """Who asks for it, and how old state has to be."""
+
+    __slots__ = ("asking", "at", "before", "version", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = False  # somebody asked for it since the start; until then nobody is looked at
+        self.version = -1  # of the topology when `asking` was put together
+        self.asking: list[Queue | Sow] = []
+        self.at = 0  # where a look that is not over goes on
+        self.before = 0  # state of messages below this LSN was there at the last look already
+
+    def begin(self, version: int, queues: Iterable[Queue], sows: Iterable[Sow]) -> None:
+        """Begin a look at all that ask for it, as of this version of the topology."""
+        self.version, self.at = version, 0
+        self.asking = [queue for queue in queues if queue.settings.file_backed_metadata]
+        self.asking += (sow for sow in sows if sow.file_backed)
+
+    def look(self, arenas: Arenas, most: int, next_lsn: int) -> bool:
+        """Move state that was there at the last look already, so many arrays at most; whether there was more."""
+        for at in range(self.at, len(self.asking)):
+            one = self.asking[at]
+            named = "" if isinstance(one, Sow) else one.settings.file_backed_metadata
+            move = Move(arenas(named if isinstance(named, str) else ""), self.before, most)
+            if isinstance(one, Sow):
+                one.index.page(move)
+            else:
+                page(one, move)
+            most = move.room
+            if not most:
+                self.at = at
+                return True
+        self.at, self.before = 0, next_lsn
+        return False
+
+
+_NEVER: tuple[int | None, int | None] = (None, None)
+
+
+class Timers:
+    """The next deadlines of all queues."""
+
+    def __init__(self, moved: set[Queue], outbox: Outbox[Effect]) -> None:
+        """moved: gets every queue that was touched, too; somebody else empties it.  outbox: knows the time."""
+        self._outbox = outbox
+        self._moved = moved
+        self._changed: set[Queue] | None = None  # touched since somebody asked; None: nobody asks
+        self.touched: set[Queue] = set()
+        self._known: dict[int, tuple[int | None, int | None]] = {}  # queue id -> its next deadlines, if it has any
+        self._wall: list[tuple[int, int]] = []  # (time, queue id)
+        self._mono: list[tuple[int, int]] = []
+
+    def forget(self, queue: Queue) -> None:
+        self.touched.discard(queue)
+        if self._changed is not None:
+            self._changed.add(queue)
+        self._known.pop(queue.id, None)
+
+    def watch(self, wanted: bool) -> None:
+        """Whether somebody will ask which queues have `changed`."""
+        self._changed = set() if wanted else None
+
+    def changed(self) -> set[Queue]:
+        """Queues that were touched, or are gone, since this was asked last; none unless watched."""
+        self._look()
+        taken = self._changed
+        if taken is None:
+            return set()
+        self._changed = set()
+        return taken
+
+    def next(self) -> tuple[int | None, int | None]:
+        """The earliest deadlines on the wall and on the monotonic clock; None: nothing is due ever."""
+        self._look()
+        wall, mono = self._wall, self._mono
+        while wall and self._known.get(wall[0][1], (None, None))[0] != wall[0][0]:
+            heappop(wall)
+        while mono and self._known.get(mono[0][1], (None, None))[1] != mono[0][0]:
+            heappop(mono)
+        return (wall[0][0] if wall else None), (mono[0][0] if mono else None)
+
+    def due(self, now: Now) -> list[int]:
+        """Ids of the queues with something due, ascending.  They are to be ticked and named as touched."""
+        out: set[int] = set()
+        wall, mono = self.next()
+        while wall is not None and wall <= now.wall:
+            out.add(heappop(self._wall)[1])
+            wall = self.next()[0]
+        while mono is not None and mono <= now.mono:
+            out.add(heappop(self._mono)[1])
+            mono = self.next()[1]
+        for number in out:
+            self._known.pop(number, None)  # asked again in any case
+        return sorted(out)
+
+    def _look(self) -> None:
+        self._moved |= self.touched
+        if self._changed is not None:
+            self._changed |= self.touched
+        time = self._outbox.time
+        for queue in self.touched:
+            queue.used(time)
+            wall, mono = queue.next_deadline()
+            known = self._known.get(queue.id, _NEVER)
+            if wall is not None and wall != known[0]:
+                heappush(self._wall, (wall, queue.id))
+            if mono is not None and mono != known[1]:
+                heappush(self._mono, (mono, queue.id))
+            if wall is not None or mono is not None:
+                self._known[queue.id] = (wall, mono)
+            elif known != _NEVER:
+                del self._known[queue.id]
+        self.touched.clear()
+
+
+class Floors:
+    """The floors of the queues that hold something."""
+
+    def __init__(self) -> None:
+        self.moved: set[Queue] = set()  # touched since they were asked
+        self._known: dict[int, int] = {}  # by queue id
+
+    def forget(self, queue: Queue) -> None:
+        self.moved.discard(queue)
+        self._known.pop(queue.id, None)
+
+    def look(self, most: int) -> bool:
+        """Ask up to so many of those that moved; whether some are left."""
+        moved = self.moved
+        while moved and most:
+            most -= 1
+            queue = moved.pop()
+            floor = queue.floor()
+            if floor < NEVER:
+                self._known[queue.id] = floor
+            else:
+                self._known.pop(queue.id, None)
+        return bool(moved)
+
+    def lowest(self) -> int:
+        """No message of any queue is older, of those asked."""
+        return min(self._known.values(), default=NEVER)
+
+
+GRAIN_US = 10_000
+STEP = 8
+MOMENTS = 2048
+"""Moments of one level at least."""
+LEVELS = 7
+
+
+class _Level:
+    """Moments at least so far apart, the newest."""
+
+    __slots__ = ("grain", "lsns", "times")
+
+    def __init__(self, grain: int) -> None:
+        self.grain = grain
+        self.lsns: list[int] = []
+        self.times: list[int] = []
+
+    def note(self, first: int, time: int) -> bool:
+        """Whether it was far enough from the last one."""
+        times = self.times
+        if times and time - times[-1] < self.grain:
+            return False
+        self.lsns.append(first)
+        times.append(time)
+        if len(times) > 2 * MOMENTS:
+            del self.lsns[:MOMENTS]
+            del times[:MOMENTS]
+        return True
+
+
+class Stamps:
+    """LSN -> microseconds since the epoch."""
+
+    __slots__ = ("_begun", "_levels", "_next")
+
+    def __init__(self) -> None:
+        self._levels = [_Level(GRAIN_US * STEP**level) for level in range(LEVELS)]
+        self._begun = 0  # the first moment
+        self._next = 0
+
+    def note(self, last: int, time: int) -> None:
+        """What came since the last note, up to this LSN, came at this time; called once a turn."""
+        first, self._next = self._next, last + 1
+        for level in self._levels:
+            if not level.note(first, time):
+                return
+        self._begun = self._begun or time
+
+    def of(self, lsn: int, now: int) -> int:
+        """When this LSN was given out, at the earliest; what is older than the first note has its time."""
+        for level in self._levels:
+            if level.lsns and lsn >= level.lsns[0]:
+                return min(level.times[bisect_right(level.lsns, lsn) - 1], now)
+        return self._begun or now
+
 
 TOPICS_MAX = 65_536
 """Topics interned in one generation; two generations are kept."""

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
-from penstock.core.queue.view import Queue, queue_of
+from penstock.core.queue.queue import Queue, queue_of
 from penstock.expr import Filter, TopicPattern
 
 

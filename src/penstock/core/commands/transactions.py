@@ -1,30 +1,34 @@
-"""Transactions: messages that are published and deliveries that end in one group of the log, or not at all.
+"""What lies in one group of the log, or not at all: transactions, and batches of sinks.
 
 What could be refused is looked at before the first record is written, so a refusal leaves nothing.  Deliveries that end
 for good take their dead letters with them: whoever commits has their bodies read first (`mourned`, `lay_out`).
 
     publishes first, in their order; then the deliveries end, in the order they were ended; a TRANSACTION record last
 
-It knows neither who waits for the answer nor how a transaction is opened: that is the doors' business.
+A query's batch becomes visible once, in one group or, decided first, in chunks.  It knows neither who waits for the
+answer nor how a transaction is opened: that is the doors' business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from penstock.core.asks import Question
 from penstock.core.commands.deliveries import DeliveryCommands
+from penstock.core.commands.parts import Parts
 from penstock.core.effects import Reply, Verb
 from penstock.core.publishing.dead_letters import Prepared
-from penstock.core.publishing.published import Published
-from penstock.core.publishing.traits import Refusal
-from penstock.core.publishing.whole import judged, refused_headers
+from penstock.core.publishing.published import Published, Refusal
+from penstock.core.publishing.publishing import Whole, judged, refused_headers
 from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.limits.refusing import Reckoning, refusal
 from penstock.core.queue.order.runs import Run, sorted_chunk
-from penstock.core.queue.view import Letter, Queue
+from penstock.core.queue.queue import Letter, Queue
+from penstock.core.queue.refusing import Reckoning, refusal
+from penstock.core.sow.holding import Cut, Sow
+from penstock.core.state.pending import DecidedPart, DecidedState
+from penstock.core.streams.sinks import Batch, Committed, Owner, Remembered, Settled, kept
 from penstock.errors import Fenced, PreconditionFailed, QueueFull, Unroutable
 from penstock.records.causes import FORCED
 from penstock.records.chunks import Chunk, Now
@@ -273,3 +277,92 @@ def _lsns(letter: Letter) -> list[int]:
 
 def _first(item: tuple[int, Queue]) -> int:
     return item[0]
+
+
+Drop: TypeAlias = "tuple[Sow, Cut]"
+"""Records of a topic that go with a commit."""
+
+
+class SinkCommands(Parts):
+    """What a sink asks for."""
+
+    def sink_commit(
+        self,
+        now: Now,
+        query: str,
+        batch: int,
+        outputs: Sequence[Publishes],
+        settle: Sequence[Settled] = (),
+        lineage: Mapping[str, object] | None = None,
+        *,
+        name: str = "",
+        once: bool = False,
+        mandatory: bool = False,
+        skip_late: bool = False,
+        drop: Drop | None = None,
+        owner: Owner = kept,
+    ) -> Committed:
+        """Make the outputs of a query's batch visible, once.  See `Sinks.commit` and `Batch`."""
+        before = self._dropping(drop)
+        asked = Batch(query, batch, settle, name, once, mandatory, skip_late, lineage, owner, before)
+        return self._sinks.commit(self._at(now), asked, outputs)
+
+    def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Whole:
+        """For looking at the rows of a batch that will be decided, some at a time."""
+        return self._sinks.whole(Batch(query, batch, mandatory=mandatory))
+
+    def sink_look(self, now: Now, whole: Whole, outputs: Sequence[Publishes]) -> None:
+        """Look at the next rows of such a batch.  Errors as `Whole.look`."""
+        now = self._at(now)
+        for output in outputs:
+            whole.look(now, output)
+
+    def sink_asks(self, mandatory: bool = False) -> bool:
+        """Whether rows could be refused at all for what they are or where they go."""
+        return mandatory or bool(self._router.rejecting) or self._publisher.keyed is not None
+
+    def sink_decide(
+        self,
+        now: Now,
+        query: str,
+        batch: int,
+        parts: Sequence[DecidedPart],
+        settle: Sequence[Settled] = (),
+        lineage: Mapping[str, object] | None = None,
+        *,
+        name: str = "",
+        once: bool = False,
+        skip_late: bool = False,
+        drop: Drop | None = None,
+        owner: Owner = kept,
+    ) -> Committed:
+        """Commit a batch whose rows follow in chunks.  See `Sinks.decide`."""
+        before = self._dropping(drop)
+        asked = Batch(
+            query, batch, settle, name, once, skip_late=skip_late, lineage=lineage, owner=owner, before=before
+        )
+        return self._sinks.decide(self._at(now), asked, parts)
+
+    def _dropping(self, drop: Drop | None) -> Callable[[Now], object] | None:
+        if drop is None:
+            return None
+        sow, cut = drop
+        return lambda now: self._keyed.cut(sow, cut, "deleted")
+
+    def sink_copy(self, now: Now, query: str, rows: int, outputs: Sequence[Publishes]) -> Committed:
+        """The next chunk of a decided batch.  See `Sinks.copy`."""
+        return self._sinks.copy(self._at(now), query, rows, outputs)
+
+    def sink_state(self, query: str) -> int | None:
+        """The highest committed batch of a query; None if it has none."""
+        return self._sinks.known.batches.get(query)
+
+    @property
+    def sinks(self) -> Remembered:
+        """All queries that are remembered."""
+        return self._sinks.known
+
+    @property
+    def decided(self) -> Mapping[str, DecidedState]:
+        """By query, the batches that are decided and not yet copied to their end."""
+        return self._sinks.decided

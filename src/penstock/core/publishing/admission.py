@@ -1,4 +1,10 @@
-"""What rejecting queues let in of a batch, before it is written: row by row each queue decides alone.
+"""What of a batch is let in before it is written: by its publisher's numbers, and by queues that reject.
+
+A publisher numbers its messages; what has a number at or below the highest that is stored under its name is a
+duplicate: confirmed again, once the original is durable, and not stored again.  Gaps are fine.  The highest numbers are
+durable (`Kind.PUBLISHERS`) and lie in one group with the rows they count.  They are kept for ever, or for as long as
+`publisher_expiration` says after the last message, or the last start if that is later.  Here for batches whose headers
+name publisher and sequence row by row; where a door names them for a whole batch, `Core.publish` counts.
 
 A row that some queue refuses is refused to its publisher, once, whoever else takes it: the others keep their copy.  The
 batch is cut where a refusal depends on what is dispatched meanwhile; a queue that is full or has room for all, and a
@@ -11,17 +17,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import Published, banned_in, joined
-from penstock.core.publishing.traits import Refusal
-from penstock.core.queue.limits import refusing
-from penstock.core.queue.view import Queue
+from penstock.core.publishing.published import Published, Refusal, banned_in, joined
+from penstock.core.queue import refusing
+from penstock.core.queue.queue import Queue
+from penstock.errors import QueueFull
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
+from penstock.records.kinds import Kind
+
+if TYPE_CHECKING:
+    from penstock.core.publishing.published import Traits
+
 
 Store: TypeAlias = "Callable[[Publishes, int, Mapping[int, frozenset[str]]], Published]"
 """Publishes a batch from a row on, but for what queues of these names must not take, by row."""
@@ -143,3 +154,147 @@ def _with(published: Published, rows: Sequence[int], reasons: Mapping[int, Refus
 
 def _row(item: tuple[int, Refusal]) -> int:
     return item[0]
+
+
+HOLES_MOST = 65_536
+"""Refused messages of one publisher that are remembered."""
+
+GONE_AT_ONCE = 1_000
+"""Publishers that one record forgets."""
+
+
+class Publishers:
+    """The highest sequence of each publisher."""
+
+    def __init__(self, outbox: Outbox[Effect]) -> None:
+        self.highest: dict[str, int] = {}
+        self._outbox = outbox
+        self._holes: dict[str, set[int]] = {}  # sequences below the highest that a full queue refused
+        self._expiration: int | None = None  # microseconds; None: they are kept for ever
+        self._heard: dict[str, int] = {}  # wall time of each one's last message, or of the start; oldest first
+
+    def publish(
+        self,
+        batch: Publishes,
+        traits: Sequence[Traits],
+        store: Callable[[Publishes], Published],
+    ) -> Published:
+        """Store what of a batch is no duplicate.
+
+        store: publishes rows that were judged here.
+        """
+        seen: dict[str, int] = {}
+        fresh: list[int] = []
+        for row, one in enumerate(traits):
+            if one.publisher is not None and one.sequence is not None:
+                highest = seen.get(one.publisher, self.highest.get(one.publisher, 0))
+                if one.sequence <= highest and not self._fill(one.publisher, one.sequence):
+                    continue
+                seen[one.publisher] = max(one.sequence, highest)
+            fresh.append(row)
+        if not fresh:
+            return Published(0, self._outbox.last_lsn, duplicates=len(traits))
+        published = store(batch if len(fresh) == len(traits) else batch.select(fresh))
+        for row, why in published.refused:
+            one = traits[fresh[row]]
+            if one.publisher is not None and one.sequence is not None:
+                self._refused(one.publisher, one.sequence, why)
+        if seen:
+            self.note(seen)
+        if len(fresh) == len(traits):
+            return published
+        return replace(published.among(fresh), duplicates=published.duplicates + len(traits) - len(fresh))
+
+    def follow(
+        self, publisher: str, sequence: int, batch: Publishes, store: Callable[[Publishes, int], Published]
+    ) -> Published:
+        """Store what of a batch is no duplicate, whose rows have this sequence and those that follow it.
+
+        store: publishes rows from one on.  The caller's group holds the record beside them.
+        """
+        size = len(batch)
+        highest = self.highest.get(publisher, sequence - 1)
+        fresh = [
+            row for row in range(min(max(highest - sequence + 1, 0), size)) if self._fill(publisher, sequence + row)
+        ]
+        skip = min(max(highest - sequence + 1, 0), size)
+        if not fresh:
+            if skip == size:
+                return Published(0, self._outbox.last_lsn, duplicates=size)
+            published = store(batch, skip)
+        else:
+            fresh += range(skip, size)
+            some = store(batch.select(fresh), 0).among(fresh)
+            published = replace(some, duplicates=some.duplicates + size - len(fresh))
+        for row, why in published.refused:
+            self._refused(publisher, sequence + row, why)
+        self.note({publisher: max(sequence + size - 1, highest)})
+        return published
+
+    def _fill(self, publisher: str, sequence: int) -> bool:
+        """Whether a message with this number was refused before, and comes again."""
+        holes = self._holes.get(publisher)
+        if holes is None or sequence not in holes:
+            return False
+        holes.discard(sequence)
+        if not holes:
+            del self._holes[publisher]
+        return True
+
+    def _refused(self, publisher: str, sequence: int, why: Refusal) -> None:
+        """A queue had no room for it: who sends it again is heard.  Other refusals are for good."""
+        if isinstance(why, QueueFull):
+            holes = self._holes.setdefault(publisher, set())
+            holes.add(sequence)
+            if len(holes) > HOLES_MOST:
+                holes.discard(min(holes))
+
+    def settled(self) -> dict[str, int]:
+        """Up to where all messages of each publisher are stored, or refused for good: what outlives a start.
+
+        Behind a message that was refused for now nothing counts: after a crash it must be let in.
+        """
+        if not self._holes:
+            return dict(self.highest)
+        return {name: self._upto(name, highest) for name, highest in self.highest.items()}
+
+    def _upto(self, publisher: str, highest: int) -> int:
+        holes = self._holes.get(publisher)
+        return highest if holes is None else min(highest, min(holes) - 1)
+
+    def note(self, highest: Mapping[str, int]) -> None:
+        """Log these as the highest of their publishers."""
+        told = highest
+        if self._holes:
+            told = {name: self._upto(name, last) for name, last in highest.items()}
+        self._outbox.record(Kind.PUBLISHERS, "", told)
+        self.highest.update(highest)
+        if self._expiration is not None:
+            for publisher in highest:
+                self._heard.pop(publisher, None)
+                self._heard[publisher] = self._outbox.time
+
+    # -- publishers that are not heard of any more
+
+    def expire_after(self, now: Now, expiration: int | None) -> None:
+        """Forget whoever is not heard of for so many microseconds, from now on at the earliest."""
+        self._expiration = expiration
+        self._heard = {} if expiration is None else dict.fromkeys(self.highest, now.wall)
+
+    def due(self) -> int | None:
+        """Wall time at which the next one is to be forgotten; None: none ever."""
+        if self._expiration is None or not self._heard:
+            return None
+        return next(iter(self._heard.values())) + self._expiration
+
+    def tick(self, now: Now) -> None:
+        """Forget those of whom nothing came for as long as `expire_after` says; a record names them."""
+        gone: list[str] = []
+        while (due := self.due()) is not None and due <= now.wall and len(gone) < GONE_AT_ONCE:
+            publisher = next(iter(self._heard))
+            del self._heard[publisher]
+            self.highest.pop(publisher, None)
+            self._holes.pop(publisher, None)
+            gone.append(publisher)
+        if gone:
+            self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})

@@ -1,6 +1,8 @@
 """Rows become rows of the log, then arrive in the queues that took them: each queue gets its rows as one chunk.
 
-It knows who takes what, not why.  What goes into the log beside the rows lies in one group with them.
+It knows who takes what, not why.  What goes into the log beside the rows lies in one group with them.  What only a
+later start or a later death needs to know of a message (transient, written as a dead letter) is kept here for all
+queues, as LSN spans that grow at the end.
 """
 
 from __future__ import annotations
@@ -12,22 +14,90 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.core.effects import Deliver, Effect, Sink
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.deduplicating import dedup_keys
 from penstock.core.publishing.evaluating import keys_of, last_keys_of, ranks_of
-from penstock.core.publishing.marks import Marks
-from penstock.core.publishing.traits import TraitsMemo
+from penstock.core.publishing.published import TraitsMemo
+from penstock.core.publishing.routed import dedup_keys
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.order.runs import view
-from penstock.core.queue.view import Queue
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.queue.queue import Queue
+from penstock.core.sizes import Sizes
+from penstock.core.state.lsns import Ints, chunked, ints, to_array
 from penstock.core.topology.interning import Interning
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
+
+
+class Marks:
+    """Messages with the property: those published in [a, b) for each pair a, b."""
+
+    __slots__ = ("_bridge", "pairs")
+
+    def __init__(self) -> None:
+        self.pairs = array("q")
+        self._bridge = False  # nothing without the property was published since the last span
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
+    def add(self, a: int, b: int) -> None:
+        """The messages in [a, b) have it; the span joins the one before if only control records lie between."""
+        if self.pairs and (self._bridge or self.pairs[-1] == a):
+            self.pairs[-1] = b
+        else:
+            self.pairs.extend((a, b))
+        self._bridge = True
+
+    def part(self) -> None:
+        """A message without the property was published."""
+        self._bridge = False
+
+    def add_rows(self, first: int, flags: Sequence[bool]) -> None:
+        """New messages from `first` on; `flags`: which have it."""
+        for lsn, flag in enumerate(flags, first):
+            if flag:
+                self.add(lsn, lsn + 1)
+            else:
+                self._bridge = False
+
+    def add_older(self, lsns: Ints) -> None:
+        """These have it, ascending, older than what was published last; they may be known or forgotten already."""
+        new = lsns[~self.among(lsns)]
+        if len(new):
+            spans = np.concatenate((ints(self.pairs).reshape(-1, 2), np.stack((new, new + 1), axis=1)))
+            self._bridge = self._bridge and len(self.pairs) > 0 and int(new[-1]) < self.pairs[-1]
+            self.pairs = to_array(spans[np.argsort(spans[:, 0], kind="stable")].reshape(-1))
+
+    def has(self, lsn: int) -> bool:
+        """Whether this message has it."""
+        return bisect_right(self.pairs, lsn) % 2 == 1
+
+    def among(self, lsns: Ints) -> npt.NDArray[np.bool_]:
+        """Which of the ascending LSNs have it."""
+        return (np.searchsorted(ints(self.pairs), lsns, side="right") & 1).astype(bool)
+
+    def retain(self, used: npt.NDArray[np.bool_], upto: int) -> None:
+        """Forget those of the first spans that nobody needs, if they end at `upto` or before."""
+        held = ints(self.pairs).reshape(-1, 2)
+        count = min(len(used), int(np.searchsorted(held[:, 1], upto + 1, side="right")))
+        if not used[:count].all():
+            keep = np.ones(len(held), dtype=bool)
+            keep[:count] = used[:count]
+            self._bridge = self._bridge and bool(keep[-1])  # the last span left is not the last published
+            self.pairs = to_array(held[keep].reshape(-1))
+
+    def reset(self, lsns: Ints) -> None:
+        """Of the messages published so far these alone matter any more; ascending."""
+        self.pairs = array("q")
+        for chunk in chunked(lsns):
+            self.pairs.extend(pairs_of(chunk, False))
+        self._bridge = False
+
 
 NO_BARRIERS: Mapping[Queue, Sequence[int]] = {}
 

@@ -10,20 +10,16 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import field
 from typing import TypeAlias, cast
 
-from penstock.core.actions.acted import Hops
-from penstock.core.actions.leading import lead, left_over
-from penstock.core.actions.rules import Rules
-from penstock.core.actions.templates import Happening
+from penstock.core.actions.acted import Hops, lead, left_over
+from penstock.core.actions.rules import Happening, Rules
 from penstock.core.asks import Question
 from penstock.core.effects import Act, Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.marks import Marks
-from penstock.core.publishing.published import Published
+from penstock.core.publishing.arrivals import Marks
+from penstock.core.publishing.published import Published, due_rows, read_traits
 from penstock.core.publishing.publishing import Publisher
-from penstock.core.publishing.traits import read_traits
-from penstock.core.publishing.waiting import due_rows
-from penstock.core.queue.limits.refusing import Reckoning
-from penstock.core.queue.view import Letter, Queue
+from penstock.core.queue.queue import Letter, Queue
+from penstock.core.queue.refusing import Reckoning
 from penstock.core.topology.interning import Interning
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec

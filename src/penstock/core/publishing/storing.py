@@ -14,10 +14,19 @@ from typing import TypeAlias, TypeVar
 from penstock.core.effects import Effect, Reply
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import NO_BARRIERS, Arrivals
-from penstock.core.publishing.published import Published, Terms, banned_in, joined
+from penstock.core.publishing.published import (
+    PERSISTENT,
+    TRANSIENT,
+    Published,
+    Terms,
+    Traits,
+    TraitsMemo,
+    banned_in,
+    fill_times,
+    joined,
+)
 from penstock.core.publishing.routed import Routed, RowRouter, by_topic
-from penstock.core.publishing.traits import PERSISTENT, TRANSIENT, Traits, TraitsMemo, fill_times
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.chunks import Chunk, Now

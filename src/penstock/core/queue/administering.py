@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Cancelled, Sink
-from penstock.core.queue import weighing
+from penstock.core.queue import places
 from penstock.core.queue.agenda import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
-from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.limits import Pace, limits_of
+from penstock.core.queue.lasting import follow_settings
+from penstock.core.queue.limits import Figures, Pace, limits_of
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
-from penstock.core.queue.reordering import follow_settings
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.state.lsns import Ints, flat
@@ -46,7 +45,7 @@ def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> Non
     queue.plan = None
     queue.limits = limits_of(settings)
     queue.agenda &= ~TRIM  # whether anything is too much is looked at anew
-    weighing.begin(queue)
+    places.begin(queue)
     follow_settings(queue, before)
     if settings.rate_limit[:2] != before.rate_limit[:2]:
         rate = settings.rate_limit

@@ -2,7 +2,7 @@
 
 A queue keeps one number, whose bits are these.  Bits of `AT_ONCE` say that the step is to go on now, and whoever goes
 on takes the bit away.  The others stay once they are set: they say that the queue has something which knows a moment
-(`core.queue.ticking` has the table of these, in the order in which they are looked at).  A queue with nothing of this
+(`core.queue.flow` has the table of these, in the order in which they are looked at).  A queue with nothing of this
 has the number 0, and nobody asks further.
 """
 

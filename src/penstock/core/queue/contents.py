@@ -1,7 +1,7 @@
 """What is in a queue, where it stands, and the counts beside it.
 
 It moves messages between its parts and keeps the counts true.  What others do with all of it they declare here: every
-file of functions on a queue knows this one, and `core.queue.view` puts them together.
+file of functions on a queue knows this one, and `core.queue.queue` puts them together.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.agenda import LEASES, SHARES, TRIM
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
-from penstock.core.queue.figures import Figures
-from penstock.core.queue.limits.limits import limits_of
+from penstock.core.queue.limits import Figures, limits_of
 from penstock.core.queue.order.returned import take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
 from penstock.core.queue.parts import (
@@ -137,7 +136,7 @@ class Contents(Parts):
 
     @property
     def ready_bytes(self) -> int:
-        """Bytes of the bodies of what is ready; counted at each call (`core.queue.weighing`)."""
+        """Bytes of the bodies of what is ready; counted at each call (`core.queue.places`)."""
         return sum(map(self.sizes.total, self.chunks("ready")))
 
     @property
@@ -359,7 +358,7 @@ class Contents(Parts):
         contained = self.capture()
         return ([], {}) if contained is None else (contained.waiting(), contained.columns())
 
-    # -- what is done with all of it (`core.queue.view` says where)
+    # -- what is done with all of it (`core.queue.queue` says where)
 
     @abstractmethod
     def places(self, /, *states: State) -> Iterator[Place]:

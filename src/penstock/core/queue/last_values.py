@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from penstock.core.effects import Sink
+from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.runs import Run, packed, view
-from penstock.core.queue.priority.ranks import Ranks
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.lsns import Ints, flat
 from penstock.records.causes import REPLACED

@@ -1,7 +1,13 @@
-"""What lasts of a queue: its waiting messages and what is remembered of each, out and in; and a recount of it all.
+"""What lasts of a queue, out and in; messages older than some it has had; and how all of it is put in order anew.
 
-What of it may leave the heap for an arena is said here, too: every place, and what is known of messages.  Parts whose
-size is bounded (target lists, letters, holes) stay, and nothing of this changes what the queue does.
+Its waiting messages and what is remembered of each are taken up after a start.  What of it may leave the heap for an
+arena is said here, too: every place, and what is known of messages.  Parts whose size is bounded (target lists,
+letters, holes) stay, and nothing of this changes what the queue does.
+
+What a pass over the log finds for a queue that serves in order of arrival stands at its own place at once.  Where the
+order says more than that (barriers, priorities, a target depth) nothing goes out before the last of them is there: they
+wait (`order.pool`).  At the end of the pass, as after a start and where settings ask for it, all that is ready is taken
+from where it stands and flows in again; with very many that is done in steps, by whoever they wait for.
 """
 
 from __future__ import annotations
@@ -9,25 +15,132 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, TRIM
-from penstock.core.queue.barrier_release import split
+from penstock.core.effects import Sink
+from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
+from penstock.core.queue.held import dissolve, split
+from penstock.core.queue.order.pool import Older, Pool
+from penstock.core.queue.order.priority import PriorityOrder, Ranking
+from penstock.core.queue.order.ranking import load_ranks, take_unranked
+from penstock.core.queue.order.ranks import LOWEST, Ranks
 from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
 from penstock.core.queue.places import STATES
-from penstock.core.queue.priority.ranking import load_ranks
-from penstock.core.queue.reordering import draw_bound, stage
 from penstock.core.queue.settling.attempts import FRESH, Tally
+from penstock.core.queue.shares.shares import Shares, expressions
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.queue_settings import QueueSettings
 
-if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
+
+def follow_settings(queue: Contents, before: QueueSettings) -> None:
+    """The settings are others: what stands, and is remembered, by the old ones does so by the new."""
+    settings = queue.settings
+    if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
+        dissolve(queue)
+    if settings.last_value_key != before.last_value_key:
+        queue.renew_keys()
+    if (settings.dedup_key, settings.dedup_window, settings.unique) != (
+        before.dedup_key, before.dedup_window, before.unique
+    ):  # fmt: skip
+        queue.renew_dedup(before)
+    by_rank = settings.rank_text != before.rank_text
+    if expressions(settings) != expressions(before) or (by_rank and queue.shares is not None):
+        by_rank |= queue.ranking is not None
+        stage(queue)
+    elif queue.shares is not None and queue.shares.tenants is not None:
+        queue.shares.tenants.change(settings)
+    if by_rank:
+        change_ranks(queue)
+
+
+def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
+    """The queue, new or loaded, or with other settings: what is ready waits for its keys from now on.
+
+    more    messages that are ready too, and counted as such
+    """
+    settings = queue.settings
+    fresh: list[Chunk] = [*more]
+    back: list[Run] = []
+    for place in queue.places("ready"):
+        fresh += place.fresh()
+        back += [Run(run.chunk, False, run.tally, run.place) for run in place.back()]
+    queue.main = queue.main.emptied()
+    queue.clear_returned()
+    everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
+    queue.shares = shares = Shares(settings, queue.ranks) if expressions(settings) else None
+    queue.plan = None
+    queue.agenda |= SHARES
+    main = queue.main if shares is None else shares.staging.main
+    if len(everything):
+        for start in range(0, len(everything), 8192):
+            main.append(everything[start : start + 8192], solid=False)
+        queue.main.seal(everything[-1])
+    if shares is None:
+        for run in back:
+            queue.ensure_returned().push(run)
+    else:
+        for run in back:
+            shares.staging.returned.push(run)
+        for run in queue.leased_runs():
+            shares.staging.out.update(dict.fromkeys(run.chunk, True))
+        for run in queue.delays.retries.runs():
+            shares.staging.out.update(dict.fromkeys(run.chunk, False))
+    queue.renew_targets()
+
+
+def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
+    """The expression has changed, or came, or went; `more` messages, whose ranks are known or mixed in, are ready too.
+
+    What costs more with many that wait is done by `go_on`.
+    """
+    expression = queue.settings.rank_text
+    back = [Run(run.chunk, run.solid, run.tally, run.place) for run in queue.returned.runs()]
+    others = [chunk for place in queue.places() if place.part != "main" for chunk in place.chunks()]
+    before = queue.main
+    ready = [*(before.pieces() if isinstance(before, PriorityOrder) else before.chunks()), *more]
+    ranks = queue.ranks
+    if ranks is None:
+        ranks = queue.ranks = Ranks()
+        queue.plan = None
+        queue.agenda |= RANKS
+        if queue.shares is not None:
+            queue.shares.serve_by(ranks)
+        ranks.level(flat([*ready, *others]), LOWEST)
+    else:
+        ranks.make_level(LOWEST)
+    queue.clear_returned()
+    pool, lsns = Pool(ranks.firsts), Pool(ranks.firsts)
+    for piece in ready:
+        pool.put(piece)
+    for piece in others:
+        lsns.put(piece)
+    order = queue.main = PriorityOrder(ranks)
+    order.use_pool(pool)
+    for run in back:
+        queue.ensure_returned().push(run)
+    queue.ranking = Ranking(expression, lsns)
+    queue.ranking.more = True
+    queue.renew_targets()
+
+
+def draw_bound(queue: Contents) -> None:
+    """After a start or a pass all that was never delivered stands in the main order: what is too much is inactive."""
+    depth = queue.settings.target_queue_depth
+    others = queue.ready - queue.main.count + queue.leased + queue.delays.retries.count
+    keep = max(depth - others, 0)
+    if queue.main.count <= keep:
+        return
+    tail = queue.main
+    queue.main = tail.emptied()
+    for run in tail.take(keep):
+        queue.main.append(run.chunk, solid=False)
+    for chunk in tail.chunks():
+        queue.ensure_tail().append(chunk, solid=False)
 
 
 def capture(queue: Contents) -> Contained:
@@ -238,3 +351,116 @@ def page(queue: Contents, move: Move) -> None:
     for known in (queue.expiry, queue.ranks, queue.shares):
         if known is not None:
             known.page(move)
+
+
+def waits(queue: Contents) -> bool:
+    """Whether the queue has to be put in order before it may go on."""
+    settings = queue.settings
+    ordered = settings.barrier_expression is not None or settings.rank_text is not None
+    ordered = ordered or bool(settings.target_queue_depth) or queue.shares is not None
+    return ordered or queue.held > 0 or queue.ranks is not None
+
+
+def expect_older(queue: Contents) -> None:
+    """A pass begins or goes on: nothing goes out before its end where the order says more than arrival does."""
+    if queue.older is None and waits(queue):
+        queue.older = Older()
+
+
+def take_older(
+    queue: Contents, lsns: Ints, deadlines: Ints | None, not_before: Ints | None, barriers: Sequence[int]
+) -> None:
+    """Take messages, ascending, that a record says the queue took.
+
+    deadlines, not_before    microseconds, 0 for never and at once; None: all are 0
+    barriers                 those of them that are barriers
+    """
+    if queue.ranks is not None:
+        take_unranked(queue, lsns)
+    if deadlines is not None or not queue.expiry.empty:
+        queue.ensure_expiry().add_older(lsns, np.zeros(len(lsns), dtype=np.int64) if deadlines is None else deadlines)
+    if len(lsns) and int(lsns[-1]) >= queue.floor():
+        _mix(queue, int(lsns[-1]))
+    if not_before is not None and (late := not_before > 0).any():
+        _schedule(queue, lsns[late], not_before[late], barriers)
+        lsns = lsns[~late]
+    if not len(lsns):
+        return
+    if queue.older is not None:
+        queue.older.add(packed(lsns), [lsn for lsn in barriers if _among(lsns, lsn)])
+        return
+    if queue.main.last() < int(lsns[0]):
+        _append(queue, lsns)
+    else:
+        for chunk, _ in tidy(lsns):
+            queue.put_back(Run(chunk, False))
+
+
+def _append(queue: Contents, lsns: Ints) -> None:
+    """They stand behind all that there is."""
+    if queue.targets.lists:
+        queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
+    for chunk, _ in tidy(lsns):
+        queue.ensure_main().append(chunk, solid=False)
+    if queue.weight >= 0:
+        queue.weight += queue.sizes.total(packed(lsns))
+
+
+def _schedule(queue: Contents, lsns: Ints, times: Ints, barriers: Sequence[int]) -> None:
+    """Those of them that are not due yet."""
+    queue.ensure_delays().schedule_older(lsns, times)
+    dormant = set(lsns.tolist()).intersection(barriers)
+    if dormant:
+        queue.ensure_barriers().dormant.update(dormant)
+    queue.barriers.delay(packed(lsns), 1)
+    queue.ensure_main().seal(int(lsns[-1]))
+
+
+def _mix(queue: Contents, last: int) -> None:
+    """What comes, up to `last`, may lie between others: no array may be called solid any more."""
+    for main in (
+        queue.ensure_main(),
+        *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None),
+    ):
+        main.loosen()
+        main.seal(last)
+    for place in queue.places():
+        for run in place.back():
+            run.solid = False
+    for consumer in queue.holders():  # of leases in no order `runs` told copies
+        consumer.leases.loosen()
+
+
+def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
+    """The pass is over: what was found takes its place among what is ready or held.  `last`: the last LSN given."""
+    older, queue.older = queue.older, None
+    if older is None:
+        return
+    if queue.ranks is not None:
+        if queue.shares is not None:
+            stage(queue, older.chunks)
+        else:
+            change_ranks(queue, older.chunks)
+        queue.weigh()
+        return
+    contained = Contained([*older.chunks])
+    for place in queue.places("ready", "held", "inactive"):
+        contained.main += place.fresh()
+        contained.runs += (Run(run.chunk, False, run.tally, run.place) for run in place.back())
+    barriers = np.array(sorted({*older.barriers, *queue.barriers.all_lsns()}), dtype=np.int64)
+    contained.barriers = packed(barriers) if len(barriers) else range(0)
+    dormant = queue.barriers.dormant
+    queue.begin_anew()
+    if dormant:
+        queue.ensure_barriers().dormant = dormant
+    queue.load(contained.waiting(), contained.columns())
+    for main in (queue.ensure_main(), queue.ensure_tail(), *(barrier.order() for barrier in queue.barriers.waiting())):
+        main.loosen()
+        main.seal(last)
+    queue.renew_targets()
+    queue.weigh()
+
+
+def _among(lsns: Ints, lsn: int) -> bool:
+    at = int(np.searchsorted(lsns, lsn))
+    return at < len(lsns) and int(lsns[at]) == lsn

@@ -9,26 +9,24 @@ from collections.abc import Mapping, Sequence
 
 from penstock.core.queue.agenda import ATTENDANCE, DISPATCH, PACE, RANKS, SHARES, TIMES
 from penstock.core.queue.barrier import Barriers
-from penstock.core.queue.dedup import Dedup, deduplicates
+from penstock.core.queue.contained import Dedup, deduplicates
+from penstock.core.queue.delays import Delays
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.dispatching.roster import Attendance, Roster
-from penstock.core.queue.figures import Figures
+from penstock.core.queue.expiry import Expiry
 from penstock.core.queue.last_values import LastValues
-from penstock.core.queue.limits.limits import Pace, Weighing, limits_of
-from penstock.core.queue.order.found import Older
+from penstock.core.queue.limits import Figures, Pace, Weighing, limits_of
 from penstock.core.queue.order.main_order import Main, Nothing
-from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.pool import Older
+from penstock.core.queue.order.priority import PriorityOrder, Ranking
+from penstock.core.queue.order.ranks import Ranks
+from penstock.core.queue.order.returned import PriorityReturned, Returned
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.priority.order import PriorityOrder, Ranking
-from penstock.core.queue.priority.ranks import Ranks
-from penstock.core.queue.priority.returned import PriorityReturned
-from penstock.core.queue.priority.targets import PriorityTargets
+from penstock.core.queue.order.targets import PriorityTargets
 from penstock.core.queue.settling.letters import Letters
 from penstock.core.queue.shares.shares import Shares, expressions
-from penstock.core.queue.timed.delays import Delays
-from penstock.core.queue.timed.expiry import Expiry
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import OnDelete, OnExpire
 from penstock.records.queue_settings import QueueSettings, Ruling

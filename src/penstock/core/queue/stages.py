@@ -1,7 +1,7 @@
 """Messages on their way into a queue, or back into it, and the stages that they pass.
 
 A stage lets messages through, keeps some of them, or has them decided in parts.  It knows its own part of the queue,
-and no other stage; in which order stages stand, and why, is told in `core.queue.taking`.
+and no other stage; in which order stages stand, and why, is told in `core.queue.flow`.
 """
 
 from __future__ import annotations

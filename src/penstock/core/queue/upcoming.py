@@ -14,15 +14,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.main_order import Main, Segment
+from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run
-from penstock.core.queue.priority.order import PriorityOrder
-from penstock.core.queue.priority.targets import among_by_priority, lowest, next_by_priority
+from penstock.core.queue.order.targets import among_by_priority, lowest, next_by_priority
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.barrier import Barriers
     from penstock.core.queue.dispatching.consumers import TargetList
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
 
 FOUND_MOST = 1024
 """Positions of a filter looked at for one answer: each is asked whether it is still there."""

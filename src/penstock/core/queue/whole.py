@@ -19,13 +19,13 @@ from typing import Literal, Protocol, TypeAlias, get_args
 
 from penstock.core.arena import Move
 from penstock.core.effects import Sink
+from penstock.core.queue.delays import Delays
 from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.settling.letters import Letters
-from penstock.core.queue.timed.delays import Delays
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings

@@ -1,7 +1,17 @@
-"""All SOW topics with their indexes: what the living core and the fold share, one method a kind of record.
+"""All SOW topics with their indexes, one method a kind of record; keys of records; many keys taken out at once.
 
-A topic's id is the LSN of the declare that gave it its key; another key is another id, and begins with no record.
-Bodies of present records are asked of the shell (`Bodies`).
+The living core and the fold share it.  A topic's id is the LSN of the declare that gave it its key; another key is
+another id, and begins with no record.  Bodies of present records are asked of the shell (`Bodies`).
+
+    number of a key = first 8 bytes of BLAKE2b over  domain 0x1F value 0x1F value ...
+
+The number is what the index and the log hold, and what people see as the key of a record whose key comes from fields:
+an unsigned 64-bit decimal.  Of a million keys two share a number with a probability of 3 in 100 million; the later
+record then replaces the other.
+
+Where many keys go at once, what is left of each leaf is worked out on a snapshot, in any thread; the loop then puts the
+leaves in their places, which is a look at each.  A leaf that was changed since is worked out there; `Cut.behind` says
+how many these are, so that a thread can look once more before.
 """
 
 from __future__ import annotations
@@ -9,17 +19,255 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from hashlib import blake2b
 from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
-from penstock.core.sow.cutting import drop_many
-from penstock.core.sow.index import NEVER, Index, Ints, Numbers
-from penstock.core.sow.keys import KeyRule, domain_of
-from penstock.core.sow.records import Put, unpack_put
+from penstock.core.sow.index import BATCHED, NEVER, Index, Ints, Leaf, Numbers, Put, Snapshot, packed_array, unpack_put
 from penstock.records.dataclass import dataclass
+from penstock.records.message_bodies import read_exact
 from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, is_sow, parse_paths
+
+SEPARATOR = b"\x1f"
+
+EXACT = float(1 << 53)
+"""Doubles of this size may stand for several whole numbers."""
+
+GIVEN_MOST = 255
+"""Bytes of a key that a publisher gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """How the records of one topic are told apart."""
+
+    domain: bytes
+    paths: tuple[tuple[str, ...], ...] = ()  # fields of the body; none: the publisher gives the key
+
+    @property
+    def given(self) -> bool:
+        """Whether the publisher gives the key."""
+        return not self.paths
+
+    def of_text(self, text: str) -> int | str:
+        """The number of a key that a publisher gave; a sentence if it cannot be one."""
+        data = text.encode()
+        if not data or len(data) > GIVEN_MOST:
+            return f"a key has 1 to {GIVEN_MOST} bytes, not {len(data)}"
+        return number_of(self.domain, (data,))
+
+    def of_body(self, body: bytes) -> int | str:
+        """The number of the key that a body holds; a sentence if it holds none."""
+        try:
+            value: object = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            return f"the body is no JSON, so it has no key {self.spelled()}: {str(error)[:100]}"
+        return self._of_value(value, body)
+
+    def of_bodies(self, bodies: Sequence[bytes]) -> list[int] | None:
+        """The number of each key; None when one of the bodies has none (`of_body` says which)."""
+        out: list[int] = []
+        name = self.paths[0][0] if len(self.paths) == 1 and len(self.paths[0]) == 1 else None
+        loads, whole, prefix = orjson.loads, int.from_bytes, self.domain + SEPARATOR
+        for body in bodies:
+            if name is not None:  # the usual key, of one field, without a call for each step
+                try:
+                    value: object = loads(body)
+                except orjson.JSONDecodeError:
+                    return None
+                found = cast("dict[str, object]", value).get(name) if type(value) is dict else None
+                if type(found) is str:
+                    text = found.encode()
+                elif type(found) is int:
+                    text = b"%d" % found
+                else:
+                    text = None
+                if text is not None:
+                    out.append(whole(blake2b(prefix + text, digest_size=8).digest(), "little"))
+                    continue
+            number = self.of_body(body)
+            if isinstance(number, str):
+                return None
+            out.append(number)
+        return out
+
+    def _of_value(self, value: object, body: bytes) -> int | str:
+        parts: list[bytes] = []
+        for path in self.paths:
+            found = _at(value, path)
+            if isinstance(found, float) and abs(found) >= EXACT:
+                try:
+                    found = _at(read_exact(body), path)
+                except ValueError as error:
+                    return f"the body has no key {self.spelled()} that could be read exactly: {error}"
+            part = _text(found)
+            if part is None:
+                why = "is null or missing" if found is None else "is no single value"
+                return f"the key field /{'/'.join(path)} {why}"
+            parts.append(part)
+        return number_of(self.domain, parts)
+
+    def spelled(self) -> str:
+        """The fields as people write them."""
+        return ", ".join(f"/{'/'.join(path)}" for path in self.paths)
+
+
+def number_of(domain: bytes, values: Sequence[bytes]) -> int:
+    """The number of a key."""
+    digest = blake2b(SEPARATOR.join((domain, *values)), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _at(value: object, path: Sequence[str]) -> object:
+    """What stands at a path; None where nothing does."""
+    for name in path:
+        value = cast("dict[str, object]", value).get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _text(value: object) -> bytes | None:
+    """The text of one key field; None for what cannot be one.  Equal texts are equal keys, 1 and "1" too."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, int | float):
+        return repr(value).encode()
+    return None
+
+
+def domain_of(vhost: str, exchange: str, name: str) -> bytes:
+    """The domain of a topic's keys: its name; with exchange and vhost where they are not the default ones."""
+    text = name if not exchange and vhost == "/" else f"{vhost}\x1e{exchange}\x1e{name}"
+    return text.encode("utf-8", "surrogatepass")
+
+
+def parse_number(text: str) -> int | None:
+    """A key as people see it, an unsigned 64-bit decimal; None for anything else."""
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        return None
+    value = int(text)
+    return value if value < 1 << 64 else None
+
+
+PIECE = 8192
+"""Keys that one record names at most, as far as leaves go into it whole: who watches has work with each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shorter:
+    """A leaf without some of its keys."""
+
+    leaf: Leaf  # as it was
+    rest: Leaf | None  # None: nothing is left
+    numbers: Numbers  # that go
+    lsns: Ints  # of their records
+
+
+class Cut:
+    """Keys that go, all at once.  One thread at a time."""
+
+    def __init__(self, numbers: Numbers | None = None) -> None:
+        """numbers: ascending, each once; None: every key."""
+        self.numbers = numbers
+        self._known: dict[int, Shorter] = {}  # by the identity of the leaf
+
+    def look(self, snapshot: Snapshot) -> Iterator[None]:
+        """Work out what is not known yet; a step is one leaf."""
+        before, self._known = self._known, {}
+        for leaf, mine in self._some(snapshot.leaves):
+            known = before.get(id(leaf))
+            self._known[id(leaf)] = _without(leaf, mine) if known is None or known.leaf is not leaf else known
+            yield
+
+    def behind(self, index: Index) -> int:
+        """Leaves that `take` would have to work out, a twentieth of a millisecond each."""
+        return sum(self._of(leaf) is None for leaf, _ in self._some(index.leaves))
+
+    def take(self, index: Index) -> Iterator[tuple[Numbers, Ints]]:
+        """Take the keys out; those that were there, ascending, and the LSNs of their records, in pieces."""
+        if self.numbers is None:
+            gone = [Shorter(leaf, None, _numbers(leaf), _lsns(leaf)) for leaf in index.leaves if leaf.numbers]
+        else:
+            known = ((self._of(leaf), leaf, mine) for leaf, mine in self._some(index.leaves))
+            gone = [_without(leaf, mine) if one is None else one for one, leaf, mine in known]
+        index.replace({id(one.leaf): one.rest for one in gone}, sum(len(one.numbers) for one in gone))
+        return _pieces(gone)
+
+    def _of(self, leaf: Leaf) -> Shorter | None:
+        known = self._known.get(id(leaf))
+        return known if known is not None and known.leaf is leaf else None
+
+    def _some(self, leaves: Sequence[Leaf]) -> Iterator[tuple[Leaf, Numbers]]:
+        """The leaves among whose keys some might be, with those keys; none when every key goes."""
+        some = [leaf for leaf in leaves if leaf.numbers]
+        if self.numbers is None or not some:
+            return
+        first = np.array([leaf.numbers[0] for leaf in some], dtype=np.uint64)
+        last = np.array([leaf.numbers[-1] for leaf in some], dtype=np.uint64)
+        low = np.searchsorted(self.numbers, first).tolist()
+        high = np.searchsorted(self.numbers, last, "right").tolist()
+        for leaf, a, b in zip(some, low, high, strict=True):
+            if a < b:
+                yield leaf, self.numbers[a:b]
+
+
+def drop_many(index: Index, numbers: Numbers) -> list[int]:
+    """Take out keys, each once and in any order; the LSNs that they had."""
+    if len(numbers) < BATCHED or len(numbers) < BATCHED * len(index.leaves) // 8:
+        return [lsn for number in numbers.tolist() if (lsn := index.drop(number))]
+    return [lsn for _, lsns in Cut(np.sort(numbers)).take(index) for lsn in lsns.tolist()]
+
+
+def _without(leaf: Leaf, mine: Numbers) -> Shorter:
+    """`mine`: ascending, between the first and the last key of the leaf."""
+    numbers = np.frombuffer(leaf.numbers, dtype=np.uint64)
+    lsns = np.frombuffer(leaf.lsns, dtype=np.int64)
+    at = np.searchsorted(numbers, mine)
+    at = at[numbers[at] == mine]
+    if not len(at):
+        return Shorter(leaf, leaf, numbers[:0].copy(), lsns[:0].copy())
+    keep = np.ones(len(numbers), dtype=bool)
+    keep[at] = False
+    rest: Leaf | None = None
+    if len(at) < len(numbers):
+        times: array[int] = array("q")
+        if leaf.deadlines:
+            times = packed_array("q", np.frombuffer(leaf.deadlines, dtype=np.int64)[keep])
+        left = lsns[keep]
+        rest = Leaf(packed_array("Q", numbers[keep]), packed_array("q", left), times, leaf.due)
+        rest.low = int(left.min())
+    return Shorter(leaf, rest, numbers[at], lsns[at])
+
+
+def _numbers(leaf: Leaf) -> Numbers:
+    return np.frombuffer(leaf.numbers, dtype=np.uint64)
+
+
+def _lsns(leaf: Leaf) -> Ints:
+    return np.frombuffer(leaf.lsns, dtype=np.int64)
+
+
+def _pieces(gone: Sequence[Shorter]) -> Iterator[tuple[Numbers, Ints]]:
+    gathered: list[Shorter] = []
+    size = 0
+    for one in gone:
+        if gathered and size + len(one.numbers) > PIECE:
+            yield _all_of(gathered)
+            gathered, size = [], 0
+        if len(one.numbers):
+            gathered.append(one)
+            size += len(one.numbers)
+    if gathered:
+        yield _all_of(gathered)
+
+
+def _all_of(gone: Sequence[Shorter]) -> tuple[Numbers, Ints]:
+    return np.concatenate([one.numbers for one in gone]), np.concatenate([one.lsns for one in gone])
+
 
 Name = tuple[str, str, str]  # vhost, exchange, key
 

@@ -3,10 +3,19 @@
 Sorted arrays in leaves of at most `LEAF` keys, 16 bytes a key and 8 more where records expire; a lookup bisects twice.
 A snapshot costs a reference a leaf: what it shares is copied before it is changed.  A leaf that nobody changes may lie
 in an arena instead of the heap (`page`), and is copied the same way.  Bodies are not its business.
+
+What the log says of it, as packed 64-bit integers:
+
+    SOW_PUT    id, form, (first), numbers ..., (LSNs ...), (deadlines ...)
+    SOW_DROP   id, numbers ...
+
+id: the LSN of the topic's declare.  form: bit 0 the LSNs are listed, else they follow one another from `first` on;
+bit 1 there are deadlines.  A put lies in one group with the rows that it names.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -17,6 +26,7 @@ import numpy.typing as npt
 
 from penstock.core.arena import Move, heap
 from penstock.records.chunks import Longs
+from penstock.records.dataclass import dataclass
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
@@ -374,3 +384,58 @@ def _joined(leaves: Sequence[Leaf]) -> tuple[Numbers, Ints]:
         return _NO_NUMBERS, _NO_LSNS
     numbers = np.concatenate([np.frombuffer(leaf.numbers, dtype=np.uint64) for leaf in some])
     return numbers, np.concatenate([np.frombuffer(leaf.lsns, dtype=np.int64) for leaf in some])
+
+
+_LISTED, _EXPIRING = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Records in the order of the log."""
+
+    id: int
+    numbers: Numbers
+    lsns: Ints
+    deadlines: Ints | None
+
+
+def pack_put(put: Put) -> bytes:
+    """The body of a SOW_PUT."""
+    n = len(put.lsns)
+    first = int(put.lsns[0])
+    dense = int(put.lsns[-1]) - first == n - 1
+    form = (0 if dense else _LISTED) | (0 if put.deadlines is None else _EXPIRING)
+    parts = [np.array([put.id, form, first], dtype="<i8"), put.numbers.view(np.int64)]
+    if not dense:
+        parts.append(put.lsns)
+    if put.deadlines is not None:
+        parts.append(put.deadlines)
+    return np.concatenate(parts).astype("<i8", copy=False).tobytes()
+
+
+_ONE = struct.Struct("<qqqQ")
+_ONE_EXPIRING = struct.Struct("<qqqQq")
+
+
+def pack_one(number: int, key: int, lsn: int, deadline: int = 0) -> bytes:
+    """The body of a SOW_PUT of one message."""
+    if deadline:
+        return _ONE_EXPIRING.pack(number, _EXPIRING, lsn, key, deadline)
+    return _ONE.pack(number, 0, lsn, key)
+
+
+def unpack_put(values: Ints) -> Put:
+    """The inverse, from the packed integers.  ValueError when they are no whole record."""
+    number, form, first = values[:3].tolist()
+    columns = 1 + (form & 1) + (form >> 1 & 1)
+    rest = values[3:]
+    if form not in range(4) or not len(rest) or len(rest) % columns:
+        raise ValueError(f"{len(values)} integers of form {form}")
+    n = len(rest) // columns
+    lsns = rest[n : 2 * n] if form & _LISTED else np.arange(first, first + n, dtype=np.int64)
+    return Put(number, rest[:n].view(np.uint64), lsns, rest[-n:] if form & _EXPIRING else None)
+
+
+def pack_drop(number: int, numbers: Sequence[int] | Numbers) -> bytes:
+    """The body of a SOW_DROP."""
+    return np.array([number], dtype="<i8").tobytes() + np.array(numbers, dtype="<u8").tobytes()

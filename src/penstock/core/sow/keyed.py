@@ -14,14 +14,10 @@ import numpy as np
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import Published
-from penstock.core.publishing.traits import Refusal, TraitsMemo
-from penstock.core.sow.cutting import Cut
-from penstock.core.sow.holding import Sow
-from penstock.core.sow.index import Ints, Numbers
-from penstock.core.sow.records import Put, pack_drop, pack_one, pack_put
-from penstock.core.sow.rows import KeyedRows, Work, is_delta
-from penstock.core.sow.worked import LARGE
+from penstock.core.publishing.published import Published, Refusal, TraitsMemo
+from penstock.core.sow.holding import Cut, Sow
+from penstock.core.sow.index import Ints, Numbers, Put, pack_drop, pack_one, pack_put
+from penstock.core.sow.rows import LARGE, KeyedRows, Work, is_delta
 from penstock.errors import InvalidArgument
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic

@@ -1,21 +1,77 @@
 """One batch for SOW topics, before it is stored: the key of each row, its deadline, its delta merged.
 
 It changes the batch (bodies of deltas, deadlines) and remembers which row is of which key; nothing is written here.
+What was worked out about large bodies before they are published is known by the object that holds the body, which the
+door keeps while it waits; the oldest answers that nobody fetched are dropped first, and worked out again if needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
-from penstock.core.publishing.traits import DELTA, Refusal, Traits, TraitsMemo
+from penstock.core.publishing.published import DELTA, Refusal, Traits, TraitsMemo
 from penstock.core.sow.holding import Bodies, Nothing, Sow, Sows
-from penstock.core.sow.merge import merge
-from penstock.core.sow.worked import LARGE, Job, Worked
+from penstock.core.sow.select import merge
 from penstock.errors import InvalidArgument
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed, size_of
+
+LARGE = 256 * 1024
+"""Bytes from which on a body is not read on the event loop."""
+
+KEPT_BYTES = 64 << 20
+
+Answer: TypeAlias = "int | str | bytes | InvalidArgument"
+"""A key's number, why there is none, a merged body, or why it cannot be merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to be worked out off the loop."""
+
+    body: bytes
+    mark: int  # what about it: the id of a SOW topic, for the key; minus the LSN of a record, for the merged body
+    work: Callable[[], Answer]
+
+
+class Worked:
+    """Answers."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[bytes, Answer]] = {}
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def get(self, body: bytes, mark: int) -> Answer | None:
+        """What is known; None: nothing."""
+        found = self._known.get((id(body), mark))
+        return found[1] if found is not None and found[0] is body else None
+
+    def put(self, body: bytes, mark: int, answer: Answer) -> None:
+        self.forget(body, mark)
+        self._known[id(body), mark] = body, answer
+        self._bytes += _size_of(body, answer)
+        while self._bytes > KEPT_BYTES and len(self._known) > 1:
+            place, (old, about) = next(iter(self._known.items()))
+            del self._known[place]
+            self._bytes -= _size_of(old, about)
+
+    def forget(self, body: bytes, mark: int) -> None:
+        """The answer was used, and nobody asks for it again."""
+        found = self._known.pop((id(body), mark), None)
+        if found is not None:
+            self._bytes -= _size_of(*found)
+
+
+def _size_of(body: bytes, answer: Answer) -> int:
+    return len(body) + (len(answer) if isinstance(answer, bytes) else 0)
+
 
 SOW_KEY = "x-sow-key"
 """The header with the key of a message, where its publisher gives it."""

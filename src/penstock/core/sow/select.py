@@ -1,25 +1,123 @@
-"""Select lists: which fields of a JSON body are sent.
+"""Results of a query of records: which fields are sent, in which order, which page; and bodies as trees of fields.
+
+Select lists say which fields of a JSON body are sent:
 
     -/, +/id, +/ship/to        nothing but the id, and where it goes
     -/notes                    all but the notes
 
 `/` is the whole body; `-` leaves out, `+` sends.  The longest path that fits a field decides, and without `-/` a field
 that no path names is sent.  A path goes through an array to each of its elements.  An object or an array of which
-nothing is sent is not sent either.  A body that is no JSON object has no fields, and is sent as it is.
+nothing is sent is not sent either.  A body that is no JSON object has no fields, and is sent as it is.  The list of a
+right comes first: what it leaves out no list of a reader brings back, and of a body that is no JSON object nothing is
+sent.
 
-The list of a right comes first: what it leaves out no list of a reader brings back, and of a body that is no JSON
-object nothing is sent.
+An order is `/total DESC, /id`: NULL first when ascending, numbers before text; ties by key.  A page has of all records
+that match, in an order, those between `skip` and `skip + top`: a place for each record that matches, not its body.
+
+Merging what a delta brings: a field is merged where both sides have an object, else it is replaced; arrays are replaced
+whole, and nothing can be taken away.  Bodies are JSON objects; anything else is refused in a sentence.
 """
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import field
+from functools import total_ordering
+from math import isnan
 from typing import cast
 
-from penstock.core.sow.merge import Fields, read_object, write_object
+import orjson
+
 from penstock.errors import InvalidArgument
+from penstock.expr import Value, compile_value
+from penstock.expr.tree import Scalar
 from penstock.records.dataclass import dataclass
+from penstock.records.message_bodies import read_exact
+
+Fields = dict[str, object]
+
+
+def read_object(body: bytes, what: str) -> Fields:
+    """The fields of a body.  InvalidArgument, naming `what`, for one that is no JSON object."""
+    try:
+        value = read_exact(body)
+    except ValueError as error:
+        raise InvalidArgument(f"{what} is no JSON: {str(error)[:100]}") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{what} is no JSON object, so it has no fields to merge")
+    return cast("Fields", value)
+
+
+def write_object(fields: Fields) -> bytes:
+    """The inverse of `read_object`, without spaces."""
+    try:
+        return orjson.dumps(fields)
+    except TypeError:  # an integer beyond 64 bits
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def merged(record: Fields, delta: Fields) -> Fields:
+    """A record with the fields of a delta; neither is changed."""
+    out = dict(record)
+    for name, value in delta.items():
+        present = out.get(name)
+        if isinstance(present, dict) and isinstance(value, dict):
+            out[name] = merged(cast("Fields", present), cast("Fields", value))
+        else:
+            out[name] = value
+    return out
+
+
+def merge(record: bytes, delta: bytes) -> bytes:
+    """A record's body with the fields of a delta.  InvalidArgument unless both are JSON objects."""
+    changes = read_object(delta, "a delta")
+    return write_object(merged(read_object(record, "the present record"), changes))
+
+
+def changed(before: Fields, after: Fields) -> Fields:
+    """The fields of `after` that `before` has not, or with another value; objects field by field."""
+    out: Fields = {}
+    for name, value in after.items():
+        if name not in before:
+            out[name] = value
+            continue
+        present = before[name]
+        if isinstance(present, dict) and isinstance(value, dict):
+            inner = changed(cast("Fields", present), cast("Fields", value))
+            if inner:
+                out[name] = inner
+        elif not _same(before[name], after[name]):
+            out[name] = value
+    return out
+
+
+def _same(a: object, b: object) -> bool:
+    return type(a) is type(b) and a == b
+
+
+def with_key(changes: Fields, record: Fields, paths: Sequence[Sequence[str]]) -> Fields:
+    """The key fields of the record, which say whose they are, and the changes."""
+    out: Fields = {}
+    for path in paths:
+        _copy(out, record, path)
+    return merged(out, changes)
+
+
+def _copy(out: Fields, record: Fields, path: Sequence[str]) -> None:
+    name = path[0]
+    if name not in record:
+        return
+    if len(path) == 1:
+        out[name] = record[name]
+        return
+    inner, source = out.get(name), record[name]
+    if isinstance(source, dict):
+        own: Fields = {**cast("Fields", inner)} if isinstance(inner, dict) else {}
+        _copy(own, cast("Fields", source), path[1:])
+        out[name] = own
+
 
 PARTS_MOST = 1000
 STEPS_MOST = 32
@@ -172,3 +270,197 @@ def _split(parts: Sequence[str]) -> Iterator[str]:
                     f"select: {whole[:60]!r} has an empty part: write +/id, -/customer/name, or -/ first"
                 )
             yield part.strip()
+
+
+TERMS_MOST = 16
+"""Expressions of one order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One expression of an order."""
+
+    value: Value
+    descending: bool = False
+
+
+def parse_order(order: str | Sequence[str] | None) -> tuple[Term, ...]:
+    """An order as text with commas or as a list, each part an expression and perhaps ASC or DESC.
+
+    Raises ExpressionError for an expression, InvalidArgument for an empty or too long list.
+    """
+    if order is None:
+        return ()
+    parts = _terms(order) if isinstance(order, str) else [part for one in order for part in _terms(one)]
+    if not parts or not all(parts):
+        raise InvalidArgument("order_by has an empty part: write '/total DESC, /id'")
+    if len(parts) > TERMS_MOST:
+        raise InvalidArgument(f"order_by has {len(parts)} parts, {TERMS_MOST} are allowed")
+    terms: list[Term] = []
+    for part in parts:
+        text, _, last = part.rpartition(" ")
+        word = last.upper()
+        if text and word in ("ASC", "DESC"):
+            terms.append(Term(compile_value(text.strip()), word == "DESC"))
+        else:
+            terms.append(Term(compile_value(part)))
+    return tuple(terms)
+
+
+def order_of(order_by: str | Sequence[str] | None) -> tuple[str, ...]:
+    """An order as a list of its parts, checked.  Errors as `parse_order`."""
+    return tuple(f"{term.value.text} {'DESC' if term.descending else 'ASC'}" for term in parse_order(order_by))
+
+
+def _terms(text: str) -> list[str]:
+    """Parts between commas that stand outside of quotes and parentheses."""
+    parts: list[str] = []
+    depth, quote, start = 0, "", 0
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "([":
+            depth += 1
+        elif letter in ")]":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()]
+
+
+Rank = tuple[int, object]
+
+
+def rank(value: Scalar) -> Rank:
+    """A value as something that compares with every other: NULL, truth, numbers, NaN, text."""
+    if value is None:
+        return 0, 0
+    if isinstance(value, bool):
+        return 1, value
+    if isinstance(value, str):
+        return 4, value.encode("utf-8", "surrogateescape")
+    if isinstance(value, float) and isnan(value):
+        return 3, 0
+    return 2, value
+
+
+class Ordered:
+    """Rows in an order, of which the first so many are kept."""
+
+    __slots__ = ("_most", "_rows", "_terms")
+
+    def __init__(self, terms: Sequence[Term], most: int | None) -> None:
+        """most: so many are kept, those that come first; None: all."""
+        self._terms = terms
+        self._most = most
+        self._rows: list[tuple[int, int, tuple[Rank, ...]]] = []  # key's number, LSN, values
+
+    def add(self, numbers: Sequence[int], lsns: Sequence[int], values: Sequence[Sequence[Scalar]]) -> None:
+        """Rows; values: for each term one a row."""
+        if values:
+            ranks = zip(*([rank(value) for value in column] for column in values), strict=True)
+            self._rows += zip(numbers, lsns, ranks, strict=True)
+        else:
+            self._rows += [(number, lsn, ()) for number, lsn in zip(numbers, lsns, strict=True)]
+        if self._most is not None and len(self._rows) > 2 * self._most + 4096:
+            self._sort()
+            del self._rows[self._most :]
+
+    def lsns(self) -> list[int]:
+        """The LSNs of the rows kept, in order."""
+        self._sort()
+        if self._most is not None:
+            del self._rows[self._most :]
+        return [lsn for _, lsn, _ in self._rows]
+
+    def _sort(self) -> None:
+        self._rows.sort(key=_number)
+        for place in range(len(self._terms) - 1, -1, -1):
+
+            def value(row: tuple[int, int, tuple[Rank, ...]], place: int = place) -> Rank:
+                return row[2][place]
+
+            self._rows.sort(key=value, reverse=self._terms[place].descending)
+
+
+def _number(row: tuple[int, int, tuple[Rank, ...]]) -> int:
+    return row[0]
+
+
+@total_ordering
+class _Down:
+    """A rank that sorts from the highest to the lowest."""
+
+    __slots__ = ("rank",)
+
+    def __init__(self, value: Rank) -> None:
+        self.rank = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Down) and self.rank == other.rank
+
+    def __hash__(self) -> int:
+        return hash(self.rank)
+
+    def __lt__(self, other: _Down) -> bool:
+        return bool(other.rank < self.rank)
+
+
+Place = tuple[tuple[object, ...], int]
+
+
+class Window:
+    """The page of one subscriber."""
+
+    def __init__(self, terms: Sequence[Term], top: int, skip: int) -> None:
+        self._down = [term.descending for term in terms]
+        self._low, self._high = skip, skip + top
+        self._order: list[Place] = []
+        self._places: dict[int, Place] = {}  # by key's number
+        self._lsns: dict[int, int] = {}
+
+    def fill(self, rows: Sequence[tuple[int, int, Sequence[Scalar]]]) -> list[int]:
+        """All records that match: key's number, LSN, the value of each term.  The LSNs of the page, in order."""
+        for number, lsn, values in rows:
+            self._places[number] = self._place(number, values)
+            self._lsns[number] = lsn
+        self._order = sorted(self._places.values())
+        return [self._lsns[number] for number in self.page()]
+
+    def page(self) -> list[int]:
+        """The keys' numbers on the page, in order."""
+        return [number for _, number in self._order[self._low : self._high]]
+
+    def has(self, number: int) -> bool:
+        """Whether a record is on the page."""
+        place = self._places.get(number)
+        return place is not None and self._low <= bisect_left(self._order, place) < self._high
+
+    def change(self, number: int, lsn: int, values: Sequence[Scalar] | None) -> tuple[list[int], list[int]]:
+        """A record matches with these values, or (None) no longer.
+
+        Returns the keys that left the page, and the LSNs of records that came to it, without `number` itself.
+        """
+        before = set(self.page())
+        place = self._places.pop(number, None)
+        if place is not None:
+            del self._order[bisect_left(self._order, place)]
+            del self._lsns[number]
+        if values is not None:
+            place = self._places[number] = self._place(number, values)
+            self._lsns[number] = lsn
+            insort(self._order, place)
+        after = self.page()
+        came = [self._lsns[one] for one in after if one not in before and one != number]
+        return sorted(before.difference(after) - {number}), came
+
+    def lsn(self, number: int) -> int:
+        """Where a record that matches is."""
+        return self._lsns[number]
+
+    def _place(self, number: int, values: Sequence[Scalar]) -> Place:
+        ranks = [rank(value) for value in values]
+        return tuple(_Down(one) if down else one for one, down in zip(ranks, self._down, strict=True)), number

@@ -1,8 +1,12 @@
-"""The durable state taken from a living core without holding it up: references now, the work later and elsewhere.
+"""The durable state taken from a living core without holding it up, and which rows of the log a state still needs.
 
 A capture of a queue is made at one moment, between two commands, and costs a reference a chunk.  With many queues they
 are taken a few at a time, so each says the LSN it knows of (`since`); the fold passes over what came before.  What a
 capture refers to never changes, so `Snapshot.encode` may run in another thread.
+
+Needed is what waits in a queue, what is the present record of a key, and what a stream may be asked for again.  Nothing
+is ever put into a queue at an old LSN, so what a state does not need no later state will.  That answers for the bodies
+alone: what the fold needs is another question, and a base answers it.
 """
 
 from __future__ import annotations
@@ -13,14 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.queue.contained import Contained
-from penstock.core.queue.dedup import Window
+from penstock.core.queue.contained import Contained, Window
 from penstock.core.queue.parts import Declared
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state.durable import DurableState, QueueState
-from penstock.core.state.lsns import Ints, flat, ints, merged, runs_of, within
-from penstock.core.state.passing import Passing, Spans
+from penstock.core.state.lsns import Ints, flat, ints, merged, runs_of, to_array, within
+from penstock.core.state.pending import Passing, Spans
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings, Ruling
 
@@ -128,3 +132,39 @@ class Snapshot:
         if self._state.sizes.wasteful(count):
             pairs = merged([within(chunk) for one in held for chunk in one.waiting() if len(chunk)])
             self.sizes = self._state.sizes = self._state.sizes.only(pairs)
+
+
+def needed_pairs(state: DurableState, first: int, last: int) -> Ints:
+    """The LSNs in [first, last] whose rows are needed, as ascending disjoint pairs [a, b), shape (n, 2)."""
+    return merged([piece for piece in _pieces(state, first, last + 1) if len(piece)])
+
+
+def held_from(state: DurableState) -> int:
+    """The first LSN that a reader in log mode, or an action, may come back to: nothing from there on may go.
+
+    LSN_LIMIT: none may.
+    """
+    lows = [low for one in state.streams.values() if one.mode == "log" and (low := one.holds_from) is not None]
+    if state.acted:
+        lows.append(state.acted.floor + 1)  # what set actions off that may not be done
+    return min(lows, default=LSN_LIMIT)
+
+
+def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
+    for queue in state.queues.values():
+        for chunk in queue.waiting:
+            if len(chunk) and chunk[0] < b and chunk[-1] >= a:
+                yield within(chunk, a, b)
+    for sow in state.sows.values():
+        lsns = ints(sow.lsns)
+        lsns = np.sort(lsns[(lsns >= a) & (lsns < b)])
+        if len(lsns):
+            yield within(to_array(lsns), a, b)
+    for stream in state.streams.values():
+        if stream.released:
+            continue
+        for plan in (*stream.plans.values(), stream.counted):
+            pairs = ints(plan).reshape(-1, 2)
+            touching = pairs[(pairs[:, 0] < b) & (pairs[:, 1] > a)]
+            if len(touching):
+                yield touching.clip(a, b)

@@ -30,11 +30,9 @@ import numpy as np
 import orjson
 
 from penstock.core.actions.acted import Acted
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
-from penstock.core.state import passing
-from penstock.core.state.decided import DecidedState, SinkMark, dump_decided, dump_marks, load_decided, load_marks
-from penstock.core.state.deferred import DeferredAck, DeferredAcks, dump_deferred, load_deferred
+from penstock.core.state import pending
 from penstock.core.state.lsns import LONG_RUN, Ints, chunked, empty, flat, merged, runs_of, same_chunked, spread, within
 from penstock.core.state.packed import (
     dump_sizes,
@@ -46,9 +44,23 @@ from penstock.core.state.packed import (
     unpack,
     unpack_chunk,
 )
-from penstock.core.state.passing import Passing, Spans
+from penstock.core.state.pending import (
+    DecidedState,
+    DeferredAck,
+    DeferredAcks,
+    Passing,
+    SinkMark,
+    Spans,
+    dump_decided,
+    dump_deferred,
+    dump_marks,
+    load_decided,
+    load_deferred,
+    load_marks,
+)
 from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
-from penstock.core.state.rulings import (
+from penstock.core.state.streams import StreamState as StreamState
+from penstock.core.topology.ruling import (
     dump_address,
     dump_exchanges,
     dump_policy,
@@ -58,7 +70,6 @@ from penstock.core.state.rulings import (
     load_policy,
     load_ruling,
 )
-from penstock.core.state.streams import StreamState as StreamState
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import AddressSetting, ExchangeRule, Policy, QueueSettings, Ruling
@@ -78,7 +89,7 @@ transient                       1: the next start of the server drops it
 letter                          1: the server wrote it as a dead letter, so the history in its header counts
 barrier                         1: it waits for all before it and holds back all after it
 key                             by what a newer message replaces it (`core.queue.last_values`)
-dedup                           its key, while no other message with it may enter (`core.queue.dedup`)
+dedup                           its key, while no other message with it may enter (`core.queue.contained`)
 rank                            its priority (`core.queue.ranks`); 0 is not known: worked out before it is delivered
 """
 
@@ -329,7 +340,7 @@ def _queue(queue: QueueState, settings: int, blobs: list[bytes]) -> dict[str, ob
             ruling=dump_ruling(queue.ruling, queue.settings),
             paused=queue.paused, taken=len(queue.taken),
         ),
-        **passing.dump(queue.reviewed, queue.passing),
+        **pending.dump(queue.reviewed, queue.passing),
     }  # fmt: skip
 
 
@@ -427,7 +438,7 @@ def _load_queue(
         bool(told.get("exclusive")), bool(told.get("auto_delete")), as_table(told.get("arguments")),
         since=cast(int, told.get("since", 0)), paused=cast(int, told.get("paused", 0)),
     )  # fmt: skip
-    queue.reviewed, queue.passing = passing.read(told)
+    queue.reviewed, queue.passing = pending.read(told)
     queue.ruling = load_ruling(told.get("ruling"), queue.settings)
     for _ in range(cast(int, told.get("chunks", 0))):
         chunk, place = unpack_chunk(data, place)

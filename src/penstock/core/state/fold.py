@@ -23,9 +23,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.queue.order.runs import packed
-from penstock.core.state.arrow import blobs, coded, is_empty, lengths, numbers, packed_integers, pick, texts, whole
 from penstock.core.state.durable import DurableState, living_pairs
-from penstock.core.state.lsns import Ints, merged, within
+from penstock.core.state.lsns import (
+    Ints,
+    blobs,
+    coded,
+    is_empty,
+    lengths,
+    merged,
+    numbers,
+    packed_integers,
+    pick,
+    texts,
+    whole,
+    within,
+)
 from penstock.core.state.members import FoldedQueue, Part, expand, groups, keep
 from penstock.core.state.objects import OF_QUEUES, Objects
 from penstock.core.state.plain import load

@@ -11,9 +11,9 @@ from typing import TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.queue.dedup import Window, altered
-from penstock.core.queue.timed.expiry import deadlines
-from penstock.core.state import passing
+from penstock.core.queue.contained import Window, altered
+from penstock.core.queue.expiry import deadlines
+from penstock.core.state import pending
 from penstock.core.state.durable import QueueState
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import LSN_LIMIT
@@ -142,14 +142,14 @@ class FoldedQueue:
     def begin_pass(self, lsn: int, header: dict[str, object]) -> None:
         """A pass over older rows begins."""
         state = self.state
-        state.reviewed, state.passing = passing.begin(state.reviewed, state.passing, header, lsn)
+        state.reviewed, state.passing = pending.begin(state.reviewed, state.passing, header, lsn)
 
     def recovered(self, lsn: int, pairs: Ints, header: dict[str, object]) -> None:
         """What a pass over older rows found."""
         if lsn <= self.since:
             return
         state = self.state
-        state.reviewed, state.passing = passing.go_on(state.reviewed, state.passing, cast(int, header["upto"]))
+        state.reviewed, state.passing = pending.go_on(state.reviewed, state.passing, cast(int, header["upto"]))
         if len(pairs):
             lsns = expand(pairs[:, 0], pairs[:, 1])
             columns = cast("dict[str, list[int]]", header.get("columns") or {})

@@ -11,15 +11,15 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
-from penstock.core.state import deferred as deferred_acks
-from penstock.core.state.decided import copies, decided_of, mark_of
+from penstock.core.state import pending as deferred_acks
 from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, StreamState
 from penstock.core.state.lsns import Ints, ints, spread
 from penstock.core.state.members import FoldedQueue, expand
+from penstock.core.state.pending import decided_copies, decided_of, mark_of
 from penstock.core.state.plain import as_table, load, load_settings
-from penstock.core.state.rulings import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
+from penstock.core.topology.ruling import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
 from penstock.records.kinds import HEAD, Kind
 
@@ -64,7 +64,7 @@ class Objects:
         self._streams = _copies(start.streams)
         self._sinks = dict(start.sinks)
         self._sink_marks = dict(start.sink_marks)
-        self._decided = copies(start.decided)
+        self._decided = decided_copies(start.decided)
         self._sows = Sows()
         self._sows.load(start.sows, start.topics)
         self._deferred = deferred_acks.copies(start.deferred)
@@ -86,7 +86,7 @@ class Objects:
         state.streams = _copies(self._streams)
         state.sinks = dict(self._sinks)
         state.sink_marks = dict(self._sink_marks)
-        state.decided = copies(self._decided)
+        state.decided = decided_copies(self._decided)
         state.sows = self._sows.capture()()
         state.deferred = deferred_acks.copies(self._deferred)
         state.acted = self._acted.copy()

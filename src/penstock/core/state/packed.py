@@ -27,7 +27,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state.lsns import CHUNK, Ints, ints, runs_of, spread, to_array
 from penstock.records.chunks import Chunk

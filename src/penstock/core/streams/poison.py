@@ -27,7 +27,7 @@ from typing import Protocol
 
 from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.streams import StreamState
 from penstock.errors import Fenced, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs

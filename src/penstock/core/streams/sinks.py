@@ -20,10 +20,9 @@ from typing import TypeAlias
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published
-from penstock.core.publishing.publishing import Publisher
-from penstock.core.publishing.whole import Whole
-from penstock.core.state.decided import DecidedPart, DecidedState, SinkMark, copies
+from penstock.core.publishing.publishing import Publisher, Whole
 from penstock.core.state.durable import DurableState
+from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark, decided_copies
 from penstock.core.streams.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Now
@@ -186,12 +185,12 @@ class Sinks:
     def load(self, state: DurableState) -> None:
         """Go on from what the log said."""
         self.known.load(state.sinks, state.sink_marks)
-        self.decided = copies(state.decided)
+        self.decided = decided_copies(state.decided)
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state."""
         state.sinks, state.sink_marks = dict(self.known.batches), dict(self.known.marks)
-        state.decided = copies(self.decided)
+        state.decided = decided_copies(self.decided)
 
     def commit(self, now: Now, batch: Batch, outputs: Sequence[Publishes]) -> Committed:
         """Publish the outputs of a batch, once.

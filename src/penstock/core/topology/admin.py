@@ -1,6 +1,6 @@
 """Administration: declaring, altering, binding and deleting, with every refusal decided before a record is written.
 
-What a refusal says is in `refusals`; the queues that there are stand in `register`.
+The queues that there are, and the words of refusals, stand in `register`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from penstock.core.actions.rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.waiting import ARGUMENT, PREFIX, is_onward
-from penstock.core.queue.view import Queue
-from penstock.core.sizes.sizes import Sizes
+from penstock.core.publishing.published import ARGUMENT, PREFIX, is_onward
+from penstock.core.queue.queue import Queue
+from penstock.core.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
-from penstock.core.state.rulings import difference, dump_exchanges, dump_ruling, dump_some
 from penstock.core.topology.interning import Interning
-from penstock.core.topology.refusals import (
+from penstock.core.topology.register import (
+    Register,
     bad_argument,
     check_settings,
     locked,
@@ -26,8 +26,8 @@ from penstock.core.topology.refusals import (
     refuse_difference,
     why_not,
 )
-from penstock.core.topology.register import Register
 from penstock.core.topology.routing import REPLY_TO, Router
+from penstock.core.topology.ruling import difference, dump_exchanges, dump_ruling, dump_some
 from penstock.core.topology.topology import (
     DEFAULT,
     DELAYED,

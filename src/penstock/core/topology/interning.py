@@ -13,7 +13,7 @@ import struct
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState
 from penstock.core.topology.topology import DEFAULT
 from penstock.records.chunks import Chunk, pack_pairs, pairs_of

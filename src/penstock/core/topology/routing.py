@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.queue.view import Queue
+from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import Binding
 from penstock.core.topology.topology import DEFAULT, Topology, routing_type, table_of
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter

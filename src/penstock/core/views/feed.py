@@ -14,9 +14,8 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.sow.cutting import drop_many
-from penstock.core.sow.index import Index
-from penstock.core.sow.records import unpack_put
+from penstock.core.sow.holding import drop_many
+from penstock.core.sow.index import Index, unpack_put
 from penstock.core.state.plain import load
 from penstock.records.chunks import Chunk, unpack_pairs
 from penstock.records.dataclass import dataclass

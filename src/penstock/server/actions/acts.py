@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.actions.acted import HOPS_MOST, OWN
-from penstock.core.actions.leading import Led, run_lead, too_many
-from penstock.core.actions.rules import Rule, pattern
-from penstock.core.actions.templates import Happening, copied
+from penstock.core.actions.acted import HOPS_MOST, OWN, Led, run_lead, too_many
+from penstock.core.actions.rules import Happening, Rule, copied, pattern
 from penstock.core.asks import Question
 from penstock.core.effects import Act, Gone
 from penstock.core.publishing.evaluating import answers_of
@@ -35,7 +33,7 @@ from penstock.server.actions.triggers import Chosen, Event, RemovalWatch, Timing
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.server.filters.judging import Judges
     from penstock.server.runtime import Runtime
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.actions.rules import Deleting, Querying
-from penstock.core.actions.templates import Happening
+from penstock.core.actions.rules import Deleting, Happening, Querying
 from penstock.core.asks import Question
 from penstock.core.publishing.evaluating import answers_of
 from penstock.core.queue.places import AVAILABLE
@@ -26,7 +25,7 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Rows
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.core.sow.holding import Sow
     from penstock.server.filters.judging import Judges
     from penstock.server.runtime import Runtime

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
-from penstock.core.actions.acted import OWN
-from penstock.core.actions.leading import UNJUDGED
+from penstock.core.actions.acted import OWN, UNJUDGED
 from penstock.core.state.plain import load
 from penstock.log.record_batches import cells, column, nulls
 from penstock.records.causes import told

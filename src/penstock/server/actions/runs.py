@@ -18,12 +18,12 @@ from penstock.core.actions.rules import (
     Echoing,
     Executing,
     Extracting,
+    Happening,
     Incrementing,
     Publishing,
     Querying,
     Rule,
 )
-from penstock.core.actions.templates import Happening
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes

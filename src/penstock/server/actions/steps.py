@@ -16,18 +16,17 @@ from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.actions.acted import HOPS_MOST
-from penstock.core.actions.leading import too_many
+from penstock.core.actions.acted import HOPS_MOST, too_many
 from penstock.core.actions.rules import (
     Deleting,
     Echoing,
     Executing,
     Extracting,
+    Happening,
     Incrementing,
     Publishing,
     Querying,
 )
-from penstock.core.actions.templates import Happening
 from penstock.errors import DiskFull, PenstockError, Refused
 from penstock.expr.meter import LOOP_BODY
 from penstock.records import properties as header_codec

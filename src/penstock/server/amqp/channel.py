@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.core.commands.subscription import Subscription
     from penstock.core.queue.dispatching.consumers import Consumer, Credit
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transaction import Open

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
-from penstock.core.queue.view import queue_of
+from penstock.core.queue.queue import queue_of
 from penstock.core.topology.routing import REPLY_TO
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
 from penstock.expr import Filter, TopicPattern, compile_filter
@@ -32,7 +32,7 @@ from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.server.amqp.channel import Answer, Channel
     from penstock.server.amqp.session import Session
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.asks import Question
-from penstock.core.publishing.traits import read_traits
+from penstock.core.publishing.published import read_traits
 from penstock.errors import AccessRefused
 from penstock.expr import Filter
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.core.effects import Verb
 from penstock.core.publishing.published import Published
-from penstock.core.queue.view import queue_of
+from penstock.core.queue.queue import queue_of
 from penstock.records.entries import Publishes
 from penstock.wire.amqp.events import PublishRun
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.errors import Refused
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic

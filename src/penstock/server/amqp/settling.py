@@ -13,13 +13,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.core.queue.view import queue_of
+from penstock.core.queue.queue import queue_of
 from penstock.server.amqp.tags import Owner, Settled, singly
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.queue import Queue
     from penstock.core.queue.settling.settle import Acked
-    from penstock.core.queue.view import Queue
     from penstock.records.chunks import Chunk, Now
     from penstock.server.engine import Engine
 

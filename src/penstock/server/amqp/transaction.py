@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.commands.transactions import Ending
 from penstock.core.effects import Verb
-from penstock.core.queue.view import queue_of
+from penstock.core.queue.queue import queue_of
 from penstock.errors import PreconditionFailed
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX

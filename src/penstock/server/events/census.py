@@ -18,7 +18,7 @@ from penstock.records.event_actions import ENDS
 from penstock.wire.http.answers import gathered
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.server.engine import Engine
 
 APART_S = 0.25

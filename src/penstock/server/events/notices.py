@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import orjson
 
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.view import queue_of
+from penstock.core.queue.queue import queue_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Group
 from penstock.records.kinds import Kind

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.asks import Key, Keyed, Rate, Rated
-from penstock.core.queue.priority.ranks import LOWEST, Levels, Ranking
+from penstock.core.queue.order.ranks import LOWEST, Levels, Ranking
 from penstock.core.queue.shares.staging import Told
 from penstock.expr import Value
 from penstock.records.chunks import Chunk

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from penstock.core.queue.last_values import key_of
-from penstock.core.queue.priority.ranks import rank_of
-from penstock.core.queue.shares.keys import key_text
+from penstock.core.queue.order.ranks import rank_of
+from penstock.core.queue.shares.staging import key_text
 from penstock.errors import PenstockError
 from penstock.expr import Value, compile_value
 from penstock.expr.context import Context

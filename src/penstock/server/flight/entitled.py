@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, cast
 
-from penstock.core.publishing.traits import read_traits
-from penstock.core.sow.ordering import parse_order
+from penstock.core.publishing.published import read_traits
+from penstock.core.sow.select import parse_order
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter
 from penstock.expr.context import RECORDS
@@ -41,7 +41,7 @@ from penstock.wire.flight.commands import (
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.core.sow.select import SelectList
     from penstock.core.state.streams import StreamState
     from penstock.core.streams.sinks import Owner

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from penstock.core.queue.limits import refusing
-from penstock.core.sow.worked import LARGE
+from penstock.core.queue import refusing
+from penstock.core.sow.rows import LARGE
 from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed

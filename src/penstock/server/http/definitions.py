@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.config.foreign.queue_types import OTHER_TYPES, StandIn, stand_in
 from penstock.config.policy_settings import MIRRORS, NO_MIRRORS
 from penstock.config.queue_arguments import arguments_of, queue_settings
-from penstock.core.topology.refusals import check_settings
+from penstock.core.topology.register import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
 from penstock.operations import people, policies, queues, topics, topology, vhosts
@@ -39,7 +39,7 @@ from penstock.server.permissions import check_pattern
 from penstock.wire.fields import short
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.wire.fields import Lenient
 
 STEP = 64

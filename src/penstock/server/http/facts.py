@@ -14,8 +14,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from penstock.config.in_force import in_force
-from penstock.core.commands.statistics import head_published
-from penstock.core.queue.weighing import weighed
+from penstock.core.commands.queues import head_published
+from penstock.core.queue.places import weighed
 from penstock.core.topology.topology import PREDECLARED, TYPES
 from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
@@ -39,7 +39,7 @@ from penstock.server.streams.lag import facts as standing_facts
 from penstock.wire.http.facts import Metrics, QueueMetrics, ShareMetrics
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.records.rights import Level, Right
     from penstock.server.engine import Engine
     from penstock.server.flight.connections import Connections

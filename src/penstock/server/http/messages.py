@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
-from penstock.core.queue.limits import refusing
+from penstock.core.queue import refusing
 from penstock.core.queue.places import AVAILABLE, leased
 from penstock.errors import AccessRefused, DiskFull, Draining, InvalidArgument, NotFound
 from penstock.records.chunks import Chunk, as_chunk
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.publishing.published import Published
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.memory import Piece
     from penstock.records.entries import Rows

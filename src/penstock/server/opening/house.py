@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from penstock.config.policy_settings import why_impossible
 from penstock.config.queue_arguments import GENERATED
 from penstock.core.broker import Core
-from penstock.core.commands.recovering import NOWHERE
-from penstock.core.commands.statistics import depth_of
-from penstock.core.sizes.sizes import Sizes
-from penstock.core.state.arrow import lengths, numbers, whole
+from penstock.core.commands.life import NOWHERE
+from penstock.core.commands.queues import depth_of
+from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState, living_pairs
 from penstock.core.state.fold import Fold
+from penstock.core.state.lsns import lengths, numbers, whole
 from penstock.errors import LogDamaged, Refused, SettingsError
 from penstock.log.mending import Watch, nobody
 from penstock.log.segment import folder_origin, segment_name
@@ -36,7 +36,7 @@ from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.log import Log
     from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine

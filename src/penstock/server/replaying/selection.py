@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from penstock.core.publishing.traits import read_traits
+from penstock.core.publishing.published import read_traits
 from penstock.core.topology.routing import HeaderRule, Headers, KeyTrie
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import Filter, compile_filter
@@ -30,7 +30,7 @@ from penstock.server.filters.judging import look
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.core.sow.select import SelectList
     from penstock.core.topology.topology import Topology
     from penstock.log.rewriting.name_index import Wanted

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.sow.worked import Answer, Job
+from penstock.core.sow.rows import Answer, Job
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Rows
 

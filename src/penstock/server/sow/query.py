@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.sow.holding import Sow
+from penstock.core.sow.holding import Sow, parse_number
 from penstock.core.sow.index import Snapshot
-from penstock.core.sow.keys import parse_number
-from penstock.core.sow.ordering import Ordered, Term, parse_order
+from penstock.core.sow.select import Ordered, Term, parse_order
 from penstock.errors import InvalidArgument
 from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
@@ -31,8 +30,7 @@ from penstock.server.sow.record_events import Event, given_key
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
     from penstock.core.sow.index import Ints, Numbers
-    from penstock.core.sow.ordering import Term
-    from penstock.core.sow.paging import Window
+    from penstock.core.sow.select import Term, Window
     from penstock.history.history import History
 
 

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import pyarrow as pa
 
-from penstock.core.sow.keys import KeyRule
-from penstock.core.sow.merge import Fields, changed, read_object, with_key, write_object
-from penstock.core.sow.ordering import Term
+from penstock.core.sow.holding import KeyRule
 from penstock.core.sow.rows import SOW_KEY
-from penstock.core.sow.select import SelectList
+from penstock.core.sow.select import Fields, SelectList, Term, changed, read_object, with_key, write_object
 from penstock.errors import InvalidArgument
 from penstock.expr import Filter
 from penstock.expr.tree import Scalar

@@ -20,8 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.sow.index import Index
-from penstock.core.sow.ordering import parse_order
-from penstock.core.sow.paging import Window
+from penstock.core.sow.select import Window, parse_order
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
 from penstock.expr import compile_filter
 from penstock.records.chunks import as_chunk

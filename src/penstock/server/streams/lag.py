@@ -14,7 +14,7 @@ from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import bytes_between
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.core.state.streams import StreamState
     from penstock.server.engine import Engine
 

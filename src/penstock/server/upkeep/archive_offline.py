@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.state.needs import held_from
+from penstock.core.state.capture import held_from
 from penstock.errors import LogDamaged
 from penstock.log import Log, LogSettings
 from penstock.log.archive import file_writer as merging

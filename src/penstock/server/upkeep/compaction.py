@@ -21,8 +21,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.lsns import count
-from penstock.core.state.needs import held_from, needed_pairs
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log.rewriting.name_index import build
 from penstock.log.rewriting.plan import UNKNOWN, Aims, Facts, Task, plan

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 import pyarrow as pa
 
+from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
-from penstock.core.state.needs import held_from, needed_pairs
 from penstock.errors import LogBroken
 from penstock.log import Log, LogSettings
 from penstock.log.catalog import Catalog, SegmentInfo, describe

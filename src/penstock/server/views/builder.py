@@ -24,7 +24,7 @@ from penstock.server.views.step_worker import PORTION, edge_of, portion
 
 if TYPE_CHECKING:
     from penstock.core.queue.places import State
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.server.runtime import Runtime
     from penstock.server.views.shown import Live
     from penstock.server.views.step_worker import Worker

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.core.queue.places import AVAILABLE
-from penstock.core.sow.ordering import Ordered, parse_order
+from penstock.core.sow.select import Ordered, parse_order
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.core.sow.ordering import parse_order
+from penstock.core.sow.select import parse_order
 from penstock.core.views.feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter, compile_value

@@ -13,8 +13,8 @@ from penstock.core.views.view import Changed, View, body_of
 from penstock.expr.gathering.group_rows import key_text
 
 if TYPE_CHECKING:
+    from penstock.core.views.contributions import Join
     from penstock.core.views.feed import Moved, Noted
-    from penstock.core.views.joins import Join
     from penstock.core.views.view import Side
     from penstock.expr.gathering.group_rows import GroupKey
     from penstock.expr.gathering.view_definition import Definition

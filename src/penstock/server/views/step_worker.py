@@ -27,7 +27,7 @@ from penstock.server.views.elements import elements_of, elements_of_rows, given,
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.records.entries import Entry, Publishes, Rows
     from penstock.server.runtime import Off, Runtime
     from penstock.server.views.shown import Live

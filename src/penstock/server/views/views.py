@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.core.views.contributions import Join
 from penstock.core.views.feed import Noted
-from penstock.core.views.joins import Join
 from penstock.core.views.view import Changed, Side
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr.gathering.view_definition import Definition

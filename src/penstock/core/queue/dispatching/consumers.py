@@ -32,7 +32,7 @@ UNLIMITED = 1 << 40
 
 
 class Serving(Protocol):
-    """What a consumer knows of its queue; whoever commands that has it by `core.queue.view.queue_of`."""
+    """What a consumer knows of its queue; whoever commands that has it by `core.queue.queue.queue_of`."""
 
     id: int
     name: str

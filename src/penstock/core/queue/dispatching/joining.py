@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import LEAVING
-from penstock.core.queue.depth import activate
 from penstock.core.queue.dispatching.attendance import muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.filtering import Matcher
 from penstock.core.queue.dispatching.granting import grant
 from penstock.core.queue.dispatching.roster import Terms
+from penstock.core.queue.held import activate
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.settle import give_back

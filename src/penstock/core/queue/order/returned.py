@@ -1,27 +1,28 @@
-"""What came back to a queue, or became due late: runs in a heap, ordered by place.
+"""What came back to a queue, or became due late, ordered by place; with priorities the highest first, then by place.
 
-What comes back one by one is joined when the small runs are many, so that a million of them are some hundred runs.
-
-It knows no consumer, clock or log.
+Without priorities it is runs in a heap; what comes back one by one is joined when the small runs are many, so that a
+million of them are some hundred runs.  With priorities rank, place, LSN and a kind stand in sorted rows; runs of one
+fate are put together again as they leave.  What entered a ring at its head before there were priorities stands at its
+own LSN in its level.  It knows no consumer, clock or log.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.ranks import Ints, Ranks
 from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, packed, sift, view
+from penstock.core.queue.order.sorted_rows import SortedRows
+from penstock.core.queue.order.standing import LOW, SINGLY, place_of
 from penstock.core.queue.settling.attempts import Tally
 from penstock.records.chunks import Chunk
-
-Ints: TypeAlias = npt.NDArray[np.int64]
+from penstock.records.kinds import HEAD
 
 LOOSE_MOST = 1024
 """More small runs than this are joined."""
@@ -214,3 +215,163 @@ def take_oldest(main: Main, returned: Returned, count: int, told: Callable[[Chun
         count -= sum([len(run.chunk) for run in part])
         out += part
     return out
+
+
+class PriorityReturned(Returned):
+    """Messages that came back, by rank and then place."""
+
+    __slots__ = ("_likes", "_lowest", "_numbers", "_placed", "_rows", "ranks")
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self._rows = SortedRows(4, 3)
+        self._likes: list[Run] = []  # what messages of a number have in common: a place at the head too, but no chunk
+        self._numbers: dict[object, int] = {}  # of tally, deadline and place at the head
+        self._placed: dict[int, int] = {}  # places other than the message's own LSN, by LSN
+        self._lowest = 0  # an LSN below which none was when it was looked for
+
+    def key(self, run: Run) -> Key:
+        """The key of its first message."""
+        first = run.chunk[0]
+        return place_of(self.ranks.of(first), place_in_level(run) or first), first
+
+    def push(self, run: Run) -> None:
+        """Add a run, by the ranks of its messages."""
+        n = len(run.chunk)
+        self.count += n
+        self._lowest = min(self._lowest, run.chunk[0])
+        place = place_in_level(run)
+        kind = (run.tally, run.deadline, run.place - place)
+        number = self._numbers.get(kind)
+        if number is None:
+            number = self._numbers[kind] = len(self._likes)
+            self._likes.append(run.part(range(0), False))
+        if place:
+            self._placed.update((lsn, place) for lsn in run.chunk)
+        if n == 1:
+            lsn = run.chunk[0]
+            self._rows.add((self.ranks.of(lsn), place or lsn, lsn, number))
+            return
+        lsns = view(run.chunk)
+        places = np.full(n, place, dtype=np.int64) if place else lsns
+        self._rows.add_many((self.ranks.each(run.chunk), places, lsns, np.full(n, number, dtype=np.int64)))
+
+    def head(self) -> Key:
+        """The first key; only when there is one."""
+        rank, place, lsn = self._rows.head()
+        return place_of(rank, place), lsn
+
+    def lowest(self) -> int:
+        """The oldest LSN; only when there is one."""
+        if not self._lowest or not self.present(range(self._lowest, self._lowest + 1)):
+            self._lowest = min(int(block[2].min()) for block in self._rows.blocks())
+        return self._lowest
+
+    def last_rank(self) -> int:
+        """The rank behind all others; only when there is one."""
+        return self._rows.last()[0]
+
+    def first_of(self, rank: int) -> tuple[int, int] | None:
+        """Place and LSN of the first of one rank; None without one."""
+        ranks, places, lsns, _ = self._rows.after((rank, 0), 1)
+        return (int(places[0]), int(lsns[0])) if len(ranks) and int(ranks[0]) == rank else None
+
+    def take(self, count: int, limit: Key) -> list[Run]:
+        """Up to `count` of the first that stand before `limit`, in order; a part of them where that is easier."""
+        place, lsn = limit
+        columns = self._rows.take(count, (place >> 64, place & LOW, lsn) if place < END[0] else None)
+        if columns is None:
+            return []
+        runs = self._as_runs([np.frombuffer(column, dtype=np.int64) for column in columns])
+        self._taken(runs)
+        return runs
+
+    def _taken(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self.count -= len(run.chunk)
+            if place_in_level(run):
+                for lsn in run.chunk:
+                    del self._placed[lsn]
+        if not self.count:
+            self._likes.clear()
+            self._numbers.clear()
+
+    def _as_runs(self, columns: list[Ints]) -> list[Run]:
+        """Rows as runs of ascending LSNs, in their order."""
+        _, places, lsns, kinds = columns
+        own = places == lsns
+        cut = (np.diff(lsns) < 0) | (np.diff(kinds) != 0) | (own[1:] != own[:-1])
+        cut |= ~own[1:] & (np.diff(places) != 0)
+        ends = np.append(np.flatnonzero(cut) + 1, len(lsns)).tolist()
+        out = list[Run]()
+        start = 0
+        for end in ends:
+            like = self._likes[int(kinds[start])]
+            place = int(places[start])
+            if own[start]:
+                place = like.place if like.place >= HEAD else 0
+            out.append(Run(packed(lsns[start:end]), False, like.tally, place, like.deadline))
+            start = end
+        return out
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here."""
+        if not self.count or not len(wanted):
+            return []
+        if len(wanted) <= SINGLY:
+            rows = [
+                row
+                for lsn in wanted
+                if self.ranks.knows(lsn)
+                and (row := self._rows.remove((self.ranks.of(lsn), self._placed.get(lsn, lsn), lsn))) is not None
+            ]
+            columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
+        else:
+            asked = view(wanted)
+            columns = self._rows.sift(lambda block: np.isin(block[2], asked))
+        if not columns or not len(columns[0]):
+            return []
+        runs = self._grouped(columns)
+        self._taken(runs)
+        return runs
+
+    def _grouped(self, columns: list[Ints]) -> list[Run]:
+        """Rows as few runs, their order gone."""
+        _, places, lsns, kinds = columns
+        other = np.where(places == lsns, 0, places)
+        order = np.lexsort((lsns, other, kinds))
+        return self._as_runs([column[order] for column in columns])
+
+    def runs(self) -> Iterator[Run]:
+        """What is here, in no order."""
+        blocks = [[column.copy() for column in block] for block in self._rows.blocks()]
+        if blocks:
+            yield from self._grouped([np.concatenate([block[at] for block in blocks]) for at in range(4)])
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena."""
+        self._rows.page(move)
+
+    def present(self, wanted: Chunk) -> list[Key]:
+        """Where those of the wanted that are here stand."""
+        out = list[Key]()
+        for lsn in wanted:
+            if self.ranks.knows(lsn):
+                rank, place = self.ranks.of(lsn), self._placed.get(lsn, lsn)
+                if self._rows.find((rank, place, lsn)) is not None:
+                    out.append((place_of(rank, place), lsn))
+        return out
+
+    def next_ones(self, count: int) -> list[tuple[int, int]]:
+        """Keys of the first, in order."""
+        ranks, places, lsns, _ = self._rows.after((-(1 << 63), 0, 0), count)
+        return [
+            (place_of(rank, place), lsn)
+            for rank, place, lsn in zip(ranks.tolist(), places.tolist(), lsns.tolist(), strict=True)
+        ]
+
+
+def place_in_level(run: Run) -> int:
+    """Its place among those of its rank; 0: its messages' own LSNs."""
+    return run.place if run.place < HEAD else 0

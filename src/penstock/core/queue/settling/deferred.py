@@ -14,13 +14,13 @@ import numpy as np
 
 from penstock.core.effects import Sink, Verb
 from penstock.core.queue.order.runs import NEVER, view
-from penstock.core.state.deferred import DeferredAck, DeferredAcks, copies, forget
+from penstock.core.state.pending import DeferredAck, DeferredAcks, copies, forget
 from penstock.errors import QueueFull
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
 
 DEFERRED_MOST = 100_000
 """Messages of one queue whose acks are remembered."""

@@ -22,7 +22,7 @@ from penstock.records.chunks import Chunk, Now, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.filtering import Matcher
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
 
 STRETCH = 16_384
 """Messages that are looked through together, where they lie scattered; a long range is one stretch."""

@@ -1,20 +1,23 @@
-"""Messages whose keys are not known yet: after a start, after a change of the expression, in batches too large to be
-evaluated at once.
+"""Keys of messages, and messages whose keys are not known yet.
 
-They wait in the order of the queue; the oldest are read and evaluated off the loop, a step at a time, and let in as
+A key is the text that an expression gives, and a small number for it, its own as long as a living message has it; then
+another key may get it, and 0 is the number of no key.  A message costs 16 bytes here, 9 where keys are few.
+
+Keys are unknown after a start, after a change of the expression, in batches too large to be evaluated at once.  Such
+messages wait in the order of the queue; the oldest are read and evaluated off the loop, a step at a time, and let in as
 their keys are told.  Nothing that comes later is let in before them.  What was out already (leased, in back-off) is
-asked about first, for its keys are in use.
-
-The world is asked in the order of the queue, and about what is out already before all others.
+asked about before all others, for its keys are in use.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.ranks import DEAD_MOST, Ranks
 from penstock.core.queue.order.returned import Returned, take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift
 from penstock.records.chunks import Chunk, as_chunk
@@ -130,3 +133,148 @@ class Staging:
         if self.returned.count:
             floor = min(floor, self.returned.lowest())
         return min([floor, *(run.chunk[0] for run in self.next)])
+
+
+NO_KEY = 0
+"""The number of messages whose key is NULL."""
+
+TEXT_MOST = 200
+"""Characters of a key that are kept; of a longer one the beginning and a sum that tells it from others."""
+
+
+def key_text(value: object) -> str | None:
+    """The key that a value of an expression is; None for NULL.  Keys are compared as text: 5, 5.0 and '5' are one."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, float) and value.is_integer():
+        text = str(int(value))
+    else:
+        text = str(value)
+    if len(text) <= TEXT_MOST:
+        return text
+    return f"{text[:32]}... {blake2b(text.encode(errors='surrogateescape'), digest_size=16).hexdigest()}"
+
+
+class Keys:
+    """The keys of one queue by one expression."""
+
+    __slots__ = ("_free", "_ids", "_known", "_late", "living", "texts")
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self.texts: list[str] = [""]  # by number; empty: not in use
+        self.living = array("q", (0,))  # messages that have it, by number
+        self._free = list[int]()
+        self._known = Ranks()  # numbers by LSN
+        self._late: dict[int, int] = {}  # the same of messages that were told behind newer ones
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    # -- in
+
+    def add(self, chunk: Chunk, texts: Sequence[str | None]) -> list[int]:
+        """Messages that live from now on, and their keys; the numbers."""
+        ids, living = self._ids, self.living
+        out = list[int]()
+        for text in texts:
+            if text is None:
+                out.append(NO_KEY)
+                continue
+            number = ids.get(text)
+            if number is None:
+                number = self._new(text)
+            living[number] += 1
+            out.append(number)
+        if len(chunk) and chunk[0] > self._known.last:
+            self._known.add(chunk, out)
+        else:
+            self._late.update(zip(chunk, out, strict=True))
+        return out
+
+    def _new(self, text: str) -> int:
+        if self._free:
+            number = self._free.pop()
+            self.texts[number] = text
+        else:
+            number = len(self.texts)
+            self.texts.append(text)
+            self.living.append(0)
+        self._ids[text] = number
+        return number
+
+    # -- asked
+
+    def number(self, text: str) -> int:
+        """The number of a key; `NO_KEY` when no living message has it."""
+        return self._ids.get(text, NO_KEY)
+
+    def knows(self, lsn: int) -> bool:
+        """Whether the key of a living message is known."""
+        return lsn in self._late or self._known.knows(lsn)
+
+    def of(self, lsn: int) -> int:
+        """The number of the key of a message that is known."""
+        late = self._late.get(lsn)
+        return self._known.of(lsn) if late is None else late
+
+    def each(self, chunk: Chunk) -> list[int]:
+        """The same of several, ascending."""
+        if self._late or len(chunk) < 16:
+            return [self.of(lsn) for lsn in chunk]
+        numbers: list[int] = self._known.each(chunk).tolist()
+        return numbers
+
+    def among(self, chunk: Chunk) -> Iterable[int]:
+        """Those of the living messages of a chunk whose keys are known; some that are gone may be among them."""
+        known = self._known.among(chunk) if self._known.count and len(chunk) else range(0)
+        if not self._late:
+            return known
+        return [*known, *[lsn for lsn in chunk if lsn in self._late]]
+
+    def all_known(self, chunk: Chunk) -> bool:
+        """Whether the keys of all these living messages are known."""
+        if len(chunk) == 1:
+            return self.knows(chunk[0])
+        return len(self._known.among(chunk)) == len(chunk) if not self._late else all(map(self.knows, chunk))
+
+    # -- out
+
+    def drop(self, lsn: int, number: int) -> None:
+        """A message that had this key is gone."""
+        if self._late:
+            self._late.pop(lsn, None)
+        if number == NO_KEY:
+            return
+        self.living[number] -= 1
+        if not self.living[number]:
+            del self._ids[self.texts[number]]
+            self.texts[number] = ""
+            self._free.append(number)
+
+    @property
+    def forgetting(self) -> bool:
+        """Whether `forget_some` has more to do."""
+        return self._known.forgetting
+
+    def forget_if_many(self, count: int, living: Iterable[Chunk]) -> None:
+        """Begin to forget what is gone, if that is more than `count` that live; `living`: no fewer than those."""
+        if self._known.count > 2 * count + DEAD_MOST and not self._known.forgetting:
+            self._known.begin_to_forget(living)
+
+    def forget_some(self) -> None:
+        """One step of forgetting."""
+        self._known.forget_some()
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena."""
+        self._known.page(move)
+
+
+def ascending_chunk(lsns: Sequence[int]) -> Chunk:
+    """LSNs in any order as one chunk."""
+    return as_chunk(array("q", sorted(lsns)))

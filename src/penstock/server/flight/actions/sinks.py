@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.state.decided import DecidedPart, DecidedState, SinkMark
+from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark
 from penstock.core.streams.sinks import Committed, Owner, Settled, kept
 from penstock.errors import InvalidArgument, LogDamaged, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
@@ -30,7 +30,7 @@ from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.commands import DEFAULT_VHOST
 
 if TYPE_CHECKING:
-    from penstock.core.commands.sinks import Drop
+    from penstock.core.commands.transactions import Drop
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.copier import Copier
     from penstock.server.flight.sinks.stage_files import StageInfo

@@ -53,7 +53,7 @@ from penstock.wire.flight.schemas import DELIVERY
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery as Granted
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.handover import Handover
 

@@ -28,7 +28,7 @@ from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT
 from penstock.wire.flight.tickets import STATES
 
 if TYPE_CHECKING:
-    from penstock.core.queue.view import Queue
+    from penstock.core.queue.queue import Queue
 
 
 @dataclass(frozen=True, slots=True)

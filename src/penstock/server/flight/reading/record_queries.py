@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.queue.places import AVAILABLE
-from penstock.core.sow.ordering import order_of
+from penstock.core.sow.select import order_of
 from penstock.errors import LogBroken
 from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass

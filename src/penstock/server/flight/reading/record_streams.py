@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from penstock.core.sow.ordering import order_of
-from penstock.core.sow.select import SelectList, narrowed_select, parse_select
+from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
 from penstock.errors import Unavailable
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Slot

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from penstock.core.state.decided import copies
+from penstock.core.state.pending import decided_copies
 from penstock.core.streams.sinks import Committed
 from penstock.errors import DiskFull, Unavailable
 from penstock.records.entries import Publishes
@@ -25,7 +25,7 @@ from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, GroupLimits, check_parts, chunk_publishes, chunks_of
 
 if TYPE_CHECKING:
-    from penstock.core.state.decided import DecidedState
+    from penstock.core.state.pending import DecidedState
     from penstock.ports import Disk
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sinks.stages import Stages
@@ -105,7 +105,7 @@ class Copier:
 
     def _copy(self, query: str, batch: int) -> Committed:
         core = self._engine.core
-        state = self._handover.call(lambda: copies(core.decided).get(query), durable=False)
+        state = self._handover.call(lambda: decided_copies(core.decided).get(query), durable=False)
         if state is None or state.batch != batch:  # copied to its end since it was asked for
             return self._handover.call(lambda: Committed(False, core.last_lsn))
         copying = _Copying(self._stages, state)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.state.decided import DecidedPart, DecidedState
+from penstock.core.state.pending import DecidedPart, DecidedState
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from penstock.core.sow.cutting import Cut
+from penstock.core.sow.holding import Cut
 from penstock.core.sow.index import Numbers
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.server.filters.evaluating import breathe
 from penstock.server.sow.query import number_of_key
 
 if TYPE_CHECKING:
-    from penstock.core.commands.sinks import Drop
+    from penstock.core.commands.transactions import Drop
     from penstock.core.sow.holding import Sow
     from penstock.server.engine import Engine
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from penstock.core.publishing.traits import TraitsMemo
-from penstock.core.state.decided import DecidedPart
+from penstock.core.publishing.published import TraitsMemo
+from penstock.core.state.pending import DecidedPart
 from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed

@@ -1,1 +1,0 @@
-"""Queues with priorities: ranks, their order, and the lists of filters in that order."""

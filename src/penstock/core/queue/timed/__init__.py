@@ -1,1 +1,0 @@
-"""What happens to messages by time alone: delays, expiry, leases that end."""

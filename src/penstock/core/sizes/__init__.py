@@ -1,1 +1,0 @@
-"""How many bytes messages have, without their bodies."""
