@@ -16,7 +16,7 @@ ASKING = frozenset(
         "x-sequence",
     }
 )  # fmt: skip
-"""Names in the table of headers by which a publisher asks something of the server: `core.publishing.traits` reads them.
+"""Names in the table of headers by which a publisher asks something of the server: `core.publishing` reads them.
 
 Topics with records of their own, exchanges of type headers and filters look at a header themselves, whatever its class.
 """

@@ -165,7 +165,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.EXCHANGE_DELETE: Meaning('{"vhost"}', _TOPOLOGY, "synced"),
     Kind.QUEUE_DECLARE: Meaning(
         '{"vhost", "durable", "exclusive", "auto_delete", "arguments", "settings", "changed"?, "ruling"?}: settings: '
-        "its own; changed: those of them that are others in force; ruling: why (`core.state.rulings`)",
+        "its own; changed: those of them that are others in force; ruling: why (`core.topology.ruling`)",
         READERS,
         "synced",
     ),
@@ -292,7 +292,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "lazy",
     ),
     Kind.SOW_PUT: Meaning(
-        "name: topic; body: packed 64-bit integers (`core.sow.records`): the rows of the same group are the present "
+        "name: topic; body: packed 64-bit integers (`core.sow.index`): the rows of the same group are the present "
         "records of these keys",
         ("fold", "views"),
     ),
