@@ -23,7 +23,7 @@ from penstock.ports import Disk
 from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import Stages
 from penstock.server.opening.house import fold
-from penstock.testing.clock import FakeClock
+from penstock.testing.fakes import FakeClock
 from penstock.wire.flight.received import Bounds
 from sim.interleave import Chain, simulated_threads
 from sim.judge import T0, compare

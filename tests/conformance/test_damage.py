@@ -18,7 +18,7 @@ from penstock.log.disk import OsFile
 from penstock.log.rewriting.rewrite import Old, Order, rewrite
 from penstock.log.segment import rewrite_name
 from penstock.log.verify import verify
-from penstock.testing.clock import FakeClock
+from penstock.testing.fakes import FakeClock
 from sim.judge import T0
 from sim.upkeep_house import House
 

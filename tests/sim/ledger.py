@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.log import LogSettings, SimDisk
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Entry, Group, Publishes
-from penstock.testing.clock import FakeClock
+from penstock.testing.fakes import FakeClock
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Content, Life, state_of
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.log import SimDisk
 from penstock.log.simdisk import SimFile
-from penstock.testing.clock import FakeClock
+from penstock.testing.fakes import FakeClock
 from sim.baton import Baton, step
 
 

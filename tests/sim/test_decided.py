@@ -12,7 +12,7 @@ from penstock.records.queue_settings import QueueSettings
 from penstock.server.flight.sinks.decided import GroupLimits, chunk_publishes, chunks_of, finish_decided
 from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import Stages, parts_of
-from penstock.testing.clock import FakeClock
+from penstock.testing.fakes import FakeClock
 from penstock.testing.instance import Instance
 from penstock.testing.settings import load
 from penstock.wire.flight.received import Bounds

@@ -35,7 +35,7 @@ from penstock.server.gates import Receiver
 from penstock.server.opening.house import fold
 from penstock.server.upkeep.compaction import Totals
 from penstock.server.upkeep.keeper import Keeper
-from penstock.testing.clock import FakeClock
+from penstock.testing.fakes import FakeClock
 from sim.baton import Pool, step
 from sim.judge import Judge
 from sim.stepdisk import StepDisk, StepLoop

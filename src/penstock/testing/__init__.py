@@ -18,19 +18,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.testing.broker import Broker
-    from penstock.testing.clock import FakeClock
+    from penstock.testing.broker import Broker, Event
     from penstock.testing.expressions import evaluate
-    from penstock.testing.message import Message
+    from penstock.testing.fakes import FakeClock
     from penstock.testing.process import ServerProcess
-    from penstock.testing.story import Event
-    from penstock.testing.subscription import Subscription
+    from penstock.testing.subscription import Message, Subscription
 
 _LAZY = {
     "Broker": "penstock.testing.broker",
-    "Event": "penstock.testing.story",
-    "FakeClock": "penstock.testing.clock",
-    "Message": "penstock.testing.message",
+    "Event": "penstock.testing.broker",
+    "FakeClock": "penstock.testing.fakes",
+    "Message": "penstock.testing.subscription",
     "ServerProcess": "penstock.testing.process",
     "Subscription": "penstock.testing.subscription",
     "evaluate": "penstock.testing.expressions",

@@ -1,46 +1,111 @@
 """The broker of a test: one server in this process, whose disk can crash and whose time moves when told.
 
 It owns names, units and the life from start to crash to restart.  Every rule is the server's own: see `instance` for
-how turns run, `doors` for real ports, `story` for what the log tells.  What a broker does stands by noun: `running`,
-`publishing`, `subscribing`, `settling`; administration is here.
+how turns run, `doors` for real ports.  What a broker does stands by noun: `running`, `publishing`, `subscribing`,
+`records`; administration is here: the rows of `operations`, carried out where the core is.
 
 Seconds, on the outside, are floats since the Unix epoch or lengths; LSNs are bookmarks, `<origin>|<lsn>|`.
 """
 
 from __future__ import annotations
 
-from penstock.config.queue_arguments import given_names, queue_settings_from_mapping
-from penstock.testing.instance import Instance
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from penstock.core.queue.explaining import Reason
+from penstock.errors import InvalidArgument, LogBroken, NotFound
+from penstock.operations.messages import VERBS, known
+from penstock.operations.story import Event, Record
+from penstock.operations.story import tell as tell_story
+from penstock.operations.table import OPERATIONS
+from penstock.records.entries import Control, Group, Publishes
+from penstock.records.kinds import Kind
+from penstock.server.access import Who
+from penstock.testing.instance import Instance, TellingLog
 from penstock.testing.publishing import NO_END, Publishing
-from penstock.testing.record_subscriptions import Viewing
-from penstock.testing.running import VHOST
-from penstock.testing.story import Event, tell
+from penstock.testing.running import VHOST, check_count, check_text, micros_of
 from penstock.testing.subscribing import Subscribing
-from penstock.testing.transactions import Transactions
-from penstock.testing.waiting import Waiting
+from penstock.wire.fields import Fields
+from penstock.wire.flight.bookmarks import format_bookmark
+
+__all__ = ["NO_END", "VHOST", "Broker", "Event"]
+
+T = TypeVar("T")
+
+TEST = Who("test")
+"""Who does it all, for records that name him."""
 
 
-class Broker(Transactions, Publishing, Viewing, Subscribing, Waiting):
+class Here:
+    """An instance, to the operations: its loop, and beside it its log, without another thread."""
+
+    peer = ""  # whoever settles by name says so
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self.core, self.log, self.now = instance.core, instance.log, instance.engine.now
+
+    def call(self, work: Callable[[], T], *, durable: bool = True) -> T:
+        """The result of `work`."""
+        value = work()
+        if durable:
+            self._instance.make_durable()
+        return value
+
+    def decide(self, work: Callable[[], T]) -> T:
+        """The same of what writes records."""
+        self.usable()
+        return self.call(work)
+
+    def later(self, begin: Callable[[Callable[[T], None]], None]) -> T:
+        """What the core tells by and by whom `begin` hands to it."""
+        self.usable()
+        told = list[T]()
+        begin(told.append)
+        while not told:
+            self._instance.run_turns()
+        self._instance.make_durable()
+        return told[0]
+
+    def usable(self) -> None:
+        """LogBroken where nothing that is decided would last."""
+        if self._instance.engine.broken is not None:
+            raise LogBroken(f"the log is broken: {self._instance.engine.broken}")
+
+    def gone(self) -> bool:
+        """Whoever asks is here."""
+        return False
+
+    def lsn_at(self, time: int) -> int:
+        """The first LSN from a time on."""
+        return self._instance.engine.recoveries.lsn_at(time)
+
+
+class Broker(Publishing, Subscribing):
     """A running broker; `with` closes it.  Safe to use from one thread at a time."""
 
-    # -- administration
+    def act(self, name: str, **fields: object) -> Mapping[str, Any]:
+        """What an operation of the core answers; fields that are None are left out."""
+        operation = OPERATIONS[name]
+        given = Fields(name, {key: value for key, value in fields.items() if value is not None})
+        arguments = given.read(operation.fields)
+
+        def work(instance: Instance) -> Mapping[str, Any]:
+            here = Here(instance)
+
+            def do() -> Mapping[str, Any]:
+                return cast("Mapping[str, Any]", operation.run(here, TEST, **arguments))
+
+            return here.decide(do) if operation.manner == "decide" else do()
+
+        return self.command(work)
 
     def alter(self, queue: str, **settings: object) -> int:
         """Change settings of a queue: durations as text, seconds or timedelta; None for a key's default.
 
         How many messages left it, because a `recovery_point` that is given here is later than they are.
         """
-
-        def work(instance: Instance) -> int:
-            core = instance.core
-            found = core.queue(VHOST, queue)
-            present = core.ruling(found)
-            own = queue_settings_from_mapping(settings, queue, present.own)
-            left = core.alter_queue(instance.engine.now(), found, own, given_names(settings, present.given))
-            instance.make_durable()
-            return left
-
-        return self.command(work)
+        return cast("int", self.act("alter", queue=queue, settings=settings)["left"])
 
     def stats(self, queue: str) -> dict[str, object]:
         """Figures of a queue: ready, leased, delayed, consumers ...; counts are since the last start."""
@@ -52,9 +117,126 @@ class Broker(Transactions, Publishing, Viewing, Subscribing, Waiting):
         """Every event of one message in the log, oldest first; NotFound when the log has no such message."""
 
         def work(instance: Instance) -> list[Event]:
-            return tell(instance, self._lsn(instance, bookmark))
+            log, knows, lsn = instance.log, known(instance.core), self._lsn(instance, bookmark)
+            told = tell_story(log, lsn, knows.names, knows.routes, more=_gathered(log), anew=knows.anew)
+            if not told.events:
+                raise NotFound(f"the log has no message {format_bookmark(log.origin, lsn)!r}")
+            return told.events
 
         return self.command(work)
 
+    # -- settling by name
 
-__all__ = ["NO_END", "VHOST", "Broker"]
+    def ack(self, queue: str, bookmarks: Sequence[str] | str, by: str = "", option: str | None = None) -> int:
+        """Settle messages wherever they are, as the queue's `leasing` allows to the client `by`; how many it affected.
+
+        bookmarks   a sequence, or text with commas between them
+        option      "cancel" or "expire" instead of an ack
+        What is not there and may still come is remembered.  Durable when this returns.
+        Raises InvalidArgument for a bookmark that was not given out, QueueFull when too much is remembered.
+        """
+        marks = bookmarks.split(",") if isinstance(bookmarks, str) else list(bookmarks)
+        return self._settled("ack", queue=queue, bookmarks=marks, by=by, option=option)
+
+    def ack_filter(self, queue: str, filter: str, by: str = "", option: str | None = None) -> int:
+        """Settle whatever matches of what is in the queue, whoever holds it, as `leasing` allows; how many it affected.
+
+        option    "cancel" or "expire" instead of an ack
+        Durable when this returns.
+        """
+        check_text(filter=filter, by=by)
+        return self._settled("ack_filter", queue=queue, filter=filter, by=by, option=option)
+
+    def _settled(self, act: str, *, option: str | None, **fields: object) -> int:
+        if option not in (None, *VERBS):
+            raise InvalidArgument(f"option is {option!r}: there is 'cancel' and 'expire'")
+        return cast("int", self.act(act, option=option, **fields)["affected"])
+
+    # -- what waits
+
+    def pause(self, queue: str, seconds: float | None = None) -> None:
+        """Deliver nothing from a queue for so long; None: until `resume`.  Durable when this returns."""
+        until = None if seconds is None else self.clock.wall() + micros_of("seconds", seconds)
+        self.act("pause", queue=queue, until=until)
+
+    def resume(self, queue: str) -> bool:
+        """Deliver again; whether the queue was paused."""
+        return bool(self.act("resume", queue=queue)["was_paused"])
+
+    def cancel_message(self, bookmark: str, queue: str | None = None) -> list[str]:
+        """Withdraw a message wherever it waits; the queues that it was taken from.  PreconditionFailed for none."""
+        check_text(queue=queue)
+        return list(self.act("cancel", bookmark=bookmark, queue=queue)["queues"])
+
+    def reschedule_message(self, bookmark: str, delay: float, queue: str | None = None) -> list[str]:
+        """Let a message wait until `delay` seconds from now; the queues where it does.  PreconditionFailed for none."""
+        check_text(queue=queue)
+        wait = micros_of("delay", delay)
+        return list(self.act("reschedule", bookmark=bookmark, queue=queue, wait=wait)["queues"])
+
+    def explain(self, queue: str, bookmark: str | None = None) -> list[Reason]:
+        """Why a queue, or one message of it, is not delivered now: each reason with a code and a sentence."""
+        self.command(lambda instance: instance.core.queue(VHOST, queue))  # NotFound, if it is not there
+        try:
+            told = self.act("explain", queue=queue, bookmark=bookmark)
+        except NotFound as error:
+            return [Reason("unknown", str(error))]
+        reasons = told["reasons"] if bookmark is None else told["queues"][0]["reasons"]
+        return [Reason(**one) for one in reasons]
+
+    def redrive(
+        self, queue: str, filter: str | None = None, count: int | None = None, dry_run: bool = False
+    ) -> dict[str, object]:
+        """Dead letters back to where they died first; `moved`, `matched`, `targets` and `strays` as the SDK tells."""
+        return self._moved("redrive", queue, None, filter, count, dry_run)
+
+    def move(
+        self, queue: str, to: str, filter: str | None = None, count: int | None = None, dry_run: bool = False
+    ) -> dict[str, object]:
+        """What waits in a queue to the end of another."""
+        return self._moved("move", queue, to, filter, count, dry_run)
+
+    def _moved(
+        self, act: str, queue: str, to: str | None, filter: str | None, count: int | None, dry: bool
+    ) -> dict[str, object]:
+        check_text(queue=queue, to=to, filter=filter)
+        check_count(count=count)
+        if count == 0:
+            raise InvalidArgument("count is 0; at least one message is moved")
+        self.command(lambda instance: instance.make_durable())  # what is not on the disk is not read
+        told = dict(self.act(act, queue=queue, to=to, filter=filter, count=count, dry=dry))
+        del told["next"]
+        return told
+
+
+# -- what a story has of what is not durable yet
+
+
+def _gathered(log: TellingLog) -> Iterator[Record]:
+    """Messages never wait without an answer, so these are decisions."""
+    for entry in log.gathered():
+        for part in entry.entries if isinstance(entry, Group) else (entry,):
+            if isinstance(part, Control):
+                yield Record(
+                    part.lsn, part.kind, part.name, part.time, part.route, part.header, part.body, 0, 0, 0, part.via
+                )
+            else:
+                yield from _messages(part)
+
+
+def _messages(batch: Publishes) -> Iterator[Record]:
+    for row in range(len(batch)):
+        topic = batch.topic_of(row)
+        yield Record(
+            batch.first + row,
+            Kind.PUBLISH,
+            topic.name,
+            batch.time,
+            batch.routes[row] if isinstance(batch.routes, list) else batch.routes,
+            b"",
+            b"",
+            batch.not_before[row] if batch.not_before is not None else 0,
+            batch.expires_at[row] if batch.expires_at is not None else 0,
+            batch.priority[row] if batch.priority is not None else 0,
+            topic.via,
+        )

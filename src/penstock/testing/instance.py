@@ -23,14 +23,14 @@ from penstock.server.engine import Engine
 from penstock.server.opening.house import apply_settings, finish_decided, open_core
 from penstock.server.scratch_pages import Scratch
 from penstock.server.views.declared import declare as declare_views
-from penstock.testing.scratch import NoFile
+from penstock.testing.fakes import NoFile
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.simdisk import SimDisk
     from penstock.records.entries import Entry, Rows
     from penstock.server.runtime import Soon
-    from penstock.testing.clock import FakeClock
+    from penstock.testing.fakes import FakeClock
 
 T = TypeVar("T")
 

@@ -1,18 +1,35 @@
-"""What a publisher does with a broker in this process."""
+"""What a publisher does with a broker in this process: single messages, and transactions, all or nothing.
+
+with broker.transaction() as transaction:
+    transaction.publish("invoices", b"...")
+    transaction.ack(message)
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
+from penstock.core.commands.transactions import Ending
+from penstock.core.commands.transactions import Transaction as Decided
+from penstock.core.effects import Verb
 from penstock.core.queue import refusing
-from penstock.errors import DiskFull, InvalidArgument, LogBroken, NotFound
+from penstock.errors import DiskFull, Fenced, InvalidArgument, LogBroken, NotFound, PreconditionFailed
 from penstock.records import properties as header_codec
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.field_tables import FieldValue
+from penstock.server.committing import Charge, Committing
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running
+from penstock.testing.subscription import Message
 from penstock.units import to_micros
 from penstock.wire.flight.bookmarks import format_bookmark
+
+if TYPE_CHECKING:
+    from penstock.core.commands.transactions import Transacted
+
 
 SEQUENCE_MOST = 2**53 - 1
 NO_END = 253_370_764_800_000_000
@@ -147,6 +164,33 @@ class Publishing(Running):
                 pass  # a key of the default exchange may hold a slash
         return instance.core.topic(VHOST, "", text)
 
+    def transaction(self) -> Transaction:
+        """Settle some messages and publish others, all or nothing."""
+        return Transaction(self)
+
+    def commit(self, makes: list[Make], ends: list[tuple[Message, Verb, float | None]]) -> tuple[str, ...]:
+
+        def work(instance: Instance) -> tuple[str, ...]:
+            engine = instance.engine
+            batches = [make(instance) for make in makes]
+            batch = None
+            if batches:
+                batch = joined(batches, sum(one.size for one in batches))
+            charge = Charge(engine)
+            committing = Committing(engine, Decided(batch, [_ending(instance, *end) for end in ends]), charge)
+            try:
+                done: Transacted | None = None
+                while done is None:
+                    done = committing.step(_nothing)
+                    if done is None:
+                        instance.run_turns()
+            finally:
+                charge.close()
+            instance.make_durable()
+            return _bookmarks(instance, len(batches), done)
+
+        return self.command(work)
+
 
 LONGEST = 100 * 365 * 86_400 * 1_000_000
 """A hundred years in microseconds: the longest delay and life of a message."""
@@ -168,17 +212,136 @@ def _micros(what: str, seconds: float | None) -> int | None:
 
 def check_message(body: object, priority: object, headers: object, publisher: object, sequence: object) -> None:
     """InvalidArgument for what no door would let through."""
-    if not isinstance(body, bytes | str):
-        raise InvalidArgument(f"body is {body!r}, not bytes or text")
-    if priority is not None and not (isinstance(priority, int) and not isinstance(priority, bool)):
-        raise InvalidArgument(f"priority is {priority!r}, not a whole number in 0..255")
-    if headers is not None and not isinstance(headers, Mapping):
-        raise InvalidArgument(f"headers are {headers!r}, not names with their values")
     if (publisher is None) != (sequence is None):
         raise InvalidArgument("publisher and sequence belong together; one of them is missing")
-    if publisher is not None and not (isinstance(publisher, str) and 1 <= len(publisher.encode()) <= 255):
-        raise InvalidArgument(f"publisher is {publisher!r}, not text of 1 to 255 bytes")
-    if sequence is not None and not (
-        isinstance(sequence, int) and not isinstance(sequence, bool) and 1 <= sequence <= SEQUENCE_MOST
-    ):
-        raise InvalidArgument(f"sequence is {sequence!r}, not a whole number in 1..{SEQUENCE_MOST}")
+    named = isinstance(publisher, str) and 1 <= len(publisher.encode()) <= 255
+    for what, value, good, wanted in (
+        ("body is", body, isinstance(body, bytes | str), "bytes or text"),
+        ("priority is", priority, priority is None or _is_whole(priority), "a whole number in 0..255"),
+        ("headers are", headers, headers is None or isinstance(headers, Mapping), "names with their values"),
+        ("publisher is", publisher, publisher is None or named, "text of 1 to 255 bytes"),
+        ("sequence is", sequence, sequence is None or _is_whole(sequence, 1, SEQUENCE_MOST),
+         f"a whole number in 1..{SEQUENCE_MOST}"),
+    ):  # fmt: skip
+        if not good:
+            raise InvalidArgument(f"{what} {value!r}, not {wanted}")
+
+
+def _is_whole(value: object, least: float = -math.inf, most: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+Make = Callable[[Instance], Publishes]
+
+
+class Transaction:
+    """Made by `Broker.transaction`.  An exception in its block forgets it; messages are held as before then."""
+
+    def __init__(self, broker: Publishing) -> None:
+        self._broker = broker
+        self._makes: list[Make] = []
+        self._ends: list[tuple[Message, Verb, float | None]] = []
+        self._over = False
+        self.bookmarks: tuple[str, ...] = ()
+        """Of each message that was published, in order, once it is committed; empty text for what nobody wanted."""
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes | str,
+        priority: int | None = None,
+        expiration: float | None = None,
+        delay: float | None = None,
+        headers: Mapping[str, FieldValue] | None = None,
+    ) -> None:
+        """Publish a message with the commit; the arguments are those of `Broker.publish`."""
+        self._check()
+        check_message(body, priority, headers, None, None)
+        self._makes.append(self._broker.outgoing(topic, body, priority, expiration, delay, headers))
+
+    def ack(self, message: Message) -> None:
+        """Done."""
+        self._end(message, Verb.ACK)
+
+    def release(self, message: Message) -> None:
+        """Back to its place at once, not counted as a failure."""
+        self._end(message, Verb.RELEASE)
+
+    def cancel(self, message: Message, delay: float | None = None) -> None:
+        """Back, as a failure; delay: seconds that it stays away, instead of the queue's back-off."""
+        self._end(message, Verb.CANCEL, delay)
+
+    def expire(self, message: Message) -> None:
+        """Refused for good: a dead letter, which is part of the transaction."""
+        self._end(message, Verb.EXPIRE)
+
+    retry = cancel
+    reject = expire
+
+    def _end(self, message: Message, verb: Verb, delay: float | None = None) -> None:
+        self._check()
+        if any(one is message for one, *_ in self._ends):
+            raise PreconditionFailed(f"{message!r} is settled twice in one transaction")
+        self._ends.append((message, verb, delay))
+
+    def _check(self) -> None:
+        if self._over:
+            raise PreconditionFailed("the transaction is over; begin another one")
+
+    def commit(self) -> tuple[str, ...]:
+        """Do all of it, durably; the bookmarks of what was published.
+
+        Raises Fenced for a message that its subscription no longer holds, and Refused for one that would be refused;
+        nothing is done then.
+        """
+        self._check()
+        self._over = True
+        self.bookmarks = self._broker.commit(self._makes, self._ends)
+        return self.bookmarks
+
+    def rollback(self) -> None:
+        """Forget it."""
+        self._check()
+        self._over = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._over:
+            if error is None:
+                self.commit()
+            else:
+                self.rollback()
+
+
+def _nothing() -> None:
+    """Whoever waits looks again by itself."""
+
+
+def _ending(instance: Instance, message: Message, verb: Verb, delay: float | None) -> Ending:
+    holder = message.holder
+    queue = next((one for one in instance.core.queues() if one.id == message.queue_id), None)
+    if queue is None:
+        raise Fenced(f"nothing of the transaction is done: the queue of {message!r} is gone")
+    chunk = range(message.lsn, message.lsn + 1)
+    consumers = holder.consumers(message)
+    by = next((one for one in consumers if len(one.leases.holding(chunk, attempt=message.attempt))), None)
+    return Ending(
+        queue, [chunk], verb, by=by, client=holder.name, delay=None if delay is None else round(delay * 1e6),
+        attempt=message.attempt,
+    )  # fmt: skip
+
+
+def _bookmarks(instance: Instance, count: int, done: Transacted) -> tuple[str, ...]:
+    published = done.published
+    if published is None:
+        return ("",) * count
+    out = list[str]()
+    lsn, unwanted = published.first, set(published.unroutable)
+    for row in range(count):
+        out.append("" if row in unwanted else format_bookmark(instance.log.origin, lsn))
+        lsn += row not in unwanted
+    return tuple(out)

@@ -17,7 +17,7 @@ from penstock.records.kinds import Kind
 from penstock.server.actions.resuming import Record
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
-from penstock.testing.message import Message
+from penstock.testing.subscription import Message
 
 DEAD = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
 

@@ -17,7 +17,7 @@ import penstock
 from penstock.cli.main import whole
 from penstock.errors import QueueFull
 from penstock.testing import Broker
-from penstock.testing.topic_subscriptions import TopicSubscription
+from penstock.testing.subscribing import TopicSubscription
 
 NAMED = (
     "queue_depth", "inactive_message_count", "backlog", "age_of_oldest_lease", "seconds_behind", "expired_leases",

@@ -1,8 +1,11 @@
-"""A clock that stands still until it is moved."""
+"""A clock that stands still until it is moved, and a place for paged state that is no file."""
 
 from __future__ import annotations
 
+import errno
 import time
+from bisect import bisect_right
+from mmap import mmap
 
 BOOTED_US = 1_000_000_000
 """What the monotonic clock shows when the machine has just started: its zero means nothing, so it is not zero."""
@@ -37,3 +40,34 @@ class FakeClock:
     def reboot(self) -> None:
         """The machine has started anew: the monotonic clock begins again, as it does for a server after a crash."""
         self._mono = BOOTED_US
+
+
+class NoFile:
+    """`ports.Backing` in memory.  Beyond `capacity` bytes its disk is full."""
+
+    def __init__(self, capacity: int = 1 << 62) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self.given_back = 0
+        self.closed = False
+        self._starts: list[int] = []
+        self._mappings: list[mmap] = []
+
+    def extend(self, size: int) -> mmap:
+        if self.size + size > self.capacity:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._starts.append(self.size)
+        self._mappings.append(mmap(-1, size))
+        self.size += size
+        return self._mappings[-1]
+
+    def write(self, data: memoryview, offset: int) -> None:
+        at = bisect_right(self._starts, offset) - 1
+        place = offset - self._starts[at]
+        self._mappings[at][place : place + len(data)] = data
+
+    def give_back(self) -> None:
+        self.given_back += 1
+
+    def close(self) -> None:
+        self.closed = True
