@@ -68,6 +68,16 @@ def _changes(node: ast.AST) -> Iterator[_Found]:
         case ast.BinOp() if type(node.op) in _SIGNS:
             signed = ast.BinOp(node.left, _SIGNS[type(node.op)](), node.right)
             yield _Found(node, f"`{ast.unparse(node)}` becomes `{ast.unparse(signed)}`", signed)
+        case ast.IfExp():
+            turned_round = ast.IfExp(node.test, node.orelse, node.body)
+            yield _Found(node, f"`{ast.unparse(node)}` turned round", turned_round)
+        case ast.comprehension(ifs=[test, *_]):
+            yield _Found(
+                test, f"`if {ast.unparse(test)}` of a comprehension turned round", ast.UnaryOp(ast.Not(), test)
+            )
+        case ast.Call(func=ast.Name(id="min" | "max" as name)):
+            other_end = ast.Call(ast.Name("max" if name == "min" else "min", ast.Load()), node.args, node.keywords)
+            yield _Found(node, f"`{ast.unparse(node)}` becomes `{ast.unparse(other_end)}`", other_end)
         case ast.Constant(value=bool()):
             yield _Found(node, f"`{node.value}` becomes `{not node.value}`", ast.Constant(not node.value))
         case ast.Constant(value=int() as number):
