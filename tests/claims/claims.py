@@ -40,7 +40,7 @@ from claims.mutants import SOURCE, Functions, Site, sites
 from claims.rows import TESTS, Claim, claims, tests_of
 from claims.servers import fork_from_here
 
-TRIES = 24
+TRIES = 150
 """Changes that a test may let pass before it is listed."""
 SECONDS = 120.0
 """For one run of one test as it is."""
