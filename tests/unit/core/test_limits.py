@@ -62,6 +62,31 @@ def test_leased_messages_do_not_count() -> None:
     world.publish("q", b"a", b"b", b"c", b"d", b"e")
     assert (queue.leased, queue.ready) == (3, 2)
     assert not dropped(world)
+    world.publish("q", b"f", b"g")  # as many give way as are too many of those that are ready
+    assert (queue.leased, queue.ready) == (3, 2)
+    assert dropped(world) == [("maxlen", 1)]  # one range
+    assert world.contents(queue) == [b"a", b"b", b"c", b"f", b"g"]
+
+
+def test_leased_messages_take_no_room_from_newcomers_that_could_be_refused() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2, overflow="reject-publish")
+    world.subscribe(queue, max_backlog=3)
+    refused = [len(world.publish("q", b"%d" % number).refused) for number in range(6)]
+    assert (queue.leased, queue.ready) == (3, 2)
+    assert refused == [0, 0, 0, 0, 0, 1]
+
+
+def test_leased_messages_have_nobody_wait_for_room() -> None:
+    world = World()
+    queue = world.declare("q", max_length=2, overflow="block")
+    world.subscribe(queue, max_backlog=3)
+    held_up = []
+    for number in range(5):
+        held_up.append(queue.holds_up(1))
+        world.publish("q", b"%d" % number)
+    assert (queue.leased, queue.ready, queue.holds_up(1)) == (3, 2, True)
+    assert not any(held_up)
 
 
 def test_a_newcomer_is_offered_before_the_head_gives_way() -> None:
