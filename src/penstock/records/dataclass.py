@@ -1,19 +1,15 @@
-"""`dataclass` as the standard library has it, with its methods made when they are first needed.
+"""`dataclass` as the standard library has it, with each of its methods made when that is first called.
 
-The standard decorator writes and compiles the text of six methods for each class: 0.35 ms a class, a tenth of a second
-for those that a server loads, most of which it never makes an instance of.  Here `__init__` is compiled for the first
-instance, and the other methods are not compiled at all: they ask for all fields at once.  Fields, slots,
-`__match_args__`, `replace`, `fields` and `asdict` are the standard library's own.  It knows `frozen`, `slots` and `eq`;
-type checkers see the standard decorator.
+The standard decorator writes and compiles the text of six methods for each class: 0.35 ms a class, an eighth of a second
+for those that a server loads, most of which it never makes an instance of.  It knows `frozen`, `slots` and `eq`; type
+checkers see the standard decorator.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from operator import attrgetter
-from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -33,12 +29,11 @@ def _make(plain: type[Any], *, frozen: bool, slots: bool, eq: bool) -> Any:
     unhashed = "__hash__" not in own or ("__eq__" in own and plain.__hash__ is None)  # `__eq__` alone sets it to None
     plain.__doc__ = plain.__doc__ or plain.__name__  # without one the library works a signature out: 0.1 ms
     cls: Any = dataclasses.dataclass(plain, init=False, repr=False, eq=False, slots=slots)
-    methods: dict[str, object] = {"__init__": _first_init(cls, frozen=frozen), "__repr__": _repr}
+    methods: dict[str, object] = {name: _on_first_call(cls, name, frozen=frozen) for name in ("__init__", "__repr__")}
     if eq:
-        compared = _values_of([one.name for one in dataclasses.fields(cls) if one.compare])
-        methods["__eq__"] = _eq(compared)
+        methods["__eq__"] = _on_first_call(cls, "__eq__", frozen=frozen)
         if unhashed:
-            cls.__hash__ = _hash(compared) if frozen else None
+            cls.__hash__ = _on_first_call(cls, "__hash__", frozen=True) if frozen else None
     if frozen:
         methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
         if slots:  # copies and pickles cannot set fields one by one
@@ -49,81 +44,29 @@ def _make(plain: type[Any], *, frozen: bool, slots: bool, eq: bool) -> Any:
     return cls
 
 
-def _first_init(cls: type[Any], *, frozen: bool) -> Callable[..., None]:
-    """An `__init__` that puts the compiled one in its place."""
+def _on_first_call(cls: type[Any], name: str, *, frozen: bool) -> Callable[..., Any]:
+    """A method that puts the library's own in its place: that of a class with the same fields."""
 
-    def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807 - it is one
-        made = _compiled_init(cls, frozen=frozen)
-        if cls.__init__ is __init__:
-            cls.__init__ = made
-        made(self, *args, **values)
+    def method(self: Any, *args: Any, **values: Any) -> Any:
+        namespace: dict[str, Any] = {"__doc__": cls.__doc__}
+        if hasattr(cls, "__post_init__"):
+            namespace["__post_init__"] = cls.__post_init__
+        twin = dataclasses.make_dataclass(
+            cls.__name__,
+            [(one.name, one.type, one) for one in dataclasses.fields(cls)],
+            namespace=namespace,
+            init=name == "__init__",
+            repr=name == "__repr__",
+            eq=name in {"__eq__", "__hash__"},
+            frozen=frozen,
+        )
+        made = getattr(twin, name)
+        made.__qualname__ = f"{cls.__qualname__}.{name}"
+        if getattr(cls, name) is method:
+            setattr(cls, name, made)
+        return made(self, *args, **values)
 
-    return __init__
-
-
-def _compiled_init(cls: type[Any], *, frozen: bool) -> Callable[..., None]:
-    """`__init__` with a parameter for each field, in their order; those that are keywords alone come last."""
-    names: dict[str, object] = {"set_": object.__setattr__, "unset": dataclasses.MISSING}
-    positional, keywords, body = list[str](), list[str](), list[str]()
-    for one in dataclasses.fields(cls):
-        value = one.name
-        if one.default_factory is not dataclasses.MISSING:
-            names[f"make_{one.name}"] = one.default_factory
-            value = f"make_{one.name}()"
-            if one.init:
-                value += f" if {one.name} is unset else {one.name}"
-        elif one.default is not dataclasses.MISSING:
-            names[f"default_{one.name}"] = one.default
-        elif not one.init:
-            continue
-        if one.init:
-            default = ""
-            if one.default is not dataclasses.MISSING:
-                default = f"=default_{one.name}"
-            elif one.default_factory is not dataclasses.MISSING:
-                default = "=unset"
-            (keywords if one.kw_only else positional).append(one.name + default)
-        elif one.default is not dataclasses.MISSING:
-            value = f"default_{one.name}"
-        body.append(f"set_(self, {one.name!r}, {value})" if frozen else f"self.{one.name} = {value}")
-    if hasattr(cls, "__post_init__"):
-        body.append("self.__post_init__()")
-    parameters = ", ".join(["self", *positional, *(["*", *keywords] if keywords else [])])
-    text = f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"])
-    exec(text, names)
-    made = cast("Callable[..., None]", names["__init__"])
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    return made
-
-
-def _values_of(names: list[str]) -> Callable[[Any], Any]:
-    """A function that gives the values of so many fields as a tuple."""
-    if not names:
-        return lambda one: ()
-    if len(names) == 1:
-        get = attrgetter(names[0])
-        return lambda one: (get(one),)
-    return attrgetter(*names)
-
-
-def _eq(values: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    def __eq__(self: Any, other: Any) -> Any:  # noqa: N807 - it is one
-        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-
-    return __eq__
-
-
-def _hash(values: Callable[[Any], Any]) -> Callable[[Any], int]:
-    def __hash__(self: Any) -> int:  # noqa: N807 - it is one
-        return hash(values(self))
-
-    return __hash__
-
-
-@recursive_repr()
-def _repr(self: Any) -> str:
-    shown = [f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self) if one.repr]
-    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+    return method
 
 
 def _refuse_to_set(self: Any, name: str, value: object) -> None:
