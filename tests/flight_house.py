@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from pydantic import SecretStr
 
-from penstock.config.entitlement_section import EntitlementSection
 from penstock.config.settings import GUEST, Retention, User
+from penstock.config.vhost_sections import EntitlementSection
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold

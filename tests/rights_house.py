@@ -257,7 +257,7 @@ class House:
         core.bind(now, "/", "held", "held", "queue", "held", {})
         core.bind(now, "/", "held", "held-too", "exchange", "held", {})
         core.declare_topic(now, "/", "", "held-topic", {"key": ["/id"]})
-        from penstock.config.policy_settings import read_policy
+        from penstock.config.queue_arguments import read_policy
 
         for operator in (False, True):
             policy = read_policy(

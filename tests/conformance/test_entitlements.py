@@ -19,7 +19,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 import penstock
 from flight_house import FlightHouse
-from penstock.config.entitlement_section import EntitlementSection
+from penstock.config.vhost_sections import EntitlementSection
 from penstock.errors import AccessRefused, NotFound
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.relay import Relay

@@ -23,7 +23,7 @@ from penstock.errors import LogDamaged
 from penstock.records.message_bodies import PackedBodies, held_by
 from penstock.server.flight.consuming import downstream
 from penstock.server.flight.door import FlightLimits
-from penstock.wire.flight.schemas import SETTLE
+from penstock.wire.flight.commands import SETTLE
 from waiting import eventually
 
 pytestmark = pytest.mark.conformance

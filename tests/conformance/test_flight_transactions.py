@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
-from penstock.wire.flight.schemas import PUBLISH
+from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.tickets import command
 
 pytestmark = pytest.mark.conformance

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config.policy_settings import read_policy
+from penstock.config.queue_arguments import read_policy
 from penstock.core import sizes
 from penstock.core.commands import life
 from penstock.core.effects import Verb

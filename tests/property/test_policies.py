@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config.policy_settings import read_policy
+from penstock.config.queue_arguments import read_policy
 from penstock.core.state.durable import DurableState, canonical
 from penstock.records.queue_settings import AddressSetting, QueueSettings
 from unit.core.world import World

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.config.policy_settings import read_policy
+from penstock.config.queue_arguments import read_policy
 from penstock.core.queue.explaining import explain_queue
 from penstock.errors import LogBroken
 from penstock.log import SimDisk

@@ -15,8 +15,8 @@ from penstock.server.flight.sinks.stages import Stages, parts_of
 from penstock.testing.fakes import FakeClock
 from penstock.testing.instance import Instance
 from penstock.testing.settings import load
+from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.received import Bounds
-from penstock.wire.flight.schemas import PUBLISH
 from sim.serverkit import Life, Steps, clock, state_of
 
 LIMITS = GroupLimits(group_bytes=0, chunk_bytes=900, chunk_rows=7, alike_bytes=900, alike_rows=7)

@@ -21,8 +21,7 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.errors import PenstockError
 from penstock.log import MEMORY, Log, LogSettings
 from penstock.log.rewriting.plan import Aims
-from penstock.log.rewriting.rewrite import Made, Order
-from penstock.log.rewriting.swap import Swap
+from penstock.log.rewriting.rewrite import Made, Order, Swap
 from penstock.log.verify import verify
 from penstock.memory import Caches, Piece
 from penstock.records.chunks import Now

@@ -232,7 +232,7 @@ def policy_family(operator: bool) -> None:
         url: Url = DEFAULT_URL,
         json: Json = False,
     ) -> None:
-        from penstock.config.policy_settings import parse_definition
+        from penstock.config.queue_arguments import parse_definition
 
         values = parse_definition(definition)
         with connect(url) as client:

@@ -24,8 +24,8 @@ from penstock.client.link import Link, rebuilt
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction
 from penstock.errors import LogBroken, PenstockError, Unavailable
+from penstock.wire.flight.commands import SETTLE
 from penstock.wire.flight.failures import error_from
-from penstock.wire.flight.schemas import SETTLE
 
 WAIT_S = 30.0
 """How long the server may take to answer."""

@@ -24,7 +24,7 @@ from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.flight.schemas import SETTLE
+from penstock.wire.flight.commands import SETTLE
 
 Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, object]]"
 """A message to publish: topic, body, and options of `Client.publish`."""

@@ -25,7 +25,7 @@ from penstock.errors import InvalidArgument, Unavailable, Unroutable
 from penstock.units import Duration
 from penstock.units import span as span_of
 from penstock.wire.fields import nearest
-from penstock.wire.flight.schemas import PUBLISH
+from penstock.wire.flight.commands import PUBLISH
 
 JSON = "application/json"
 BATCH_ROWS = 10_000

@@ -29,9 +29,9 @@ from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_man
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.flight.schemas import PUBLISH
+from penstock.wire.flight.commands import PUBLISH
+from penstock.wire.flight.received import Goal
 from penstock.wire.flight.tickets import command
-from penstock.wire.flight.transactions import Goal
 
 
 class Opening(Protocol):

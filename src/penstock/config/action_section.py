@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 from penstock.config.sections import Name, Section
 from penstock.config.topic_patterns import topic_pattern
 from penstock.errors import InvalidArgument
+from penstock.records.cron import parse_schedule
 from penstock.records.event_actions import (
     Action,
     DeleteStep,
@@ -33,7 +34,6 @@ from penstock.records.event_actions import (
     Trigger,
     unfit,
 )
-from penstock.records.schedules import parse_schedule
 
 _ONLY: Mapping[str, tuple[str, ...]] = {
     "reason": ("expire",),

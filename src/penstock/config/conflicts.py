@@ -17,7 +17,7 @@ from penstock.config.pipeline_inputs import ONLY
 from penstock.config.pipeline_section import Pipeline
 from penstock.config.setting_places import Path_
 from penstock.config.settings import Settings
-from penstock.config.view_section import ViewSection, wrong_views
+from penstock.config.vhost_sections import ViewSection, wrong_views
 
 
 def impossible(settings: Settings) -> list[Problem]:

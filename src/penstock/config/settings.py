@@ -24,12 +24,19 @@ from pydantic import (
 
 from penstock.config.action_section import ActionSection
 from penstock.config.doors import BeforeLogin, Listeners, TlsSection
-from penstock.config.entitlement_section import EntitlementSection, PermissionSection, TopicPermissionSection
 from penstock.config.known_names import NATIVE_TYPE, wrong_type
 from penstock.config.pipeline_section import Pipeline, Spark
-from penstock.config.ruling_sections import AddressSection, OperatorPolicySection, PolicySection
 from penstock.config.sections import MIB, Duration, Name, Section, Size
-from penstock.config.view_section import ConflatedSection, ViewSection
+from penstock.config.vhost_sections import (
+    AddressSection,
+    ConflatedSection,
+    EntitlementSection,
+    OperatorPolicySection,
+    PermissionSection,
+    PolicySection,
+    TopicPermissionSection,
+    ViewSection,
+)
 from penstock.errors import InvalidArgument
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash

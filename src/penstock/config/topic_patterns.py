@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.records.regular_expressions import SPECIAL, PatternError, compile_pattern
-from penstock.records.texts import to_bytes
+from penstock.records.regular_expressions import SPECIAL, PatternError, compile_pattern, to_bytes
 
 
 def topic_pattern(topic: str) -> Callable[[str], bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from penstock.errors import ExpressionError
-from penstock.expr.body_fields import PROPERTIES
+from penstock.expr.batches import PROPERTIES
 from penstock.expr.context import ASKED, OF_THE_CONTEXT, Group
 from penstock.expr.functions import AGGREGATES, FUNCTIONS, Function
 from penstock.expr.text_patterns import PatternError, searcher

@@ -27,7 +27,7 @@ from typing import assert_never, cast
 import orjson
 
 from penstock.expr import numbers, text_patterns, values
-from penstock.expr.body_fields import NOTHING, bookmark, header_tables, root, seconds, topic_name, walk
+from penstock.expr.batches import NOTHING, bookmark, header_tables, root, seconds, topic_name, walk
 from penstock.expr.context import OF_THE_CONTEXT, answers
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import ExpressionError, InvalidArgument
-from penstock.expr.body_fields import Table
+from penstock.expr.batches import Table
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import compile_parsed, compile_tree
 from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group

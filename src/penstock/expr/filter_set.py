@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from penstock.expr.body_fields import NOTHING, Table, header_tables, parsed, walk
+from penstock.expr.batches import NOTHING, Table, header_tables, parsed, walk
 from penstock.expr.filter import Filter
-from penstock.expr.needles import Equality, equality_of
+from penstock.expr.text_patterns import Equality, equality_of
 from penstock.expr.tree import And, Field, Node
 from penstock.expr.values import Value, flatten, parse_number
 from penstock.records.entries import Topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal as OneOf
 
-from penstock.expr.body_fields import Table
+from penstock.expr.batches import Table
 from penstock.records.dataclass import dataclass
 
 Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size", "context"]

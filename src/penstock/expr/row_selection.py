@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.expr.batches import View
 from penstock.expr.columnar import Columnar
 from penstock.expr.compiler import compile_tree
-from penstock.expr.needles import NEEDLES_MOST, equality_of, needles_of
+from penstock.expr.text_patterns import NEEDLES_MOST, equality_of, needles_of
 from penstock.expr.tree import Affix, And, Compare, Field, Like, Literal, Node, Or
 from penstock.expr.values import parse_number, to_bytes
 from penstock.records.compute import compute

@@ -28,7 +28,7 @@ from penstock.expr.check import check
 from penstock.expr.compiler import compile_tree
 from penstock.expr.filter import Filter
 from penstock.expr.filter_set import FilterSet, Matcher
-from penstock.expr.needles import ODD_FRACTION, ODD_NUMBER, Contains, needles_of
+from penstock.expr.text_patterns import ODD_FRACTION, ODD_NUMBER, Contains, needles_of
 from penstock.expr.tree import And, Node, Or
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, cast
 
 from penstock.expr.meter import meter
-from penstock.records.texts import from_bytes as from_bytes
-from penstock.records.texts import to_bytes as to_bytes
+from penstock.records.regular_expressions import from_bytes as from_bytes
+from penstock.records.regular_expressions import to_bytes as to_bytes
 
 Value: TypeAlias = object
 """What a field may hold before it is judged: a scalar, a list, a dict."""

@@ -28,8 +28,7 @@ from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
 from penstock.wire.flight.bookmarks import Span, parse_span
 from penstock.wire.flight.codec import present
-from penstock.wire.flight.commands import LogRange, Replay
-from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, log_schema, select
+from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, LogRange, Replay, log_schema, select
 
 TopicRight: TypeAlias = "tuple[str | None, bool | str]"
 """Which topics (a name, a pattern, None for all), and what of them: all, nothing, or what an expression is TRUE of."""

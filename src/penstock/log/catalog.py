@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from penstock.log.segment import SegmentHeader
-from penstock.log.segment_files import Shelf, ShelvedFile
+from penstock.log.segment import SegmentHeader, Shelf, ShelvedFile
 from penstock.ports import File
 
 

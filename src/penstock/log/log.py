@@ -22,11 +22,9 @@ from penstock.log.mending import Recovery, Watch, mend, nobody
 from penstock.log.reader import Damage, Reader, Vias
 from penstock.log.recover import Start, choose_start, newest_base, open_segments, replayed_after, rows_after, tables
 from penstock.log.rewriting.name_index import Indexes, Wanted
-from penstock.log.rewriting.rewrite import Made
-from penstock.log.rewriting.swap import Swap
+from penstock.log.rewriting.rewrite import Made, Swap
 from penstock.log.room import out_of_space
-from penstock.log.segment import FOLDER
-from penstock.log.segment_files import pin
+from penstock.log.segment import FOLDER, pin
 from penstock.log.writer import LogSettings
 from penstock.ports import Clock, Disk
 from penstock.records.chunks import Chunk

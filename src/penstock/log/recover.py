@@ -50,12 +50,12 @@ from penstock.log.segment import (
     HEADER_BYTES,
     NotASegment,
     SegmentHeader,
+    Shelf,
     first_lsn,
     is_rewrite,
     read_header,
     segment_name,
 )
-from penstock.log.segment_files import Shelf
 from penstock.log.segment_walk import behind, claimed, ends_early, gap, sealed, walk
 from penstock.log.writer import create_segment
 from penstock.ports import Disk, File

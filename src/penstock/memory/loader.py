@@ -5,6 +5,11 @@ watermark for its high-water mark), and makes the next positions direct: from Pe
 them, else by one read of neighbours off the loop.  Room for a read is reserved before it begins.  When no list needs
 anything it fills the heads of queues that have no consumers yet.  It runs at the end of turns and when a read is
 answered; it never touches the disk itself.
+
+Heads: after a start, and when there is room again, bodies of queues that nobody consumes from are read before somebody
+comes.  All queues asked for are filled by the same reads, in the order of the log, each up to its share of a quarter of
+the budget: however the messages of many queues lie in the log, it is decoded about once.  Filling gives up when the
+budget has no room, and never makes any.
 """
 
 from __future__ import annotations
@@ -14,22 +19,113 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
+from penstock.memory.budget import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.caches import SLAB_BYTES, Caches
-from penstock.memory.cold_reads import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
-from penstock.memory.head_loader import HeadLoader
 from penstock.memory.shelf import Shelf
 from penstock.memory.slab import Slab
-from penstock.memory.target_area import TargetList
+from penstock.memory.target_area import MEAN_FIRST, Line, TargetList
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Rows
+
+_HEADS_MOST = 64 << 20
+"""Bytes of heads filled at once."""
+
+
+class _HeadLoader:
+    """Fills the HeadQueueCache."""
+
+    def __init__(self, caches: Caches, read: ReadCold) -> None:
+        self._caches = caches
+        self._read = read
+        self._lines: dict[int, Line] = {}  # by queue: to be filled
+        self._share = 0
+        self.reading: dict[int, Chunk] = {}  # by queue
+
+    def __bool__(self) -> bool:
+        """Whether there is something left to do."""
+        return bool(self._lines)
+
+    def fill(self, lines: Iterable[Line]) -> None:
+        """Nobody consumes from these queues yet: have the bodies at their heads when somebody comes."""
+        self._lines.update((line.queue, line) for line in lines)
+        self._share = min(self._caches.budget.limit // 4, _HEADS_MOST) // max(1, len(self._lines))
+
+    def step(self) -> None:
+        """Begin a read, if none is under way and there is room."""
+        caches = self._caches
+        if self.reading:
+            return
+        most = min(READ_BYTES, caches.budget.limit // 8)
+        if -caches.budget.over < 2 * most:
+            self._lines.clear()
+            return
+        parts: dict[int, Chunk] = {}
+        for queue, line in list(islice(self._lines.items(), JOIN_MOST)):
+            chunk = self._next(line)
+            if len(chunk):
+                parts[queue] = chunk
+            else:
+                del self._lines[queue]
+        if not parts:
+            return
+        chunk = union(parts.values())[:READ_ROWS]
+        caches.loading.add(most)
+        cut = {queue: part[: bisect_right(part, chunk[-1])] for queue, part in parts.items()}
+        self.reading = {queue: part for queue, part in cut.items() if len(part)}  # the others come with a later read
+        self._read(chunk, lambda rows: self._loaded(chunk, rows, most), most)
+
+    def _next(self, line: Line) -> Chunk:
+        """Positions that follow what is at the head of a queue; none when it has its share, or a consumer."""
+        heads, queue = self._caches.heads, line.queue
+        shelf = heads.shelves.get(queue)
+        held, mean = (shelf.bytes, shelf.bytes // max(1, shelf.rows)) if shelf is not None else (0, MEAN_FIRST)
+        if queue in self._caches.area.by_queue or 8 * held > 7 * self._share:
+            return range(0)
+        rows = max(1, (self._share - held) // max(1, mean))
+        chunk = line.after(shelf.last if shelf is not None else 0, rows)
+        chunk = chunk[: bisect_right(chunk, self._caches.arrivals.lacking)]
+        if not len(chunk):
+            heads.begin(queue)
+        return chunk
+
+    def _loaded(self, chunk: Chunk, rows: Rows, most: int) -> None:
+        """A read is answered; other queues than those that it was for have nothing to do with it."""
+        caches = self._caches
+        caches.loading.add(-most)
+        parts, self.reading = self.reading, {}
+        if not len(rows):
+            for queue in parts:
+                self._lines.pop(queue, None)
+            return
+        slab = Slab.of_rows(rows)
+        end = rows.lsns[-1]
+        for queue, part in parts.items():
+            line = self._lines[queue]
+            came = part[: bisect_right(part, end)]
+            if not len(came):
+                continue
+            mine, _ = slab.those(came)
+            if mine is None or queue in caches.area.by_queue or line.head() is None:
+                del self._lines[queue]
+                continue
+            caches.lines[queue] = line
+            for piece in mine.in_pieces(min(SLAB_BYTES, max(1, self._share))):
+                if caches.heads.held(queue) and caches.heads.held(queue) + piece.cost > self._share:
+                    self._lines.pop(queue, None)
+                    break
+                caches.heads.put(queue, piece)
+            caches.heads.leave_out(queue)
+        if caches.budget.over > 0:
+            caches.shrink()
+
 
 READS = 2
 """Reads under way at once."""
 
-LOOK_AT = 64
+_LOOK_AT = 64
 """Lists among which the neediest is chosen in one step."""
 
-BACK_MOST = 256
+_BACK_MOST = 256
 """Positions that came back of which bodies are fetched ahead."""
 
 TURNS = 4
@@ -51,7 +147,7 @@ class Loader:
         self._reads = 0  # under way; one may serve several lists
         self._missed: set[TargetList] = set()  # a read for these was filled up by what lay before their rows
         self._turn = 0  # of reads, see `_neediest`
-        self.heads = HeadLoader(caches, read)
+        self.heads = _HeadLoader(caches, read)
         self.gone: set[int] = set()  # waited for, and no longer in the log
 
     @property
@@ -80,7 +176,7 @@ class Loader:
 
     def step(self) -> None:
         """Move what can be moved, and begin reads, as far as bounds and budget allow."""
-        for _ in range(LOOK_AT):
+        for _ in range(_LOOK_AT):
             one = self._neediest()
             if one is None:
                 break
@@ -113,7 +209,7 @@ class Loader:
             if one in self._reading:
                 continue
             looked += 1
-            if looked > LOOK_AT:
+            if looked > _LOOK_AT:
                 break
             if one.wanted:
                 need: tuple[int, int, float] = (0, 0, one.wanted[0][0] if by_place else looked)
@@ -257,7 +353,7 @@ class Loader:
                 break
             sorted_ = sorted_ and (not some or chunk[0] > some[-1])
             _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
-        back = one.line.returned(min(BACK_MOST, rows)) if one not in self._missed else range(0)
+        back = one.line.returned(min(_BACK_MOST, rows)) if one not in self._missed else range(0)
         if len(back):
             sorted_ = False
             _absent(shelf, arrivals.absent(back), some)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.config.policy_settings import read_policy
+from penstock.config.queue_arguments import read_policy
 from penstock.operations.operation import Answer, Body, Operation
 from penstock.records.rights import ADMINISTERS, RULES, SEES, Right
 from penstock.wire.fields import VHOST, count, flag, name, table, text

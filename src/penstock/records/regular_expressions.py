@@ -2,6 +2,8 @@
 
 Patterns and texts are bytes, one character a byte (RE2's Latin-1 mode).  What RE2 cannot do is refused with the
 construct named, so that a user who knows Perl's expressions learns which part to change.
+
+Byte strings as `str`: UTF-8 where they are, and escaped byte by byte where they are not.
 """
 
 from __future__ import annotations
@@ -12,7 +14,19 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from penstock.records.texts import from_bytes, to_bytes
+
+def from_bytes(data: bytes) -> str:
+    """A byte string in its one form."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def to_bytes(value: str) -> bytes:
+    """The bytes of a byte string; a lone surrogate that is no escaped byte keeps its three-byte form."""
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogatepass")
+
 
 PATTERN_LIMIT = 1_000
 """Bytes of one pattern."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.asks import Fetch, Fetched
 from penstock.core.queue.upcoming import Upcoming
-from penstock.memory.cold_reads import READ_BYTES, first_of, merged
+from penstock.memory.budget import READ_BYTES, first_of, merged
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Rows
 

@@ -23,7 +23,7 @@ from penstock.core import effects as e
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
 from penstock.memory import Caches
-from penstock.memory.cold_reads import ReadCold
+from penstock.memory.budget import ReadCold
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts

@@ -27,7 +27,7 @@ from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import ADMINISTRATOR, MONITORING
 
 if TYPE_CHECKING:
-    from penstock.config.entitlement_section import EntitlementSection
+    from penstock.config.vhost_sections import EntitlementSection
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
 

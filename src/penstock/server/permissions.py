@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
 from penstock.errors import InvalidArgument
-from penstock.records.regular_expressions import PatternError, compile_pattern
-from penstock.records.texts import to_bytes
+from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
 from penstock.server.entitlements import Need, Rights, refused
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.memory import Caches, Loader
-from penstock.memory.budget import GATHER_LEAST
-from penstock.memory.cold_reads import ReadCold, merged
+from penstock.memory.budget import GATHER_LEAST, ReadCold, merged
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 

@@ -24,8 +24,8 @@ from penstock.server.passwords import Kept
 from penstock.server.permissions import Permitted, by_user
 
 if TYPE_CHECKING:
-    from penstock.config.entitlement_section import EntitlementSection, PermissionSection, TopicPermissionSection
     from penstock.config.settings import User
+    from penstock.config.vhost_sections import EntitlementSection, PermissionSection, TopicPermissionSection
 
 
 def is_loopback(host: str) -> bool:

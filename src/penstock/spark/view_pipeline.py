@@ -24,7 +24,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import SettingsError
-from penstock.expr.body_fields import parsed
+from penstock.expr.batches import parsed
 from penstock.expr.gathering.aggregates import STORES, Store
 from penstock.expr.gathering.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
 from penstock.expr.gathering.view_definition import Definition as View

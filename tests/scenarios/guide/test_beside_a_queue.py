@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.testing import Broker
-from penstock.wire.flight.schemas import SETTLE
+from penstock.wire.flight.commands import SETTLE
 from scenario import bodies, broker_of, waiting
 
 ORDERS: dict[str, Any] = {"name": "orders", "key": ["/id"]}

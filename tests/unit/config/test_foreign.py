@@ -17,8 +17,7 @@ import pika.exceptions
 import pytest
 
 from penstock.config.foreign import Converted, Verdict, is_foreign, read_foreign
-from penstock.config.foreign.converted import to_toml
-from penstock.config.foreign.document import DEPTH_MAX
+from penstock.config.foreign.converted import DEPTH_MAX, to_toml
 from penstock.config.load import judged, load_file, load_text
 from penstock.errors import SettingsError
 from penstock.records.queue_settings import Retry

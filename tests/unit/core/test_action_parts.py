@@ -10,6 +10,7 @@ from penstock.core.actions.acted import Hops
 from penstock.core.actions.rules import Happening, Rules, Template, words
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records import properties as header_codec
+from penstock.records.cron import parse_schedule
 from penstock.records.event_actions import (
     Action,
     EchoStep,
@@ -25,7 +26,6 @@ from penstock.records.event_actions import (
     Trigger,
     unfit,
 )
-from penstock.records.schedules import parse_schedule
 
 NOON = int(datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()) * 1_000_000  # a Friday
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.policy_settings import read_policy, why_impossible
+from penstock.config.queue_arguments import read_policy, why_impossible
 from penstock.core.audit.audit import Audit
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState, canonical

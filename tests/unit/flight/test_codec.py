@@ -14,10 +14,18 @@ from penstock.errors import InvalidArgument
 from penstock.records.message_bodies import PackedBodies, held_by
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.schema import COLUMNS, TIMESTAMP
-from penstock.wire.flight.codec import LATEST, Upload, present, read_upload
-from penstock.wire.flight.headers import PLAIN, header_columns, header_of, properties_of
+from penstock.wire.flight.codec import (
+    LATEST,
+    PLAIN,
+    Upload,
+    header_columns,
+    header_of,
+    present,
+    properties_of,
+    read_upload,
+)
+from penstock.wire.flight.commands import HEADERS, MESSAGES, select
 from penstock.wire.flight.received import PUBLISHED, Bounds, receive
-from penstock.wire.flight.schemas import HEADERS, MESSAGES, select
 
 
 def upload(columns: dict[str, Any], topic: str | None = "t", bounds: Bounds | None = None) -> Upload:

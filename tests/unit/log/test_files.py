@@ -10,7 +10,7 @@ import pytest
 
 from penstock.log import Log, OsDisk, SimDisk
 from penstock.log.rewriting.rewrite import Old, Order, rewrite
-from penstock.log.segment_files import Shelf
+from penstock.log.segment import Shelf
 from sim.logkit import SMALL, FakeClock, commit, content, messages, opened
 
 SETTINGS = replace(SMALL, segment=3000, cache=0)

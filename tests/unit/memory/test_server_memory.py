@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.log import SimDisk
-from penstock.memory.cold_reads import READ_ROWS
+from penstock.memory.budget import READ_ROWS
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
 from penstock.server.amqp.links import SEND_MOST

@@ -24,9 +24,8 @@ from penstock.server.flight.sinks.decided import Chunk, GroupLimits, chunks_of
 from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import Stages, parts_of
 from penstock.wire.flight.codec import read_upload
-from penstock.wire.flight.commands import Publish
+from penstock.wire.flight.commands import PUBLISH, Publish
 from penstock.wire.flight.received import PUBLISHED, Bounds, receive
-from penstock.wire.flight.schemas import PUBLISH
 from sim.serverkit import Life, clock
 
 

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from penstock.config.entitlement_section import EntitlementSection
 from penstock.config.load import load_mapping
+from penstock.config.vhost_sections import EntitlementSection
 from penstock.errors import AccessRefused, ExpressionError, SettingsError
 from penstock.expr import Filter
 from penstock.records.queue_settings import QueueSettings

@@ -10,7 +10,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 import penstock
-from penstock.config.policy_settings import parse_definition, read_policy
+from penstock.config.queue_arguments import parse_definition, read_policy
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, SettingsError
 from penstock.testing import Broker
 

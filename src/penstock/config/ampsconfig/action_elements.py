@@ -11,14 +11,13 @@ from typing import NamedTuple, cast
 
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.element_tree import Fields, Row, read_fields, stray, unknown
-from penstock.config.foreign.converted import Book, Verdict
-from penstock.config.foreign.document import Element
+from penstock.config.foreign.converted import Book, Element, Verdict
 from penstock.config.known_names import NATIVE_TYPE
 from penstock.config.setting_places import Path_, Place
 from penstock.errors import InvalidArgument
+from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS
-from penstock.records.schedules import parse_schedule
 
 _ACTION_NAMES = ("On", "If", "Do")
 

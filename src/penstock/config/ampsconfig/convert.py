@@ -2,10 +2,15 @@
 
 Of the instance itself its name and group, the transaction log and replication are read here.  An `Entitlement` whose
 module allows everything needs no setting; what another decides is not known here.
+
+Before that `${NAME}` and `<Include>` are put in, each element still knowing its own file and line.  A variable is one
+of the environment, or AMPS_CONFIG_DIRECTORY and AMPS_CONFIG_PATH.  An included file lies in the folder of the main file
+or below it; its root element takes the place of `<Include>`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,22 +27,111 @@ from penstock.config.ampsconfig.element_tree import (
     stray,
     unknown,
 )
-from penstock.config.ampsconfig.expand import Expander
 from penstock.config.ampsconfig.queue_elements import read_sow
 from penstock.config.ampsconfig.values import NO
-from penstock.config.foreign.converted import Book, Converted, Verdict
-from penstock.config.foreign.document import Element
+from penstock.config.foreign.converted import BYTES_MAX, Book, Converted, Element, Verdict, parse_xml, read_bytes
+from penstock.config.known_names import known_name
 from penstock.config.setting_places import Place
 from penstock.config.topic_patterns import topic_pattern
 from penstock.records.regular_expressions import SPECIAL
 from penstock.units import parse_size
+
+_LEVELS_MAX = 8
+_FILES_MAX = 64
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class _Expander:
+    """One main file and what it includes."""
+
+    def __init__(self, book: Book, path: Path, environ: Mapping[str, str]) -> None:
+        self._book = book
+        self._folder = path.resolve().parent
+        self._shown_folder = path.parent
+        self._main = str(path)
+        self._variables = {
+            **environ,
+            "AMPS_CONFIG_DIRECTORY": str(self._folder),
+            "AMPS_CONFIG_PATH": str(path.resolve()),
+        }
+        self._open = [path.resolve()]
+        self._files = 1
+        self._bytes = 0
+
+    def expand(self, element: Element) -> None:
+        """Put values and included elements in place, all the way down."""
+        if "${" in element.raw:
+            element.raw = self._filled(element)
+        if any(child.name == "Include" for child in element.children):
+            element.children = [one for child in element.children for one in self._with_included(child)]
+        else:
+            for child in element.children:
+                self.expand(child)
+
+    def _filled(self, element: Element) -> str:
+        def filled(match: re.Match[str]) -> str:
+            name = match[1]
+            if name not in self._variables:
+                hint = known_name(name, list(self._variables))
+                self._book.wrong(element.place(), f"the environment has no variable {name}{hint}")
+                return match[0]
+            value = self._variables[name]
+            if any("\ud800" <= sign <= "\udfff" for sign in value):
+                self._book.wrong(element.place(), f"the environment variable {name} is not UTF-8")
+                return match[0]
+            return value
+
+        return _VARIABLE.sub(filled, element.raw)
+
+    def _with_included(self, element: Element) -> list[Element]:
+        if element.name != "Include":
+            self.expand(element)
+            return [element]
+        mistakes = len(self._book.mistakes)
+        element.raw = self._filled(element)
+        if len(self._book.mistakes) > mistakes:
+            return []
+        root = self._included(element)
+        return [] if root is None else [root]
+
+    def _included(self, element: Element) -> Element | None:
+        name = element.text
+        path = (Path(element.file).parent / name).resolve()
+        wrong: str | None = None
+        if not name:
+            wrong = "names no file"
+        elif not path.is_relative_to(self._folder):
+            wrong = f"{name!r} is outside of the folder of {self._main}"
+        elif path in self._open:
+            wrong = f"{name!r} includes itself"
+        elif len(self._open) > _LEVELS_MAX:
+            wrong = f"{name!r} is more than {_LEVELS_MAX} levels deep"
+        elif self._files >= _FILES_MAX:
+            wrong = f"{name!r} is one file more than {_FILES_MAX}"
+        if wrong is not None:
+            self._book.wrong(element.place(), wrong)
+            return None
+        shown = str(self._shown_folder / path.relative_to(self._folder))
+        data = read_bytes(path, f"{element.file}:{element.line}: <Include>: {shown}")
+        self._files += 1
+        self._bytes += len(data)
+        if self._bytes > BYTES_MAX:
+            self._book.wrong(element.place(), f"all included files together are larger than {BYTES_MAX:,} bytes")
+            return None
+        root = parse_xml(data, shown)
+        self._open.append(path)
+        self.expand(root)
+        self._open.pop()
+        return root
+
 
 SEGMENT_MIN, SEGMENT_MAX = "64KiB", "1GiB"
 
 _IN_NO_NAME = frozenset(" /\\$~")
 
 
-def read_name(book: Book, element: Element, key: str) -> None:
+def _read_name(book: Book, element: Element, key: str) -> None:
     """`Name` and `Group` into `[server]`."""
     place = element.place("<AMPSConfig>")
     try:
@@ -52,7 +146,7 @@ def read_name(book: Book, element: Element, key: str) -> None:
     book.put("server", key, name, place)
 
 
-def read_transaction_log(book: Book, element: Element) -> None:
+def _read_transaction_log(book: Book, element: Element) -> None:
     """Where the log is, how large its files are, and the topics that it keeps whoever takes them."""
     fields = read_fields(book, element, TRANSACTION_LOG)
     folder = fields.text("data")
@@ -124,7 +218,7 @@ def _unlogged(book: Book, patterns: list[str]) -> None:
             )
 
 
-def read_replication(book: Book, element: Element) -> None:
+def _read_replication(book: Book, element: Element) -> None:
     """Checked as far as it goes, and of no effect: there is one instance."""
     stray(book, element)
     for child in element.children:
@@ -154,10 +248,10 @@ def _destination(book: Book, element: Element) -> None:
             book.wrong(transport.place(of), "has no <InetAddr>")
 
 
-ALLOWS_ALL = "amps-default-entitlement-module"
+_ALLOWS_ALL = "amps-default-entitlement-module"
 
 
-def read_entitlement(book: Book, element: Element) -> None:
+def _read_entitlement(book: Book, element: Element) -> None:
     """A remark, or a refusal: rights that somebody counts on must not be dropped in silence."""
     stray(book, element)
     modules = element.all("Module")
@@ -165,7 +259,7 @@ def read_entitlement(book: Book, element: Element) -> None:
         book.wrong(element.place("<AMPSConfig>"), "has no <Module>")
         return
     module = modules[0]
-    if module.text == ALLOWS_ALL:
+    if module.text == _ALLOWS_ALL:
         book.remark(Verdict.NO_MEANING, element.place(), "without [[entitlement]] everything is allowed")
     else:
         book.remark(Verdict.REFUSED, module.place("<Entitlement>"), f"{module.text!r}; write [[entitlement]] instead")
@@ -179,7 +273,7 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
     if root.name != "AMPSConfig":
         root = Element("AMPSConfig", root.file, root.line, children=[root])
     book = Book()
-    Expander(book, path, environ).expand(root)
+    _Expander(book, path, environ).expand(root)
     stray(book, root)
     for element in root.children:
         if element.name not in SECTIONS:
@@ -193,17 +287,17 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
             book.wrong(again.place("<AMPSConfig>"), f"is there twice ({seen(root.all(tag)[0], again)})")
     for tag, key in (("Name", "name"), ("Group", "group")):
         for element in root.all(tag)[:1]:
-            read_name(book, element, key)
+            _read_name(book, element, key)
     read_sow(book, root.all("SOW"))
     for element in root.all("RegexTopicSupport"):
         _literal_topics(book, element)
     for element in root.all("TransactionLog")[:1]:
-        read_transaction_log(book, element)
+        _read_transaction_log(book, element)
     read_actions(book, root.all("Actions"))
     for element in root.all("Entitlement"):
-        read_entitlement(book, element)
+        _read_entitlement(book, element)
     for element in root.all("Replication"):
-        read_replication(book, element)
+        _read_replication(book, element)
     return book.close("AMPSConfig", str(path))
 
 

@@ -24,8 +24,7 @@ from penstock.config.ampsconfig.element_tree import (
     stray,
     unknown,
 )
-from penstock.config.foreign.converted import Book, Verdict
-from penstock.config.foreign.document import Element
+from penstock.config.foreign.converted import Book, Element, Verdict
 from penstock.config.known_names import NATIVE_TYPE
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.setting_places import Path_, Place

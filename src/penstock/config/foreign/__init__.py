@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.config.foreign.converted import Converted, Remark, Verdict
-from penstock.config.foreign.document import parse_xml, read_bytes
+from penstock.config.foreign.converted import Converted, Remark, Verdict, parse_xml, read_bytes
 from penstock.errors import SettingsError
 
 __all__ = ["Converted", "Remark", "Verdict", "is_foreign", "read_bytes", "read_foreign"]

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 
 from penstock.config.address_settings import ADDRESS_KEYS, ELSEWHERE
-from penstock.config.foreign.converted import Book, Converted, Verdict
-from penstock.config.foreign.document import Element
+from penstock.config.foreign.converted import Book, Converted, Element, Verdict
 from penstock.config.queue_values import COUNT_MAX
 from penstock.config.setting_places import Path_, Place
 from penstock.records.address_settings import LAST_VALUE, last_value

@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
 from penstock.config.foreign.converted import Book, Converted, Verdict
-from penstock.config.foreign.queue_types import StandIn, stand_in
 from penstock.config.foreign.rabbitmq_people import (
     VHOST_LIMITS,
     Permission,
+    StandIn,
     TopicPermission,
     limits_of,
     permit,
+    stand_in,
     user_table,
 )
-from penstock.config.policy_settings import MIRRORS, NO_MIRRORS
-from penstock.config.queue_arguments import HARMLESS_ARGUMENTS
+from penstock.config.queue_arguments import HARMLESS_ARGUMENTS, MIRRORS, NO_MIRRORS
 from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.config.setting_places import Path_, Place

@@ -1,11 +1,15 @@
-"""Users and permissions of `definitions.json`: what they are here.
+"""Of `definitions.json`: users, permissions, and queues of other types.
 
-Where all users may do everything nothing is limited here either; else each permission is one here.
+Where all users may do everything nothing is limited here either; else each permission is one here.  A quorum queue is
+taken as a durable queue of this one instance, and a stream as a topic, which keeps what is published to its name; what
+either loses by that is said.  The queue keeps its arguments, that of its type too, so that its applications' own
+declares find an equal queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Verdict
@@ -13,7 +17,7 @@ from penstock.config.setting_places import Place
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
-HASHING = {
+_HASHING = {
     "rabbit_password_hashing_sha256": "sha256",
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
@@ -69,7 +73,7 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
         return None
     table["password_hash"] = digest
     hashing = values.get("hashing_algorithm", "rabbit_password_hashing_sha256")
-    how = HASHING.get(hashing) if isinstance(hashing, str) else None
+    how = _HASHING.get(hashing) if isinstance(hashing, str) else None
     if how is None:
         book.remark(Verdict.REFUSED, place, f"passwords hashed by {hashing!r}")
         return None
@@ -153,3 +157,66 @@ def _parted(items: Iterable[_T], test: Callable[[_T], bool]) -> tuple[list[_T], 
 
 def _of_user(user: str, vhost: str) -> dict[str, object]:
     return {"user": user} if vhost == "/" else {"user": user, "vhost": vhost}
+
+
+_QUEUE_TYPE = "x-queue-type"
+
+OTHER_TYPES = ("quorum", "stream")
+"""Types that a vhost may name for queues that name none: here they are as all others."""
+
+_DELIVERY_LIMIT = 20
+"""Of a quorum queue that says none, since RabbitMQ 4.0."""
+
+_NOTHING_TO_DO = frozenset(
+    {
+        _QUEUE_TYPE,
+        "x-quorum-initial-group-size",
+        "x-quorum-target-group-size",
+        "x-initial-cluster-size",
+        "x-queue-leader-locator",
+        "x-member-placement-tag",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-dead-letter-strategy",
+    }
+)
+"""Arguments of quorum queues that ask for nothing: there is one instance, bodies live under one budget, and a dead
+letter moves in one step, so at least once.
+"""
+
+_QUORUM_LOSES = (
+    "a quorum queue is taken as a durable queue of this one instance. Lost are its copies on other nodes, its two "
+    "levels of priority, the header x-delivery-count for consumers that do not ask by x-info, and that messages "
+    "published with another delivery mode than 2 last: here they end with the server"
+)
+
+_STREAM_LOSES = (
+    "a stream is taken as a topic: what is published to its name is kept by the log, and can be read by x-bookmark "
+    "from any place. Lost are consuming it as a queue (x-stream-offset), its bindings, its filters, and its own limits "
+    "of size and age, for which the log's retention stands"
+)
+
+
+class StandIn(Enum):
+    """What stands for a queue."""
+
+    QUEUE = "queue"
+    TOPIC = "topic"
+
+
+def stand_in(arguments: Mapping[str, object]) -> tuple[StandIn, Mapping[str, object], str]:
+    """What stands for a queue with these arguments, the arguments that hold for it, and what is lost, if anything.
+
+    Of a type that nobody knows all arguments are handed back: whoever reads them refuses it.
+    """
+    match arguments.get(_QUEUE_TYPE):
+        case "stream":
+            return StandIn.TOPIC, {}, _STREAM_LOSES
+        case "quorum":
+            held = {name: value for name, value in arguments.items() if name not in _NOTHING_TO_DO}
+            if "x-delivery-limit" in held:
+                return StandIn.QUEUE, held, _QUORUM_LOSES
+            more = f"; x-delivery-limit is {_DELIVERY_LIMIT}, as there"
+            return StandIn.QUEUE, {**held, "x-delivery-limit": _DELIVERY_LIMIT}, _QUORUM_LOSES + more
+        case _:
+            return StandIn.QUEUE, arguments, ""

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.expr import Filter, TopicPattern, Value, compile_filter, compile_value
 from penstock.records import properties as header_codec
+from penstock.records.cron import Schedule, parse_schedule
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.event_actions import (
@@ -41,7 +42,6 @@ from penstock.records.event_actions import (
     parts,
     unfit,
 )
-from penstock.records.schedules import Schedule, parse_schedule
 
 
 @dataclass(slots=True)

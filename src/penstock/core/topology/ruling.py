@@ -27,8 +27,7 @@ from penstock.records.queue_settings import (
     told,
     values_of,
 )
-from penstock.records.regular_expressions import Compiled, compile_pattern
-from penstock.records.texts import to_bytes
+from penstock.records.regular_expressions import Compiled, compile_pattern, to_bytes
 
 LIMITS = frozenset({"max_length", "max_length_bytes", "message_ttl", "queue_expires", "delivery_limit"})
 """Settings of which the smaller wins."""

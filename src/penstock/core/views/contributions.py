@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeAlias, cast
 
-from penstock.expr.body_fields import Table
+from penstock.expr.batches import Table
 from penstock.expr.gathering.view_definition import Condition, Joined
 from penstock.expr.program import RunParsed
 from penstock.expr.values import Value, text

@@ -18,7 +18,7 @@ from itertools import repeat
 from typing import Any, TypeAlias, cast
 
 from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Join, Values
-from penstock.expr.body_fields import Table
+from penstock.expr.batches import Table
 from penstock.expr.gathering.aggregates import STORES, Store
 from penstock.expr.gathering.group_rows import PLAIN, GroupKey, Rank, Row, body, given_by, key_of, row_of, shown
 from penstock.expr.gathering.group_rows import Elements as Elements

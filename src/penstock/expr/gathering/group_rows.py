@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import orjson
 
-from penstock.expr.body_fields import Table
+from penstock.expr.batches import Table
 from penstock.expr.values import NAN, Value, to_bytes
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
-    from penstock.expr.body_fields import Table
+    from penstock.expr.batches import Table
     from penstock.expr.gathering.view_definition import Plan
 
 

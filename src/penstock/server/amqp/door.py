@@ -14,8 +14,8 @@ from penstock.server.amqp.publishers import Publishers
 from penstock.server.guard.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
+from penstock.wire.amqp.conversation import EXTERNAL, SPEAKS_TLS
 from penstock.wire.amqp.frames import Limits
-from penstock.wire.amqp.handshake import EXTERNAL, SPEAKS_TLS
 from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS
-from penstock.wire.http.answers import gathered
+from penstock.wire.http.lists import gathered
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue

@@ -46,19 +46,17 @@ from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.retention import Holds
 from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.commands import (
-    DEFAULT_VHOST,
-    Publish,
-    Transact,
-)
-from penstock.wire.flight.received import Bounds
-from penstock.wire.flight.schemas import (
     CONTENT_DEFAULT,
+    DEFAULT_VHOST,
     MESSAGES,
     RECORDS,
     RECORDS_DEFAULT,
     REPLAY_DEFAULT,
+    Publish,
+    Transact,
     select,
 )
+from penstock.wire.flight.received import Bounds
 from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put
 
 if TYPE_CHECKING:

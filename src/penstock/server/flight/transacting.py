@@ -27,8 +27,7 @@ from penstock.server.committing import Charge, Committing
 from penstock.server.flight.consuming.settles import VERBS
 from penstock.server.flight.publish import to_publishes
 from penstock.wire.flight.codec import Upload, read_upload
-from penstock.wire.flight.received import TRANSACTED, Bounds
-from penstock.wire.flight.transactions import CommitWord, Goal, Settle, read_word
+from penstock.wire.flight.received import TRANSACTED, Bounds, CommitWord, Goal, Settle, read_word
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer

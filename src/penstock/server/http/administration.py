@@ -15,8 +15,7 @@ from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, REASON_MOS
 from penstock.operations.vhosts import CLUSTER_NAME, LIMIT_MOST, LIMITS, SET_LIMIT, SET_VALUE, VALUES, VHOSTS
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.wire.fields import Lenient, short, shown
-from penstock.wire.http.answers import done, json_response, not_found
-from penstock.wire.http.lists import only_columns
+from penstock.wire.http.lists import done, json_response, not_found, only_columns
 from penstock.wire.http.routes import Row
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.config.foreign.queue_types import OTHER_TYPES, StandIn, stand_in
-from penstock.config.policy_settings import MIRRORS, NO_MIRRORS
-from penstock.config.queue_arguments import arguments_of, queue_settings
+from penstock.config.foreign.rabbitmq_people import OTHER_TYPES, StandIn, stand_in
+from penstock.config.queue_arguments import MIRRORS, NO_MIRRORS, arguments_of, queue_settings
 from penstock.core.topology.register import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError

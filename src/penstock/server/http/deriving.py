@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from penstock.errors import NotFound
 from penstock.records.rights import LISTS, LISTS_RULES, RULES, SEES
 from penstock.wire.fields import Fields, Lenient, short
-from penstock.wire.http.answers import done, json_response, made, not_found
-from penstock.wire.http.lists import only_columns
+from penstock.wire.http.lists import done, json_response, made, not_found, only_columns
 from penstock.wire.http.routes import Ask, Handler, Row, exchange_name
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELET
 from penstock.records.rights import SEES, Thing, uses
 from penstock.units import parse_duration
 from penstock.wire.fields import Lenient, short
-from penstock.wire.http.answers import created, done, json_response, not_found
-from penstock.wire.http.lists import only_columns
+from penstock.wire.http.lists import created, done, json_response, not_found, only_columns
 from penstock.wire.http.routes import DEFAULT_NAME, Row, exchange_name
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.config.policy_settings import why_impossible
-from penstock.config.queue_arguments import GENERATED
+from penstock.config.queue_arguments import GENERATED, why_impossible
 from penstock.core.broker import Core
 from penstock.core.commands.life import NOWHERE
 from penstock.core.commands.queues import depth_of

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.dataclass import dataclass
 from penstock.server.sql.statement import MADE, SCHEMAS, Statement, Use
-from penstock.wire.flight.commands import QueueContent, Replay, Sow
-from penstock.wire.flight.schemas import MESSAGES, RECORDS
+from penstock.wire.flight.commands import MESSAGES, RECORDS, QueueContent, Replay, Sow
 from penstock.wire.flight.tickets import STATES
 
 if TYPE_CHECKING:

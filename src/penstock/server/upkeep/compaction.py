@@ -26,8 +26,7 @@ from penstock.core.state.lsns import count
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log.rewriting.name_index import build
 from penstock.log.rewriting.plan import UNKNOWN, Aims, Facts, Task, plan
-from penstock.log.rewriting.rewrite import Made, Old, Order, rewrite
-from penstock.log.rewriting.swap import drop
+from penstock.log.rewriting.rewrite import Made, Old, Order, drop, rewrite
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from penstock.expr.gathering.view_definition import Definition, plan
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.config.view_section import ConflatedSection, ViewSection
+    from penstock.config.vhost_sections import ConflatedSection, ViewSection
     from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.views import Views
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.views.feed import Arrived, Noted
 from penstock.core.views.view import Elements, Given, Side, View
-from penstock.expr.body_fields import Table, parsed
+from penstock.expr.batches import Table, parsed
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Rows
 from penstock.records.message_bodies import listed

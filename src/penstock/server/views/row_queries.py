@@ -19,7 +19,7 @@ from penstock.core.sow.select import Ordered, parse_order
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter
-from penstock.expr.body_fields import parsed
+from penstock.expr.batches import parsed
 from penstock.expr.gathering.view_definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.views.feed import Arrived, Feed, Moved, Noted, Step
 from penstock.core.views.view import Changed, Elements, Given, body_of, bring
-from penstock.expr.body_fields import parsed
+from penstock.expr.batches import parsed
 from penstock.log.writer import last_of
-from penstock.memory.cold_reads import READ_BYTES
+from penstock.memory.budget import READ_BYTES
 from penstock.records.chunks import pairs_of
 from penstock.server.filters.evaluating import breathe
 from penstock.server.views.elements import elements_of, elements_of_rows, given, noted

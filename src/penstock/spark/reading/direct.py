@@ -24,8 +24,7 @@ from penstock.history.history import History
 from penstock.history.view import Folder, Listing, Moved, View
 from penstock.log.disk import OsDisk
 from penstock.wire.flight.codec import present
-from penstock.wire.flight.commands import LogRange, Replay
-from penstock.wire.flight.schemas import MESSAGES, select
+from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
 
 if TYPE_CHECKING:
     from penstock.spark.remote import Remote

@@ -1,19 +1,102 @@
-"""What both directions of a connection share: its phase, its channels, and everything that is sent.
+"""What both directions of a connection share: its handshake, its phase, its channels, and everything that is sent.
 
-Owns who may still be spoken to, and the two ways to close.  Reads no bytes: `machine.ServerConnection` does.
+Owns who may still be spoken to, the two ways to close, what the server says of itself, and messages that come frame by
+frame (bodies of several frames, and all that the walk declines).  Reads no frames: `machine.ServerConnection` does.
+Knows no users and checks no password.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable
 from enum import Enum
 
-from penstock.records.field_tables import FieldValue
+from penstock.errors import ProtocolError
+from penstock.records.field_tables import FieldValue, read_table
+from penstock.records.properties import peeked
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.content import Content
-from penstock.wire.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, PROTOCOL_HEADER, Limits, frame
-from penstock.wire.amqp.replies import ACCESS_REFUSED, reply_text
+from penstock.wire.amqp.events import Target
+from penstock.wire.amqp.frames import (
+    ACCESS_REFUSED,
+    BASIC,
+    BODY,
+    COMMAND_INVALID,
+    CONTENT_LEAST,
+    FRAME_END,
+    FRAME_ERROR,
+    FRAME_MAX_LEAST,
+    HEADER,
+    HEARTBEAT_FRAME,
+    METHOD,
+    NOT_ALLOWED,
+    OVERHEAD,
+    PROTOCOL_HEADER,
+    SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
+    Limits,
+    frame,
+    reply_text,
+)
+from penstock.wire.amqp.methods import ConnectionStartOk, ConnectionTuneOk
+
+
+class Content:
+    """What has come of a message since its basic.publish.  `header` is None until the content header has come."""
+
+    __slots__ = ("_body", "_whole", "charged", "header", "size", "target")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.header: bytes | None = None  # property flags and list
+        self.size = 0  # of the whole body, as announced
+        self.charged = 0  # of it, what the connection has counted
+        self._whole: bytes | None = None  # the body, if it came in one frame
+        self._body = bytearray()  # one buffer, so that a million tiny frames cost no more than their bytes
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole body has come."""
+        return self._whole is not None or len(self._body) == self.size
+
+    def take_header(self, kind: int, payload: bytes) -> None:
+        """The content header.  ProtocolError 505 when it is another frame, 501 or 502 when it is malformed."""
+        if kind != HEADER:
+            raise ProtocolError(
+                f"expected content header for class {BASIC}, got non content header frame instead",
+                reply_code=UNEXPECTED_FRAME,
+            )
+        if len(payload) < CONTENT_LEAST:
+            raise ProtocolError("a content header is cut short", reply_code=FRAME_ERROR)
+        class_id = payload[0] << 8 | payload[1]
+        if class_id != BASIC:
+            raise ProtocolError(
+                f"expected content header for class {BASIC}, got one for class {class_id} instead",
+                reply_code=UNEXPECTED_FRAME,
+            )
+        header = payload[12:]
+        peeked(header)
+        self.header = header
+        self.size = int.from_bytes(payload[4:12], "big")
+
+    def take_body(self, kind: int, payload: bytes) -> None:
+        """A body frame.  ProtocolError 505 when it is another frame, 501 when it is more than was announced."""
+        if kind != BODY:
+            raise ProtocolError(
+                "expected content body, got non content body frame instead", reply_code=UNEXPECTED_FRAME
+            )
+        if len(self._body) + len(payload) > self.size:
+            raise ProtocolError(
+                f"body frames exceed the announced {self.size} bytes of the message", reply_code=FRAME_ERROR
+            )
+        if len(payload) == self.size:
+            self._whole = payload
+        else:
+            self._body += payload
+
+    def take(self) -> bytes:
+        """The complete body."""
+        return bytes(self._body) if self._whole is None else self._whole
 
 
 class Phase(Enum):
@@ -207,3 +290,91 @@ class Conversation:
 
     def _answer(self, channel: int, method: m.Method) -> None:
         self._out.append(frame(METHOD, channel, method.encode()))
+
+
+MECHANISMS = b"PLAIN AMQPLAIN"
+
+EXTERNAL = "EXTERNAL"
+"""The user is who the client's certificate says it is (RFC 4422, appendix A); for clients that showed one."""
+
+TLS_BEGINS = b"\x16\x03"
+"""The first bytes of a client that begins a TLS handshake: a record of that type, version 3.x (RFC 8446, 5.1)."""
+
+SPEAKS_TLS = "it speaks TLS, and this port does not"
+
+_CAPABILITIES = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+"""What clients switch features on by; pika, for one, refuses confirms where they are not announced."""
+
+
+def server_properties(version: str) -> dict[str, FieldValue]:
+    """The table of connection.start."""
+    return {
+        "capabilities": dict[str, FieldValue].fromkeys(_CAPABILITIES, True),
+        "product": "Penstock",
+        "version": version,
+        "platform": f"Python {sys.version_info.major}.{sys.version_info.minor}",
+        "information": "Apache License 2.0",
+        "copyright": "The Penstock authors",
+    }
+
+
+def credentials(start: ConnectionStartOk, *, external: bool = False) -> tuple[str, str]:
+    """User and password of start-ok, both empty for EXTERNAL, which must be offered.
+
+    ProtocolError 503 for an unknown mechanism, 502 for a response without form.  What an EXTERNAL response says is not
+    looked at, as by RabbitMQ: some clients send the user's name there, others nothing.
+    """
+    if external and start.mechanism == EXTERNAL:
+        return "", ""
+    if start.mechanism == "PLAIN":
+        parts = start.response.split(b"\x00")  # RFC 4616: an identity to act as (not offered), user, password
+        if len(parts) != 3 or parts[0]:
+            raise ProtocolError("the PLAIN response is not NUL user NUL password", reply_code=SYNTAX_ERROR)
+        try:
+            return parts[1].decode(), parts[2].decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError("user or password is not UTF-8", reply_code=SYNTAX_ERROR) from error
+    if start.mechanism == "AMQPLAIN":  # a field table without its size
+        table, _ = read_table(len(start.response).to_bytes(4, "big") + start.response)
+        user, password = table.get("LOGIN"), table.get("PASSWORD")
+        if not isinstance(user, str) or not isinstance(password, str):
+            raise ProtocolError("the AMQPLAIN response has no LOGIN and PASSWORD", reply_code=SYNTAX_ERROR)
+        return user, password
+    raise ProtocolError(f"unknown authentication mechanism '{start.mechanism}'", reply_code=COMMAND_INVALID)
+
+
+def client_capabilities(properties: dict[str, FieldValue]) -> frozenset[str]:
+    """The capabilities a client announces as true."""
+    table = properties.get("capabilities")
+    if not isinstance(table, dict):
+        return frozenset()
+    return frozenset(name for name, value in table.items() if value is True)
+
+
+def check_tune(tuned: ConnectionTuneOk, limits: Limits) -> None:
+    """ProtocolError 530 when the client asks for more than was offered, or for frames below the protocol's least."""
+    for name, asked, allowed in (
+        ("frame_max", tuned.frame_max, limits.frame_max),
+        ("channel_max", tuned.channel_max, limits.channel_max),
+    ):
+        if asked == 0 or asked > allowed:
+            shown = "0 (no limit)" if asked == 0 else str(asked)
+            raise ProtocolError(
+                f"negotiated {name} = {shown} is higher than the maximum allowed value ({allowed})",
+                reply_code=NOT_ALLOWED,
+            )
+    if tuned.frame_max < FRAME_MAX_LEAST:
+        raise ProtocolError(
+            f"negotiated frame_max = {tuned.frame_max} is lower than the minimum allowed value ({FRAME_MAX_LEAST})",
+            reply_code=NOT_ALLOWED,
+        )

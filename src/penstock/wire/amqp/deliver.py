@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 from penstock.records.entries import Topic
 from penstock.records.field_tables import encode_short_string
-from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, pack_border
+from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, pack_border, reply_text
 from penstock.wire.amqp.methods import BasicDeliver, BasicGetOk, BasicReturn
-from penstock.wire.amqp.replies import reply_text
 
 _pack_tag = struct.Struct(">Q").pack
 _pack_head = struct.Struct(">BHIHHQ").pack  # a header frame as far as the property flags

@@ -19,8 +19,23 @@ import struct
 
 from penstock.errors import ProtocolError
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.content import Content
-from penstock.wire.amqp.conversation import FAILED, OPEN, PAUSED, PEER_CLOSED, Conversation, Phase
+from penstock.wire.amqp.conversation import (
+    EXTERNAL,
+    FAILED,
+    MECHANISMS,
+    OPEN,
+    PAUSED,
+    PEER_CLOSED,
+    SPEAKS_TLS,
+    TLS_BEGINS,
+    Content,
+    Conversation,
+    Phase,
+    check_tune,
+    client_capabilities,
+    credentials,
+    server_properties,
+)
 from penstock.wire.amqp.events import (
     AckRun,
     ChannelClosed,
@@ -36,39 +51,27 @@ from penstock.wire.amqp.events import (
 )
 from penstock.wire.amqp.frames import (
     BODY,
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
     FRAME_END,
+    FRAME_ERROR,
     HEADER,
     HEARTBEAT,
     METHOD,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
     OLD_PROTOCOL_HEADER,
     OVERHEAD,
+    PRECONDITION_FAILED,
     PROTOCOL_HEADER,
+    RESOURCE_ERROR,
+    UNEXPECTED_FRAME,
     Limits,
     frame,
     read_border,
-)
-from penstock.wire.amqp.handshake import (
-    EXTERNAL,
-    MECHANISMS,
-    SPEAKS_TLS,
-    TLS_BEGINS,
-    check_tune,
-    client_capabilities,
-    credentials,
-    server_properties,
-)
-from penstock.wire.amqp.publishes import Lone, PublishReader
-from penstock.wire.amqp.replies import (
-    CHANNEL_ERROR,
-    COMMAND_INVALID,
-    FRAME_ERROR,
-    NOT_ALLOWED,
-    NOT_IMPLEMENTED,
-    PRECONDITION_FAILED,
-    RESOURCE_ERROR,
-    UNEXPECTED_FRAME,
     reply_text,
 )
+from penstock.wire.amqp.publishes import Lone, PublishReader
 from penstock.wire.amqp.walk import PLAN_HEAD, ack_prefix, walk_acks
 
 _read_u32 = struct.Struct(">I").unpack_from

@@ -24,7 +24,7 @@ from penstock.records.field_tables import (
     encode_table,
     read_table,
 )
-from penstock.wire.amqp.replies import COMMAND_INVALID
+from penstock.wire.amqp.frames import COMMAND_INVALID
 
 Octet: TypeAlias = int
 Short: TypeAlias = int

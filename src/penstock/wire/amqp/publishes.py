@@ -13,9 +13,8 @@ from penstock.errors import ProtocolError
 from penstock.records.header_classes import HeaderClasses
 from penstock.records.properties import REPLY_TO, peeked, plain_mode_of_all
 from penstock.wire.amqp.events import Event, PublishRun, Target
-from penstock.wire.amqp.frames import FRAME_END, OVERHEAD, Limits
+from penstock.wire.amqp.frames import FRAME_END, NOT_IMPLEMENTED, OVERHEAD, Limits
 from penstock.wire.amqp.methods import decode_method
-from penstock.wire.amqp.replies import NOT_IMPLEMENTED
 from penstock.wire.amqp.walk import BODY_BEGINS, PLAN_HEAD, Plans, walk_publishes
 
 Lone: TypeAlias = "tuple[Target, bytes, bytes, int]"

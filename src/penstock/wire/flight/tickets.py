@@ -30,7 +30,6 @@ from typing import Literal
 from penstock.errors import InvalidArgument
 from penstock.records.kinds import Kind
 from penstock.wire.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, write_json
-from penstock.wire.flight import options
 from penstock.wire.flight.commands import (
     BATCH_MOST,
     DEFAULT_VHOST,
@@ -48,7 +47,7 @@ from penstock.wire.flight.commands import (
     Stage,
     Subscribe,
     Transact,
-)  # fmt: skip
+)
 
 TEXT_LIMIT = 64 * 1024
 """Bytes of a filter or a pattern; the expression compiler has a budget of its own."""
@@ -72,8 +71,8 @@ REPLAY_COLUMNS = (
 LOG_COLUMNS = (
     "lsn", "kind", "name", "via", "route", "time", "expires_at", "not_before", "priority", "properties", "body",
 )  # fmt: skip
-CONTENT_COLUMNS = (*REPLAY_COLUMNS, "state")
-RECORDS_COLUMNS = ("sow_key", *REPLAY_COLUMNS)
+_CONTENT_COLUMNS = (*REPLAY_COLUMNS, "state")
+_RECORDS_COLUMNS = ("sow_key", *REPLAY_COLUMNS)
 
 
 def _publish(f: Fields) -> Publish:
@@ -111,7 +110,7 @@ def _transact(f: Fields) -> Transact:
 
 
 def _consume(f: Fields) -> Consume:
-    options.of_queue(f)
+    of_queue(f)
     return Consume(
         f.name("queue"),
         f.text("vhost", DEFAULT_VHOST),
@@ -132,7 +131,7 @@ def _queue_content(f: Fields) -> QueueContent:
         f.names("states", STATES) or ("ready",),
         f.optional_count("limit"),
         f.optional_text("filter", TEXT_LIMIT),
-        f.names("columns", CONTENT_COLUMNS),
+        f.names("columns", _CONTENT_COLUMNS),
     )
 
 
@@ -141,7 +140,7 @@ def _replay(f: Fields) -> Replay:
     if (topic is None) == (pattern is None):
         raise InvalidArgument("replay: name either a topic or a pattern of topics")
     gap = f.has("rate_max_gap")
-    timed = options.of_topic(f)
+    timed = _of_topic(f)
     return Replay(
         topic,
         pattern,
@@ -150,14 +149,14 @@ def _replay(f: Fields) -> Replay:
         f.text("bookmark", "EPOCH", TEXT_LIMIT),
         f.optional_text("filter", TEXT_LIMIT),
         f.optional_count("limit"),
-        options.with_time(f.names("columns", REPLAY_COLUMNS), timed),
+        _with_time(f.names("columns", REPLAY_COLUMNS), timed),
         f.text("bookmark_not_found", "now"),
         f.flag("follow"),
         f.optional_text("rate"),
         f.duration("rate_max_gap", 0) if gap else None,
         f.optional_text("stream"),
         f.optional_text("id"),
-        select=options.select_list(f),
+        select=_select_list(f),
     )
 
 
@@ -171,16 +170,16 @@ def _sow(f: Fields) -> Sow:
         f.optional_count("top_n"),
         f.count("skip_n"),
         f.count("batch_size", BATCH_MOST, 1, BATCH_MOST),
-        f.names("columns", RECORDS_COLUMNS),
+        f.names("columns", _RECORDS_COLUMNS),
         tuple(f.texts("projection", FIELDS_MOST)),
         tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
-        options.select_list(f),
+        _select_list(f),
         f.flag("stats"),
     )
 
 
 def _subscribe(f: Fields) -> Subscribe:
-    timed = options.of_topic(f)
+    timed = _of_topic(f)
     return Subscribe(
         f.name("topic"),
         f.text("exchange"),
@@ -193,12 +192,12 @@ def _subscribe(f: Fields) -> Subscribe:
         tuple(f.texts("order_by", 16)),
         f.optional_count("top_n"),
         f.count("skip_n"),
-        options.with_time(f.names("columns", ("event", "reason", *RECORDS_COLUMNS)), timed),
+        _with_time(f.names("columns", ("event", "reason", *_RECORDS_COLUMNS)), timed),
         f.optional_text("conflation"),
         tuple(f.texts("conflation_key", FIELDS_MOST)),
         tuple(f.texts("projection", FIELDS_MOST)),
         tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
-        options.select_list(f),
+        _select_list(f),
     )
 
 
@@ -290,3 +289,45 @@ def parse_get(data: bytes) -> Get:
 def command(operation: str, **fields: object) -> bytes:
     """The JSON of a command; fields that are None are left out."""
     return write_json({operation: {name: value for name, value in fields.items() if value is not None}}, operation)
+
+
+PARTS_MOST = 1000
+TEXT_MOST = 64 * 1024
+"""Parts and characters of a select list."""
+
+
+def _select_list(f: Fields) -> tuple[str, ...]:
+    """`select`: which fields of a JSON body are sent."""
+    parts = f.texts("select", PARTS_MOST)
+    if (size := sum(map(len, parts))) > TEXT_MOST:
+        raise InvalidArgument(f"{f.where}: select has {size} characters, the most is {TEXT_MOST}")
+    return tuple(parts)
+
+
+def _of_topic(f: Fields) -> bool:
+    """Options of a subscription to topics: whether the time is sent with each message.
+
+    All that is told is durable, so `fully_durable` asks for nothing more, and `live` for what is never done.
+    """
+    if f.flag("live"):
+        raise InvalidArgument(
+            f"{f.where}: live is not done: of a topic only what is durable is told; "
+            'a queue with deliver = "early" sends ahead of the sync'
+        )
+    f.flag("fully_durable")
+    return f.flag("timestamp")
+
+
+def _with_time(columns: tuple[str, ...] | None, timed: bool) -> tuple[str, ...] | None:
+    """The columns that were asked for, and the time if it was."""
+    return (*columns, "time") if timed and columns is not None and "time" not in columns else columns
+
+
+def of_queue(f: Fields) -> None:
+    """The same of a consumer, for which most of them cannot be."""
+    if f.texts("select", PARTS_MOST):
+        raise InvalidArgument(f"{f.where}: select is for sow and for subscriptions to topics; work comes whole")
+    for name, way in (("live", "early"), ("fully_durable", "durable")):
+        if f.flag(name):
+            raise InvalidArgument(f'{f.where}: {name} is no option of a queue: its setting deliver = "{way}" is that')
+    f.flag("timestamp")  # the column `time` is always there

@@ -4,6 +4,13 @@
 of anything that users have.  Everything else asks for basic authentication; `/metrics/per-object`, for users with the
 tag monitoring, may be opened by the settings.  An unknown object is 404 in RabbitMQ's shape, an unusable query or body
 400 with a reason.  While the server recovers all of `/api` that asks for queues is 503.
+
+`/api/openapi.json` is what the table of paths says of itself, in the words of OpenAPI 3.1.
+
+The dashboard is one page at `/` and what it is made of under `/dashboard/`, from the package as it is.  It holds no
+data, so it asks for no login: the page asks for one and sends it with each request to `/api`.  Nothing else is ever
+loaded: the content security policy allows what this server sends and nothing inline, and with trusted types no text
+becomes markup.  Source: W3C Content Security Policy Level 3; Trusted Types.
 """
 
 from __future__ import annotations
@@ -11,11 +18,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
+from importlib.resources import files
 from typing import Protocol
 
 from starlette.applications import Starlette
@@ -27,21 +36,80 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.records.rights import MONITORS
-from penstock.wire.http import openapi, overview, queues
-from penstock.wire.http.answers import json_response, not_found, of_error, refusal
+from penstock.records.dataclass import dataclass
+from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
+from penstock.wire.http import overview, queues
 from penstock.wire.http.facts import ServerFacts
-from penstock.wire.http.lists import BadQuery
+from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
 from penstock.wire.http.metrics import exposition
-from penstock.wire.http.routes import Row, Table
-from penstock.wire.http.site import Site
+from penstock.wire.http.routes import Ask, Row, Table
 
-REALM = "Penstock"
+_TYPES: Mapping[str, str] = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+_PAGE = "index.html"
+
+_SECURITY: Mapping[str, str] = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    content: bytes
+    type: str
+    tag: str  # its ETag
+
+
+def _read_parts() -> dict[str, Part]:
+    """Every file of the dashboard by its path."""
+    found: dict[str, Part] = {}
+    for one in (files("penstock") / "dashboard").iterdir():
+        kind = _TYPES.get(one.name.rpartition(".")[2])
+        if kind is not None:
+            content = one.read_bytes()
+            path = "/" if one.name == _PAGE else f"/dashboard/{one.name}"
+            found[path] = Part(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    return found
+
+
+class Site:
+    """The files, kept in memory."""
+
+    def __init__(self) -> None:
+        self.parts = _read_parts()
+
+    def routes(self) -> list[Route]:
+        return [Route(path, self.serve, methods=["GET"]) for path in self.parts]  # HEAD comes with it
+
+    async def serve(self, request: Request) -> Response:
+        """The file, or 304 for who has it."""
+        part = self.parts[request.url.path]
+        headers = {**_SECURITY, "etag": part.tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == part.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(part.content, headers=headers, media_type=part.type)
+
+
+_REALM = "Penstock"
 
 HEADER_LIMIT = 4096
 """Bytes of an Authorization header; a longer one is no login."""
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 KEPT_S = 1.0
 """For so long who scrapes gets what was rendered for somebody before: it takes seconds where there are many queues."""
@@ -55,7 +123,7 @@ def create_app(facts: ServerFacts, rows: Sequence[Row] = (), kept_s: float = KEP
     rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good.
     """
     table = Table([*overview.rows(facts), *queues.rows(facts), *queues.consumer_rows(facts), *rows])
-    openapi.add(table, facts)
+    _describe(table, facts)
     probes, site = _Probes(facts, kept_s), Site()
 
     async def api(request: Request) -> Response:
@@ -67,13 +135,13 @@ def create_app(facts: ServerFacts, rows: Sequence[Row] = (), kept_s: float = KEP
             Route("/healthz", probes.health),
             Route("/readyz", probes.ready),
             Route("/metrics", probes.metrics),
-            Route(PER_OBJECT, probes.metrics_per_object),
+            Route(_PER_OBJECT, probes.metrics_per_object),
             Route("/api/{rest:path}", api, methods=METHODS),
             *site.routes(),
         ],
         exception_handlers={HTTPException: _told, BadQuery: _bad_query, PenstockError: _refused},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
     )
-    opened = UNGUARDED | {PER_OBJECT} if facts.open_metrics() else UNGUARDED
+    opened = _UNGUARDED | {_PER_OBJECT} if facts.open_metrics() else _UNGUARDED
     app.add_middleware(_Login, facts=facts, open_paths=opened | site.parts.keys())
     app.state.table = table
     return app
@@ -113,7 +181,7 @@ class _Login:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if scope["method"] not in SAFE and from_another_site(headers):
+        if scope["method"] not in _SAFE and from_another_site(headers):
             reason = "a page of another site may change nothing here"
             await refusal(403, "forbidden", reason)(scope, receive, send)
             return
@@ -142,14 +210,14 @@ def _refused_login(*, tried: bool, wait_s: float) -> Response:
         reason = f"too many wrong logins came from this address: try again in {seconds} s"
         return refusal(429, "too_many_requests", reason, {"retry-after": str(seconds)})
     reason = "Login failed" if tried else "Authorisation failed"
-    return refusal(401, "not_authorized", reason, {"www-authenticate": f'Basic realm="{REALM}"'})
+    return refusal(401, "not_authorized", reason, {"www-authenticate": f'Basic realm="{_REALM}"'})
 
 
-UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics"})
+_UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics"})
 
-PER_OBJECT = "/metrics/per-object"
+_PER_OBJECT = "/metrics/per-object"
 
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def from_another_site(headers: Headers) -> bool:
@@ -216,4 +284,77 @@ class _Probes:
                 if not metrics.recovering:  # those are few, and another word in a moment
                     self._kept[per_object] = time.monotonic() + self._kept_s, content
                     asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, per_object, None)
-        return Response(content, media_type=METRICS_TYPE)
+        return Response(content, media_type=_METRICS_TYPE)
+
+
+_LIST_QUERY: Mapping[str, str] = {
+    "sort": "field to sort by",
+    "sort_reverse": "true: backwards",
+    "columns": "fields to show, with commas between",
+    "name": "part of a name, or a pattern with use_regex",
+    "use_regex": "true: name is a regular expression (RE2)",
+    "page": "number of the page, from 1; the answer is then wrapped",
+    "page_size": "items of a page, at most 500; 100 without",
+}
+
+_ANSWERS: Mapping[str, str] = {
+    "400": "what was sent cannot be used; the reason names it",
+    "401": "not logged in, or not allowed",
+    "404": "no such object",
+    "503": "the server starts, or cannot store anything",
+}
+
+
+def _describe(table: Table, facts: ServerFacts) -> None:
+    """Put the path into the table that it describes."""
+
+    async def describe(_: Ask) -> Response:
+        return json_response(described(table, str(facts.metrics().version)))
+
+    table.add(Row("GET", "/api/openapi.json", describe, "This description", LOGIN))
+
+
+def described(table: Table, version: str) -> dict[str, object]:
+    paths = dict[str, dict[str, object]]()
+    for row in table.rows:
+        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Penstock", "version": version, "description": "RabbitMQ's management paths and our own."},
+        "components": {"securitySchemes": {"basic": {"type": "http", "scheme": "basic"}}},
+        "security": [{"basic": []}],
+        "paths": paths,
+    }
+
+
+def _operation(row: Row) -> dict[str, object]:
+    variables = [part[1:-1] for part in row.parts if part.startswith("{")]
+    text: dict[str, object] = {"type": "string"}
+    parameters: list[Mapping[str, object]] = [
+        {"name": name, "in": "path", "required": True, "schema": text} for name in variables
+    ]
+    if row.many:
+        parameters += [
+            {"name": name, "in": "query", "description": sentence, "schema": text}
+            for name, sentence in _LIST_QUERY.items()
+        ]
+    good = {"GET": "200", "POST": "200", "PUT": "201", "DELETE": "204"}[row.method]
+    answers = {good: {"description": row.summary}, **{code: {"description": what} for code, what in _ANSWERS.items()}}
+    if row.method == "PUT":
+        answers["204"] = {"description": "it was there, and is as asked"}
+    operation: dict[str, object] = {
+        "summary": row.summary,
+        "operationId": f"{row.method.lower()}_{'_'.join(part.strip('{}').replace('-', '_') for part in row.parts[1:])}",
+        "tags": [row.parts[1]],
+        "parameters": parameters,
+        "responses": answers,
+    }
+    level = row.right.level if row.right.level.tags else MANAGEMENT
+    operation["description"] = f"For users with the tag '{level.name}'" + (
+        "." if level is ADMINISTRATOR else ", or one that includes it."
+    )
+    if row.body:
+        properties: dict[str, object] = {name: {} for name in row.body.split()}
+        schema = {"type": "object", "properties": properties}
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return operation

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from penstock.errors import InvalidArgument
 from penstock.records.rights import ADMINISTERS, RULES
 from penstock.wire.fields import Lenient
-from penstock.wire.http.answers import done, encoded, gathered, json_bytes, json_response, not_found
 from penstock.wire.http.facts import ServerFacts
+from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response, not_found
 from penstock.wire.http.overview import RABBITMQ_VERSION
 from penstock.wire.http.routes import LARGE_MOST, Ask, Row
 

@@ -29,7 +29,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.rights import LOGIN
 from penstock.units import format_duration, parse_duration
 from penstock.wire.fields import Lenient
-from penstock.wire.http.answers import HEADERS
+from penstock.wire.http.lists import HEADERS
 from penstock.wire.http.routes import Ask, Row
 
 INTERVAL_LEAST_US, INTERVAL_MOST_US = 250_000, 3_600_000_000

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
 from penstock.records.rights import LOGIN, USES
-from penstock.wire.http.answers import json_response, not_found
 from penstock.wire.http.facts import ServerFacts
+from penstock.wire.http.lists import json_response, not_found
 from penstock.wire.http.routes import Ask, Row
 
 TEST_QUEUE = "aliveness-test"

@@ -19,7 +19,7 @@ from penstock.records.field_tables import FieldValue
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.rights import USES, uses
 from penstock.wire.fields import Lenient, short, shown
-from penstock.wire.http.answers import json_response
+from penstock.wire.http.lists import json_response
 from penstock.wire.http.routes import LARGE_MOST, Ask, Row, exchange_name
 
 COUNT_MOST = 10_000

@@ -8,9 +8,8 @@ from dataclasses import replace
 from starlette.responses import Response
 
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, WATCHES
-from penstock.wire.http.answers import gathered, json_response, not_found
 from penstock.wire.http.facts import Metrics, ServerFacts
-from penstock.wire.http.lists import only_columns
+from penstock.wire.http.lists import gathered, json_response, not_found, only_columns
 from penstock.wire.http.routes import Ask, Row
 
 RABBITMQ_VERSION = "3.13.0"

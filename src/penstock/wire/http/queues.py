@@ -8,9 +8,8 @@ from typing import cast
 from starlette.responses import Response
 
 from penstock.records.rights import LOGIN, SEES
-from penstock.wire.http.answers import gathered, json_response, not_found
 from penstock.wire.http.facts import ServerFacts, node_of
-from penstock.wire.http.lists import chosen_of, only_columns
+from penstock.wire.http.lists import chosen_of, gathered, json_response, not_found, only_columns
 from penstock.wire.http.routes import Ask, Row
 
 

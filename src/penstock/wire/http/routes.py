@@ -22,8 +22,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.rights import MANAGEMENT, Level, Right
 from penstock.units import format_size
 from penstock.wire.fields import Lenient, kind_of, shown
-from penstock.wire.http.answers import not_found, refusal
-from penstock.wire.http.lists import listed
+from penstock.wire.http.lists import listed, not_found, refusal
 
 BODY_MOST = 1 << 20
 """Bytes of a request's body where a path says nothing else."""

@@ -52,6 +52,6 @@ class _House:
         answer = await self._house.operate(operation, caller.who, arguments)
         if operation.manner != "list":
             return answer  # type: ignore[no-any-return]
-        from penstock.wire.http.answers import gathered  # heavy, and not loaded before somebody administers
+        from penstock.wire.http.lists import gathered  # heavy, and not loaded before somebody administers
 
         return {operation.key: await gathered(answer)}

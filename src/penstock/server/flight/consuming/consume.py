@@ -45,10 +45,9 @@ from penstock.server.flight.consuming.settles import (
     terms_of,
 )
 from penstock.server.gates import Receiver
-from penstock.wire.flight.commands import Consume
+from penstock.wire.flight.commands import DELIVERY, Consume
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.received import SETTLED
-from penstock.wire.flight.schemas import DELIVERY
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery as Granted

@@ -33,7 +33,7 @@ from penstock.wire.flight.codec import (
     one_or_each,
     topic_columns,
 )
-from penstock.wire.flight.schemas import DELIVERY
+from penstock.wire.flight.commands import DELIVERY
 
 if TYPE_CHECKING:
     from penstock.log import Log

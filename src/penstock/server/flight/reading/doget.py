@@ -24,8 +24,19 @@ from penstock.server.flight.reading.record_streams import Watching
 from penstock.server.flight.reading.view_queries import Viewing
 from penstock.server.sow.query import Counts
 from penstock.server.sow.record_events import selected
-from penstock.wire.flight.commands import Get, LogRange, Plan, QueueContent, Replay, Sow, Sql, Subscribe
-from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, select
+from penstock.wire.flight.commands import (
+    EVENTS,
+    EVENTS_DEFAULT,
+    Get,
+    LogRange,
+    Plan,
+    QueueContent,
+    Replay,
+    Sow,
+    Sql,
+    Subscribe,
+    select,
+)
 
 if TYPE_CHECKING:
     from penstock.core.streams.streams import Streams

@@ -52,8 +52,7 @@ from penstock.wire.flight.codec import (
     one_or_each,
     topic_columns,
 )
-from penstock.wire.flight.commands import Get, Replay
-from penstock.wire.flight.schemas import MESSAGES, REPLAY_DEFAULT, select
+from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, Get, Replay, select
 
 if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay

@@ -23,8 +23,7 @@ from penstock.history.history import Batches, History, Past, limited
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.codec import constant, present
-from penstock.wire.flight.commands import Plan, QueueContent
-from penstock.wire.flight.schemas import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, select
+from penstock.wire.flight.commands import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, Plan, QueueContent, select
 from penstock.wire.flight.tickets import STATES
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from penstock.server.flight.reading.queue_contents import lsns_of
 from penstock.server.sow.query import Counts, Query, Removal, keys_of, numbers_of, run, steps
 from penstock.wire.fields import Fields
 from penstock.wire.flight.codec import constant, present, text_column
-from penstock.wire.flight.commands import DEFAULT_VHOST, Sow
-from penstock.wire.flight.schemas import RECORDS, RECORDS_DEFAULT, select
+from penstock.wire.flight.commands import DEFAULT_VHOST, RECORDS, RECORDS_DEFAULT, Sow, select
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:

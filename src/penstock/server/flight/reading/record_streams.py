@@ -27,8 +27,7 @@ from penstock.server.follow import Follow
 from penstock.server.sow.record_events import Event, Wish, selected
 from penstock.server.views.row_source import interval_of
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
-from penstock.wire.flight.commands import Subscribe
-from penstock.wire.flight.schemas import EVENTS, EVENTS_DEFAULT, select
+from penstock.wire.flight.commands import EVENTS, EVENTS_DEFAULT, Subscribe, select
 
 if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover

@@ -23,8 +23,7 @@ from penstock.history.history import Batches, History
 from penstock.server.filters.evaluating import breathe
 from penstock.server.sow.query import Counts
 from penstock.server.views.row_queries import adhoc_view, chosen, gather, gather_bodies, places, positions
-from penstock.wire.flight.commands import Sow
-from penstock.wire.flight.schemas import RECORDS, RECORDS_DEFAULT, select
+from penstock.wire.flight.commands import RECORDS, RECORDS_DEFAULT, Sow, select
 from penstock.wire.flight.tickets import command
 
 if TYPE_CHECKING:

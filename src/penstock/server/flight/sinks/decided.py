@@ -30,8 +30,8 @@ from penstock.records.message_bodies import listed
 from penstock.server.flight.publish import to_publishes
 from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
 from penstock.wire.flight.codec import Upload, read_upload
+from penstock.wire.flight.commands import ORDER
 from penstock.wire.flight.received import STAGED, Bounds, receive
-from penstock.wire.flight.schemas import ORDER
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -46,9 +46,8 @@ from penstock.server.flight.sinks.stage_files import (
 )
 from penstock.server.shares import Share, Shares
 from penstock.wire.flight.codec import Upload, read_upload
-from penstock.wire.flight.commands import Stage
+from penstock.wire.flight.commands import ORDER, Stage
 from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, receive
-from penstock.wire.flight.schemas import ORDER
 
 if TYPE_CHECKING:
     from penstock.ports import Clock, Disk

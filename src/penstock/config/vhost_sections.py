@@ -1,0 +1,288 @@
+"""Sections about what is in a vhost: who may do what there, which rules its queues follow, and what is shown of them.
+
+`[[permission]]`, `[[topic_permission]]`, `[[entitlement]]` (the first that fits decides), `[[policy]]`,
+`[[operator_policy]]`, `[[address]]`, `[[view]]`, `[[conflated_topic]]`.  Owns the keys and what cannot be together;
+expressions are read where views are made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    JsonValue,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from penstock.config.queue_arguments import read_policy
+from penstock.config.sections import Name, Section
+from penstock.config.topic_patterns import topic_pattern
+from penstock.errors import InvalidArgument
+from penstock.records.address_settings import wrong_pattern
+from penstock.records.queue_settings import AddressSetting, Policy
+from penstock.records.regular_expressions import PatternError, compile_pattern
+from penstock.units import parse_duration
+
+Right: TypeAlias = StrictBool | Name
+"""Yes, no, or an expression: of the messages that it is TRUE of."""
+
+
+def _expression(value: str) -> str:
+    try:
+        compile_pattern(value)
+    except PatternError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+class PermissionSection(Section):
+    """`[[permission]]`: what a user may do in a vhost, as RabbitMQ has it.  With one, who has none may do nothing."""
+
+    user: Name = Field(description="The user.")
+    vhost: Name = Field(default="/", description="The vhost that the user may open.")
+    configure: str = Field(default="", description="Names of what may be declared and deleted: a regular expression.")
+    write: str = Field(default="", description="Names of exchanges that may be published to, and what may be bound.")
+    read: str = Field(default="", description="Names of queues that may be consumed, and exchanges bound to.")
+
+    _readable = field_validator("configure", "write", "read")(_expression)
+
+
+class TopicPermissionSection(Section):
+    """`[[topic_permission]]`: narrows a permission by routing key, in one exchange of type topic."""
+
+    user: Name = Field(description="The user.")
+    vhost: Name = Field(default="/", description="The vhost of the permission.")
+    exchange: str = Field(description="The exchange; empty is the default one.")
+    write: str = Field(default=".*", description="Keys that may be published to: a regular expression.")
+    read: str = Field(default=".*", description="Keys that may be bound and read.")
+
+    _readable = field_validator("write", "read")(_expression)
+
+
+class EntitlementSection(Section):
+    """`[[entitlement]]`.  Without any, whoever may log in may do everything; with one, what none allows is refused."""
+
+    user: Name | None = Field(default=None, description="A name or a pattern of names; everybody without.")
+    tag: Literal["administrator", "policymaker", "monitoring", "management", "impersonator"] | None = Field(
+        default=None, description="Only users with this tag."
+    )
+    topic: Name | None = Field(default=None, description="A topic's name, or a pattern of names.")
+    queue: Name | None = Field(
+        default=None, description="Or a queue's, or a pattern.  Without either: all topics and queues of the vhost."
+    )
+    vhost: Name = Field(default="/", description="Their vhost.")
+    exchange: str = Field(default="", description="The topics' exchange.")
+    read: Right = Field(
+        default=False, description="Subscribe, query and acknowledge: true, false, or an expression over the message."
+    )
+    write: Right = Field(
+        default=False, description="Publish, for a queue through it: true, false, or an expression over the message."
+    )
+
+    select: Name | None = Field(
+        default=None, description="Which fields of JSON bodies of a topic are read: `-/, +/id`; all without."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> EntitlementSection:
+        if self.select is not None and self.topic is None:
+            raise ValueError("a select list goes with a topic; the work of a queue comes whole")
+        if self.topic is not None and self.queue is not None:
+            raise ValueError("an entitlement is for a topic or for a queue; write two")
+        if "exchange" in self.model_fields_set and self.topic is None:
+            raise ValueError("an exchange goes with a topic")
+        for name in (self.user, self.topic, self.queue):
+            if name is not None:
+                topic_pattern(name)
+        return self
+
+
+def _interval(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text with a unit, as in '5s'")
+    return parse_duration(value)
+
+
+Interval: TypeAlias = Annotated[int, BeforeValidator(_interval), Field(json_schema_extra={"unit": "duration"})]
+_Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+_Fields: TypeAlias = Annotated[
+    tuple[_Text, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+]
+
+
+class ViewSection(Section):
+    """`[[view]]`"""
+
+    name: Name = Field(description="Its name, to read it by.")
+    vhost: Name = Field(default="/", description="Its vhost, and that of its source.")
+    source: Name | None = Field(
+        default=None, description="The queue, topic with a key, or earlier view that it gathers."
+    )
+    join: tuple[_Text, ...] = Field(
+        default=(), description='Or several that are joined, as in "[orders]./customer = [customers]./id".'
+    )
+    select: _Fields = Field(min_length=1, description='What it shows: "/region, SUM(/total) AS /total".')
+    group_by: _Fields = Field(default=(), description="Expressions, one row for each of their values.")
+    filter: str | None = Field(default=None, description="Gather only messages of which this is TRUE.")
+    conflation: Literal["none", "inline"] = Field(
+        default="none", description="With `inline` a row that changes again before it was told is told once."
+    )
+    engine: Literal["server", "spark"] = Field(
+        default="server", description="Who computes it: the server itself, or Spark, as `penstock up` runs it."
+    )
+    trigger: Interval = Field(default=5_000_000, ge=0, description="With Spark, time between two batches of changes.")
+    join_null_equivalency: StrictBool = Field(
+        default=False, description="Whether a missing value equals another in a join."
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.source is None) != bool(self.join):
+            raise ValueError("a view has either a source or a join")
+        if self.join and self.filter is not None:
+            raise ValueError("a filter belongs to a view of one source; this one joins")
+        if self.engine == "spark" and self.join:
+            raise ValueError("engine 'spark' computes a view of one queue, and this one joins: leave it to the server")
+        if self.engine == "server" and "trigger" in self.model_fields_set:
+            raise ValueError("trigger goes with engine 'spark'; the server's own views change at once")
+        if self.join_null_equivalency and not self.join:
+            raise ValueError("join_null_equivalency goes with a join")
+        return self
+
+
+class ConflatedSection(Section):
+    """`[[conflated_topic]]`"""
+
+    name: Name = Field(description="Its name, to read and subscribe to it by.")
+    vhost: Name = Field(default="/", description="Its vhost, and that of its source.")
+    source: Name = Field(description="The topic with a key, view or earlier conflated topic that it slows down.")
+    interval: Interval = Field(
+        default=5_000_000, ge=100_000, description="Of the changes of a key within it only the last is told."
+    )
+    filter: str | None = Field(default=None, description="Only records of which this is TRUE.")
+
+
+class WrongView(NamedTuple):
+    """What cannot be, and where."""
+
+    section: str
+    place: int
+    key: str
+    why: str
+
+
+def wrong_views(
+    views: Sequence[ViewSection], conflated: Sequence[ConflatedSection], queues: Sequence[tuple[str, str]]
+) -> Iterator[WrongView]:
+    """Names of queues as (vhost, name)."""
+    taken = dict.fromkeys(queues, "queue")
+    sections: tuple[tuple[str, Sequence[ViewSection | ConflatedSection]], ...] = (
+        ("view", views),
+        ("conflated_topic", conflated),
+    )
+    for section, some in sections:
+        names = [(one.vhost, one.name) for one in some]
+        for place, one in enumerate(some):
+            name = (one.vhost, one.name)
+            if name in taken and name not in names[:place]:
+                yield WrongView(section, place, "name", f"{one.name!r} is a {taken[name]} already")
+            for key, why in _misplaced(one, names, place, taken):
+                yield WrongView(section, place, key, why)
+        taken |= dict.fromkeys(names, section.replace("_", " "))
+
+
+def _misplaced(
+    one: ViewSection | ConflatedSection,
+    names: Sequence[tuple[str, str]],
+    place: int,
+    taken: Mapping[tuple[str, str], str],
+) -> Iterator[tuple[str, str]]:
+    """The key to blame, and why: what a view reads comes before it.  names: of its kind, of which it is at `place`."""
+    name, source = (one.vhost, one.name), (one.vhost, one.source or "")
+    for joined in _joined(one):
+        if (one.vhost, joined) in names[place:]:
+            yield "join", f"{joined!r} is this view or one after it; it must come first"
+    if isinstance(one, ViewSection) and one.engine == "spark" and source in names[:place]:
+        yield "source", f"{one.source!r} is a view, and engine 'spark' computes views of queues"
+    if source == name:
+        yield "source", f"{one.name!r} cannot be its own source"
+    elif source in names[place:]:
+        yield "source", f"{one.source!r} is defined after this one; it must come first"
+    elif isinstance(one, ConflatedSection) and taken.get(source) == "queue":
+        yield "source", f"{one.source!r} is a queue, and nothing of it is conflated"
+
+
+def _joined(one: ViewSection | ConflatedSection) -> set[str]:
+    """The topics that a view joins, as far as they can be told without reading expressions."""
+    joins = one.join if isinstance(one, ViewSection) else ()
+    return {name for text in joins for name in re.findall(r"\[([^\]]+)\]\s*\.\s*[/\[]", text)}
+
+
+class PolicySection(Section):
+    """`[[policy]]`: settings for all queues, or exchanges, whose name a pattern is found in."""
+
+    operator: ClassVar[bool] = False
+
+    name: Name = Field(description="Its name.")
+    vhost: Name = Field(default="/", description="The vhost whose queues and exchanges it is for.")
+    pattern: str = Field(description="A regular expression (RE2), found anywhere in a name.")
+    definition: dict[str, JsonValue] = Field(
+        description="RabbitMQ's keys, in milliseconds and bytes, and settings of queues in kebab case."
+    )
+    priority: StrictInt = Field(
+        default=0, description="Of those that match the highest rules alone; of equal ones the name that comes first."
+    )
+    apply_to: Literal["queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all"] = Field(
+        default="all", description="What it is for."
+    )
+
+    def policy(self) -> Policy:
+        """As the core takes it.  Raises InvalidArgument."""
+        return read_policy(
+            self.vhost, self.name, self.pattern, self.definition, priority=self.priority, apply_to=self.apply_to,
+            operator=self.operator, origin="file",
+        )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        try:
+            self.policy()
+        except InvalidArgument as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+class OperatorPolicySection(PolicySection):
+    """`[[operator_policy]]`: limits that hold whatever policies say, key by key beside the policy of a queue."""
+
+    operator: ClassVar[bool] = True
+
+
+class AddressSection(Section):
+    """`[[address]]`: Artemis's address settings; pattern, vhost, literal, and the keys of `config.address_settings`."""
+
+    pattern: Name = Field(description="An address: words between dots, `*` for any one, `#` last for any more.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+    literal: StrictBool = Field(default=False, description="Whether the pattern is a name, `*` and `#` included.")
+    values: InstanceOf[dict[str, object]]
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        why = None if self.literal else wrong_pattern(self.pattern)
+        if why is not None:
+            raise ValueError(why)
+        return self
+
+    def setting(self) -> AddressSetting:
+        """As the core takes it."""
+        values: Mapping[str, object] = self.values
+        return AddressSetting(self.vhost, self.pattern, dict(values), self.literal)
