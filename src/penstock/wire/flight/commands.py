@@ -54,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Transact:
-    """DoPut: messages and settles that are done as a whole; `wire.flight.transactions` has what comes beside them."""
+    """DoPut: messages and settles that are done as a whole; `wire.flight.received` has what comes beside them."""
 
     vhost: str = DEFAULT_VHOST
 
