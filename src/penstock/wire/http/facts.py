@@ -99,7 +99,7 @@ class ActionMetrics:
     """Counters of one action, from the start of the process."""
 
     runs: int = 0
-    failures: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason; `parts.FAILURES` lists them
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason; `metrics.FAILURES` lists them
 
 
 @dataclass(frozen=True, slots=True)
