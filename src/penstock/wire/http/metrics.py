@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.records.event_actions import REASONS
-from penstock.wire.http.facts import Metrics
+from penstock.wire.http.facts import Metrics, PipelineMetrics, QueueMetrics, StreamMetrics
 
 Together: TypeAlias = "Callable[[Iterable[float]], float]"
 """What many of one kind have together: a sum, or the highest."""
@@ -31,6 +31,22 @@ Values: TypeAlias = "Iterable[tuple[Sequence[str], float]]"
 
 def _highest(some: Iterable[float]) -> float:
     return max(some, default=0)
+
+
+def _held(one: QueueMetrics) -> int:
+    return one.ready + one.leased + one.delayed
+
+
+def _lag_of_log(one: StreamMetrics) -> int | None:
+    return one.lag if one.mode == "log" else None
+
+
+def _running(one: PipelineMetrics) -> bool:
+    return one.state == "running"
+
+
+def _failed(one: PipelineMetrics) -> bool:
+    return one.state == "failed"
 
 
 class Figure(NamedTuple):
@@ -193,7 +209,7 @@ _QUEUES = Things(
     (
         Figure(
             "rabbitmq_queue_messages",
-            lambda one: one.ready + one.leased + one.delayed,
+            _held,
             "Messages ready, unacknowledged and delayed",
         ),
         Figure("rabbitmq_queue_messages_ready", "ready", "Messages ready to be delivered"),
@@ -256,7 +272,7 @@ _STREAMS = Things(
         ),
         Figure(
             "penstock_stream_lag_lsns",
-            lambda one: one.lag if one.mode == "log" else None,
+            _lag_of_log,
             "Records of the log, of all kinds, that a stream in mode log has not looked at",
             _highest,
         ),
@@ -290,8 +306,8 @@ _PIPELINES = Things(
     ("pipeline",),
     ("name",),
     (
-        Figure("penstock_pipeline_running", lambda one: one.state == "running", "1 while the pipeline's query runs"),
-        Figure("penstock_pipeline_failed", lambda one: one.state == "failed", "1 if the pipeline was given up"),
+        Figure("penstock_pipeline_running", _running, "1 while the pipeline's query runs"),
+        Figure("penstock_pipeline_failed", _failed, "1 if the pipeline was given up"),
         Figure("penstock_pipeline_rows_per_second", "rows_per_second", "Input rows a second"),
         Figure("penstock_pipeline_lag", "lag", "Messages, or records of the log, that it has yet to read"),
         Figure("penstock_pipeline_batch_seconds", "batch_seconds", "Time of the last batch", _highest),
@@ -421,7 +437,7 @@ def _dead_letters(dead: Mapping[str, int]) -> Iterator[Metric]:
 def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterator[Metric]:
     queues = metrics.queues
     yield from _QUEUES.families(queues, per_object=per_object)
-    some = [([one.vhost, one.name], [one]) for one in queues] if per_object else [([], list(queues))]
+    some = [([one.vhost, one.name], [one]) for one in queues] if per_object else [(list[str](), list(queues))]
     labels = _QUEUES.labels if per_object else ()
     yield _family(
         "penstock_queue_expired",
@@ -449,13 +465,15 @@ def _queue_families(metrics: Metrics, *, per_object: bool) -> Iterator[Metric]:
 
 def _action_families(metrics: Metrics, *, per_object: bool) -> Iterator[Metric]:
     """What actions did; each has a line for each reason, be it 0, so that a rate can be taken of the first failure."""
-    actions, label = metrics.actions, ["action"] if per_object else []
-    some = [([name], [one]) for name, one in sorted(actions.items())] if per_object else [([], list(actions.values()))]
+    actions, labels = metrics.actions, ["action"] if per_object else list[str]()
+    some = (
+        [([name], [one]) for name, one in sorted(actions.items())] if per_object else [(labels, list(actions.values()))]
+    )
     runs = [(names, sum(one.runs for one in each)) for names, each in some]
     failures = [
         ([*names, reason], sum(one.failures.get(reason, 0) for one in each))
         for names, each in some
         for reason in FAILURES
     ]
-    yield _family("penstock_action_runs", "Actions that came to their end", label, runs, counter=True)
-    yield _family("penstock_action_failures", "Actions that failed", [*label, "reason"], failures, counter=True)
+    yield _family("penstock_action_runs", "Actions that came to their end", labels, runs, counter=True)
+    yield _family("penstock_action_failures", "Actions that failed", [*labels, "reason"], failures, counter=True)
