@@ -2,27 +2,20 @@
 
     python benchmarks/bench_clients.py --mode publish-300 --seconds 6 --repeat 3
 
-Persistent messages of 300 bytes with an id of their own, a time and two headers, over 50 queues, a confirm after each.
+The modes are those of `crowd_loads`, each on a server of its own (one for all with --quick):
 
-publish-N    N connections publish, each as soon as its last message is confirmed
-work-N       the same, and N connections with a prefetch of 1 acknowledge each message
-paced-N      N connections publish ten messages a second each, whatever the server does
 """
 
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
 from pathlib import Path
 
-from amqp_client import Link
-from harness import Server, Span, Wrong, emit, filesystem, percentile, work_folder
-from many_clients import Crowd, Publisher, Worker, allow_many
-
-QUEUES = 50
-SIZE = 300
-PACE = 10.0
-"""Messages a second of each client that is paced."""
+import crowd_loads
+from crowd import allow_many
+from crowd_amqp import AmqpDoor
+from crowd_loads import QUEUES, SIZE, Load, Outcome, load, run
+from harness import Server, emit, filesystem, work_folder
 
 BUDGETS: dict[str, dict[str, float]] = {
     "publish-300": {"cpu": 40.0},
@@ -32,70 +25,47 @@ BUDGETS: dict[str, dict[str, float]] = {
 """Microseconds of CPU a message, milliseconds of a confirm."""
 
 MODES = (
-    "publish-1", "publish-20", "publish-300", "publish-2000", "work-1", "work-20", "work-300", "paced-20", "paced-300",
-    "paced-2000",
+    "one",
+    "publish-1", "publish-20", "publish-300", "publish-2000",
+    "work-1", "work-20", "work-300", "work-2000",
+    "request-1", "request-20", "request-300", "request-2000", "request-direct-300",
+    "paced-20", "paced-300", "paced-2000", "paced-work-300",
 )  # fmt: skip
+QUICK = ("publish-3", "work-3", "paced-3", "paced-work-3", "request-3", "request-direct-3", "one")
 
 
-def crowd(address: tuple[str, int], kind: str, clients: int) -> Crowd:
-    """The clients of a mode, all logged in."""
-    queues = [f"clients.{number}" for number in range(min(QUEUES, clients))]
-    with Link(address) as link:
-        for queue in queues:
-            link.declare(queue)
-    publishers = [Publisher(address, number, queues[number % len(queues)], SIZE) for number in range(clients)]
-    seen = [set[int]() for _ in publishers]
-    workers: list[Worker] = []
-    if kind == "work":
-        workers = [Worker(address, queues[number % len(queues)], publishers, seen) for number in range(clients)]
-    return Crowd(publishers, workers)
-
-
-def measure(folder: Path, mode: str, given: argparse.Namespace) -> None:
-    """Run a mode on servers of its own; print its figures."""
-    kind, _, count = mode.partition("-")
-    clients = int(count)
-    cpu, rate, p50, p99 = list[float](), list[float](), list[float](), list[float]()
-    settings: dict[str, object] = {
-        "clients": clients, "queues": min(QUEUES, clients), "bytes": SIZE, "filesystem": filesystem(folder),
-    }  # fmt: skip
+def measure(folder: Path, loads: dict[str, Load], given: argparse.Namespace) -> None:
+    """Run loads, each time on a server for all of them; print their figures."""
+    outcomes: dict[str, list[Outcome]] = {mode: [] for mode in loads}
     for turn in range(given.repeat):
-        with Server(folder / f"{mode}-{turn}") as server:
-            with closing(crowd(server.address("amqp"), kind, clients)) as all_of_them:
-                with Span(server) as span:
-                    if kind == "paced":
-                        all_of_them.paced(given.seconds, PACE)
-                    else:
-                        all_of_them.closed_loop(given.seconds)
-                took = [one for publisher in all_of_them.publishers for one in publisher.took]
-            _check(server, all_of_them)
+        with Server(folder / f"{next(iter(loads))}-{turn}") as server:
+            door = AmqpDoor(server.address("amqp"))
+            for mode, one in loads.items():
+                outcomes[mode].append(run(door, server, one, given.seconds))
             server.stop()
-        cpu.append(span.server_s / len(took) * 1e6)
-        rate.append(len(took) / span.wall_s)
-        p50.append(percentile(took, 0.5) * 1e3)
-        p99.append(percentile(took, 0.99) * 1e3)
-        settings["client_us"] = round(span.client_s / len(took) * 1e6, 1)
+    for mode, one in loads.items():
+        _tell(folder, mode, one, outcomes[mode])
+
+
+def _tell(folder: Path, mode: str, one: Load, outcomes: list[Outcome]) -> None:
+    settings: dict[str, object] = {"clients": one.clients, "queues": min(QUEUES, one.clients), "bytes": SIZE}
+    settings |= {"filesystem": filesystem(folder), "client_us": round(outcomes[-1].client_us, 1)}
     budget = BUDGETS.get(mode, {})
-    name = f"{clients} clients, {'ten messages a second each' if kind == 'paced' else kind}"
-    emit(f"{name}: server CPU", cpu, "us/msg", budget=budget.get("cpu"), settings=settings)
-    emit(f"{name}: rate", rate, "msgs/s", settings=settings)
-    emit(f"{name}: confirm p50", p50, "ms", settings=settings)
-    emit(f"{name}: confirm p99", p99, "ms", budget=budget.get("p99"), settings=settings)
-
-
-def _check(server: Server, all_of_them: Crowd) -> None:
-    """What was confirmed and not worked off is in the queues."""
-    left = sum(one.confirmed for one in all_of_them.publishers) - sum(one.done for one in all_of_them.workers)
-    with Link(server.address("amqp")) as link:
-        names = min(QUEUES, len(all_of_them.publishers))
-        there = sum(link.declare(f"clients.{number}", passive=True) for number in range(names))
-    if there != left:
-        raise Wrong(f"{left} messages were confirmed and not acknowledged, the queues have {there}")
+    cpu = [outcome.cpu_us for outcome in outcomes]
+    emit(f"{one.title}: server CPU", cpu, "us/msg", budget=budget.get("cpu"), settings=settings)
+    emit(f"{one.title}: rate", [outcome.rate for outcome in outcomes], "msgs/s", settings=settings)
+    p50, p99 = [outcome.p50 for outcome in outcomes], [outcome.p99 for outcome in outcomes]
+    emit(f"{one.title}: {one.answer} p50", p50, "ms", settings=settings)
+    emit(f"{one.title}: {one.answer} p99", p99, "ms", budget=budget.get("p99"), settings=settings)
+    if one.kind == "one":
+        delivered = [outcome.delivered_p50 for outcome in outcomes]
+        emit(f"{one.title}: delivered p50", delivered, "ms", settings=settings)
 
 
 def main() -> None:
     """Run the modes asked for."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    description = f"{__doc__}{(crowd_loads.__doc__ or '').partition(chr(10))[2].lstrip()}"
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mode", action="append", help="one of the above; may be repeated (default: all)")
     options.add_argument("--seconds", type=float, default=6.0, help="how long messages are sent")
     options.add_argument("--repeat", type=int, default=3, help="runs of which the median is told")
@@ -105,12 +75,14 @@ def main() -> None:
     allow_many()
     modes = given.mode or list(MODES)
     if given.quick:
-        modes, given.seconds, given.repeat = given.mode or ["publish-3", "work-3", "paced-3"], 0.3, 1
+        modes, given.seconds, given.repeat = given.mode or list(QUICK), 0.3, 1
+    try:
+        loads = {mode: load(mode) for mode in modes}
+    except ValueError as error:
+        options.error(str(error))
     with work_folder(given.folder) as folder:
-        for mode in modes:
-            if mode.partition("-")[0] not in ("publish", "work", "paced") or not mode.partition("-")[2].isdigit():
-                options.error(f"no such mode: {mode}")
-            measure(folder, mode, given)
+        for group in [loads] if given.quick else [{mode: one} for mode, one in loads.items()]:
+            measure(folder, group, given)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,13 @@ import pytest
 from live_server import LiveServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+USED = ("server CPU", "rate")
+PEERS = {
+    "RabbitMQ": ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server"),
+    "NATS": ("nats-server",),
+    "Redis": ("redis-server",),
+}
+"""What may be installed, and its programs."""
 
 
 @pytest.fixture
@@ -22,6 +31,14 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Any:
     import amqp_client
 
     return amqp_client
+
+
+@pytest.fixture
+def crowd(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import crowd
+
+    return crowd
 
 
 def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
@@ -44,11 +61,85 @@ def test_many_clients_are_measured_on_real_servers(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     figures = {json.loads(line)["what"]: json.loads(line)["value"] for line in done.stdout.splitlines()}
-    kinds = ("publish", "work", "ten messages a second each")
+    kinds = ("publish", "work", "ten messages a second each", "ten messages a second each, work")
+    asking = ("request and reply", "request and reply, direct")
     assert figures.keys() == {
-        f"3 clients, {kind}: {what}" for kind in kinds for what in ("server CPU", "rate", "confirm p50", "confirm p99")
+        *(f"3 clients, {kind}: {what}" for kind in kinds for what in (*USED, "confirm p50", "confirm p99")),
+        *(f"3 clients, {kind}: {what}" for kind in asking for what in (*USED, "answer p50", "answer p99")),
+        *(f"one message alone: {what}" for what in (*USED, "confirm p50", "confirm p99", "delivered p50")),
     }
     assert all(value > 0 for value in figures.values())
+
+
+def test_many_clients_are_measured_on_every_peer_that_is_installed(tmp_path: Path) -> None:
+    """Each is started, does all the loads, and is gone; who is not installed is named."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- bench-peers: what is between these marks is written by it -->\n<!-- end of bench-peers -->\n"
+    )
+    command = [sys.executable, str(FOLDER / "run_peers.py"), "--quick", "--clients", "--folder", str(tmp_path / "data")]
+    command += ["--into", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    measured, _, missing = done.stderr.splitlines()[0].partition("; not: ")
+    installed = [name for name, program in PEERS.items() if any(map(shutil.which, program))]
+    for name in PEERS:
+        assert (f" {name} " in measured) == (name in installed)
+        assert (f"{name} (not installed)" in missing) == (name not in installed)
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(figure["value"] > 0 for figure in figures)
+    servers = {figure["settings"]["server"].split()[0] for figure in figures}
+    assert servers == {"Penstock", *installed}
+    assert len(figures) == len(servers) * (5 * 4 + 5)
+    ports = {figure["settings"]["port"] for figure in figures}
+    assert len(ports) == len(servers)
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+    assert list((tmp_path / "data").iterdir()) == []
+    head, *rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert [cell.split()[0] for cell in head.strip("| ").split(" | ")[2:]] == installed
+    assert len(rows) == 2 + 6
+
+
+@pytest.mark.parametrize("fault", ["changed", "twice", "never sent"])
+def test_a_wrong_message_of_a_crowd_is_named(crowd: Any, fault: str) -> None:
+    tally = crowd.Tally(2, 300)
+    tally.sent(1, 7, 100.0)
+    body = tally.body(1, 7)
+    if fault == "changed":
+        body = body[:-1] + bytes([body[-1] ^ 1])
+    elif fault == "twice":
+        tally.came(body, 100.5)
+        assert tally.delivered == [0.5]
+    else:
+        body = tally.body(0, 7)
+    with pytest.raises(crowd.Wrong, match="has changed" if fault == "changed" else "came twice, or was never sent"):
+        tally.came(body, 101.0)
+
+
+def test_messages_of_a_crowd_are_cut_out_of_any_stream(crowd: Any) -> None:
+    """Replies of Redis and messages of NATS, however the network cuts them."""
+    import crowd_nats
+    import crowd_redis
+
+    redis = object.__new__(crowd_redis.Connection)
+    redis._kept = b""
+    data = b"$3\r\na\r\n\r\n*2\r\n:7\r\n*2\r\n$-1\r\n+OK\r\n$0\r\n\r\n"
+    found = [one for at in range(len(data)) for one in redis.cut(data[at : at + 1])]
+    assert found == [b"a\r\n", [7, [None, "OK"]], b""]
+    with pytest.raises(crowd.Wrong, match="Redis says NOGROUP"):
+        redis.cut(b"-NOGROUP no\r\n")
+
+    nats = object.__new__(crowd_nats.Connection)
+    nats._kept, nats._pongs = b"", 0
+    data = b"MSG inbox.1 1 4\r\n\r\nab\r\nPONG\r\nHMSG q.1 2 ack.1 22 25\r\nNATS/1.0\r\nId: id-1\r\n\r\nabc\r\n"
+    data += b"HMSG pulled.1 1 31 31\r\nNATS/1.0 408 Request Timeout\r\n\r\n\r\n"
+    got = [one for at in range(len(data)) for one in nats.cut(data[at : at + 1])]
+    assert got == [(b"", b"", b"\r\nab"), (b"ack.1", b"", b"abc"), (b"", b"408 Request Timeout", b"")]
+    assert nats._pongs == 1
+    with pytest.raises(crowd.Wrong, match="NATS says -ERR"):
+        nats.cut(b"-ERR 'Authorization Violation'\r\n")
 
 
 def test_tls_is_measured_beside_what_goes_without(tmp_path: Path) -> None:
@@ -74,11 +165,12 @@ def test_peers_are_measured_beside_ours(tmp_path: Path) -> None:
     with Shown(tmp_path / "peer") as peer:
         command = [sys.executable, str(FOLDER / "run_peers.py"), "--quick", "--mode", "both", "--mode", "consume"]
         command += ["--amqp", f"amqp://guest:guest@127.0.0.1:{peer.port}", "--folder", str(tmp_path)]
+        command += ["--mode", "publish-2", "--peer", "none"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         figures = [json.loads(line) for line in done.stdout.splitlines()]
         assert {figure["settings"]["port"] for figure in figures} >= {peer.port}
-        assert len(figures) % 4 == 0  # rate and CPU of two modes, for each server
+        assert len(figures) % 4 == 0  # four of two clients, and rate and CPU of two modes, for each server
         assert "measured: Penstock, Penstock" in done.stderr
         assert "Redis (" in done.stderr
         address = f"http://{peer.ready['http']}/api"
