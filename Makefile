@@ -19,7 +19,7 @@ help:
 	@echo "make test-cluster the Spark side on a cluster of two workers, one of which dies; a year of flights, row by row"
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
 	@echo "make bench-spark  the same of the Spark side"
-	@echo "make bench-peers  the same AMQP work on Penstock and on the AMQP servers that run on this machine"
+	@echo "make bench-peers  the same work on Penstock and on RabbitMQ, NATS and Redis where they are installed"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
 	@echo "make house        how big and how tangled the code is, beside what it should be"
 	@echo "make conformance  unmodified clients of others against a real server"

@@ -134,7 +134,7 @@ def test_messages_of_a_crowd_are_cut_out_of_any_stream(crowd: Any) -> None:
     nats = object.__new__(crowd_nats.Connection)
     nats._kept, nats._pongs = b"", 0
     data = b"MSG inbox.1 1 4\r\n\r\nab\r\nPONG\r\nHMSG q.1 2 ack.1 22 25\r\nNATS/1.0\r\nId: id-1\r\n\r\nabc\r\n"
-    data += b"HMSG pulled.1 1 31 31\r\nNATS/1.0 408 Request Timeout\r\n\r\n\r\n"
+    data += b"HMSG pulled.1 1 32 32\r\nNATS/1.0 408 Request Timeout\r\n\r\n\r\n"
     got = [one for at in range(len(data)) for one in nats.cut(data[at : at + 1])]
     assert got == [(b"", b"", b"\r\nab"), (b"ack.1", b"", b"abc"), (b"", b"408 Request Timeout", b"")]
     assert nats._pongs == 1
