@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from penstock.cli.main import main
-from penstock.server.opening.starting import Starting
+from penstock.server.lifecycle import Starting
 
 GO = Path(os.environ["CROWDED_GO"])
 

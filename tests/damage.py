@@ -22,7 +22,7 @@ from penstock.log.segment import read_header
 from penstock.ports import Disk
 from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import Stages
-from penstock.server.opening.house import fold
+from penstock.server.opening import fold
 from penstock.testing.fakes import FakeClock
 from penstock.wire.flight.received import Bounds
 from sim.interleave import Chain, simulated_threads

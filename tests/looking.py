@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import penstock
 from penstock.core.state.lsns import flat
-from penstock.server.actions.looking import available_chunks
+from penstock.server.actions.steps import available_chunks
 from penstock.testing import Broker
 from penstock.wire.flight.bookmarks import parse_point
 from penstock.wire.flight.tickets import STATES, command

@@ -21,10 +21,9 @@ from pyarrow import flight
 
 from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.accounts import Account, Permission
+from penstock.server.accounts import Account, Kept, Permission, hash_password
 from penstock.server.app import App
 from penstock.server.flight import logins
-from penstock.server.passwords import Kept, hash_password
 from penstock.testing.settings import load
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, PROTOCOL_HEADER, frame

@@ -13,7 +13,7 @@ import pika
 from pika.credentials import ExternalCredentials
 
 from live_server import LiveServer
-from penstock.server.tls.making import Authority
+from penstock.server.tls import Authority
 from waiting import eventually
 
 WAIT_S = 20.0

@@ -17,7 +17,7 @@ from pika.exceptions import ChannelClosedByBroker, NackError
 import penstock
 from forked import penstock as command
 from penstock.errors import InvalidArgument, NotFound
-from penstock.server.flight.reading import outlet
+from penstock.server.flight import handover
 from penstock.testing import Broker
 from penstock.testing.process import ServerProcess
 
@@ -164,7 +164,7 @@ def test_a_subscription_begins_with_what_is_there(client: penstock.Client) -> No
 def test_a_slow_reader_gets_all_records_and_what_comes_after_them(
     client: penstock.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlet, "QUEUED_MOST", 20_000)
+    monkeypatch.setattr(handover, "QUEUED_MOST", 20_000)
     rows = range(1500)
     client.publish_table("orders", pa.table({"body": [b'{"id": %d, "v": 0}' % n for n in rows]}))
     with client.sow_and_subscribe("orders", oof=True, timeout="20s") as told:

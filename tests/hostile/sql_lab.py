@@ -14,7 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.errors import PenstockError, ResourceExhausted
-from penstock.server.bulk import frames
+from penstock.server.bulk import requests
 from penstock.server.sql.process import Child
 from penstock.server.sql.queries import Feed
 from penstock.wire.flight.failures import error_from
@@ -92,7 +92,7 @@ class Lab:
                     return self._rows(child, head, tables or {})
                 finally:
                     self.put_aside = sum(one.stat().st_size for one in scratch.iterdir())
-        except frames.Ended:
+        except requests.Ended:
             raise Died(child.fate()) from None
         except ResourceExhausted:
             self.close()
@@ -102,9 +102,9 @@ class Lab:
             shutil.rmtree(scratch)
 
     def _rows(self, child: Child, head: Mapping[str, Any], tables: Mapping[str, Any]) -> pa.Table:
-        frames.send(child.sock, head)
+        requests.send(child.sock, head)
         told(child)
-        frames.send(child.sock, {"tables": [["", name] for name in tables]})
+        requests.send(child.sock, {"tables": [["", name] for name in tables]})
         feeds = list[Feed]()
         for schema, rows in tables.values():
             ours, theirs = socket.socketpair()
@@ -138,7 +138,7 @@ class Died(Exception):
 
 def told(child: Child) -> tuple[dict[str, Any] | None, memoryview]:
     """What the child says next.  Raises its error."""
-    head, payload = frames.receive(child.sock)
+    head, payload = requests.receive(child.sock)
     if head is not None and "error" in head:
         error: PenstockError = error_from(head["error"])
         raise error

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.core.views import contributions
 from penstock.core.views.view import Elements, View, body_of
 from penstock.expr.gathering.view_definition import Definition
-from penstock.server.views import builder, step_worker
+from penstock.server.views import step_worker, views
 from penstock.testing import Broker
 from property.view_model import GROUPING, SELECT, rows, shown
 
@@ -148,7 +148,7 @@ class OverAQueue(RuleBasedStateMachine):
             for module, name, value in (
                 (step_worker, "LAG_BYTES", 0),
                 (step_worker, "PORTION", 2),
-                (builder, "PORTION", 2),
+                (views, "PORTION", 2),
             ):
                 self.bounds.setattr(module, name, value)
         config = copy.deepcopy(CONFIG)

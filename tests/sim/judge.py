@@ -19,7 +19,7 @@ from penstock.log.writer import slice_of
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
-from penstock.server.opening.house import fold
+from penstock.server.opening import fold
 from penstock.testing.fakes import FakeClock
 from sim.stepdisk import StepDisk
 

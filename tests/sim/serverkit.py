@@ -24,7 +24,7 @@ from penstock.server.amqp.door import AmqpDoor
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.logins import Logins
-from penstock.server.opening.house import apply_settings, fold, open_core
+from penstock.server.opening import apply_settings, fold, open_core
 from penstock.server.users import Users
 from penstock.testing.fakes import FakeClock
 from penstock.testing.settings import load

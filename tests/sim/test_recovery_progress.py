@@ -8,8 +8,8 @@ import pytest
 
 from penstock.core.state.durable import canonical
 from penstock.log import Log, SimDisk
-from penstock.server.opening.house import fold
-from penstock.server.opening.progress import Progress, Stopped
+from penstock.server.opening import fold
+from penstock.server.progress import Progress, Stopped
 from sim.logkit import SMALL, FakeClock, commit, messages, opened
 
 SETTINGS = replace(SMALL, segment=4000)

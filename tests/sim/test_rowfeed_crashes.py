@@ -13,8 +13,8 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.log import MEMORY, SimDisk
+from penstock.server.opening import declare_views
 from penstock.server.views import rowfeed
-from penstock.server.views.declared import declare as declare_views
 from penstock.testing import Broker
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Life, clock

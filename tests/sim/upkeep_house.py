@@ -31,7 +31,7 @@ from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.engine import Engine
 from penstock.server.gates import Receiver
-from penstock.server.opening.house import fold
+from penstock.server.opening import fold
 from penstock.server.upkeep.compaction import Totals
 from penstock.server.upkeep.keeper import Keeper
 from penstock.testing.fakes import FakeClock

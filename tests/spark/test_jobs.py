@@ -17,8 +17,7 @@ from penstock.log.archive.file_writer import Form
 from penstock.log.rewriting.plan import Aims
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.server.clock import SystemClock
-from penstock.server.upkeep.archive_offline import archive
-from penstock.server.upkeep.offline import Limits, compact
+from penstock.server.upkeep.offline import Limits, archive, compact
 from penstock.spark.jobs import auditing
 from penstock.spark.jobs.redriving import redrive
 from spark_lab import Lab

@@ -68,16 +68,16 @@ import json, socket, sys
 from penstock.server.loading import do_without_pandas
 
 do_without_pandas()
-from penstock.server.bulk import frames
+from penstock.server.bulk import requests
 from penstock.server.bulk.child import Work
 
 ours, theirs = socket.socketpair()
 kind, name = sys.argv[3:]
-head, pieces = frames.pack(json.loads(sys.argv[2]))
-frames.send(ours, {kind: name, **head}, *pieces)
+head, pieces = requests.pack(json.loads(sys.argv[2]))
+requests.send(ours, {kind: name, **head}, *pieces)
 Work(sys.argv[1]).serve(theirs)
-frames.receive(ours)  # taken
-while (answer := frames.receive(ours)[0]) is None or "end" not in answer:
+requests.receive(ours)  # taken
+while (answer := requests.receive(ours)[0]) is None or "end" not in answer:
     assert answer is None or "error" not in answer, answer
 print(*answer["end"]["values"].values(), *sys.modules)
 """

@@ -55,7 +55,7 @@ def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
     from penstock.cli.logfiles import archive_place, open_folder
     from penstock.history.alone import stand_alone
     from penstock.server.bulk.backup import run
-    from penstock.server.bulk.jobs import Request
+    from penstock.server.bulk.requests import Request
 
     disk = open_folder(data)
     try:
@@ -222,9 +222,9 @@ def _archived_here(data: str, folder: str | None, compression: str, topics: int,
     from penstock.log.archive import archive_disk
     from penstock.log.archive.file_writer import Form
     from penstock.log.archive.repairing import has_files
-    from penstock.server.bulk.archiving import told_when_full
+    from penstock.server.bulk.checks import told_when_full
     from penstock.server.clock import SystemClock
-    from penstock.server.upkeep.archive_offline import archive as run
+    from penstock.server.upkeep.offline import archive as run
 
     disk = open_folder(data)
     place = folder if folder is not None else str(Path(data) / ARCHIVE_FOLDER)
@@ -276,7 +276,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
     from penstock.cli.logfiles import archive_place, open_folder
     from penstock.log.archive import archive_disk
     from penstock.server.clock import SystemClock
-    from penstock.server.upkeep.archive_offline import prune as run
+    from penstock.server.upkeep.offline import prune as run
 
     place = archive_place(data, folder)
     if place is None:
@@ -289,7 +289,7 @@ def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run:
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import paths_of
     from penstock.server.clock import SystemClock
-    from penstock.server.upkeep.archive_offline import repair as run
+    from penstock.server.upkeep.offline import repair as run
 
     if data is None:
         raise InvalidArgument("--repair goes with --data: stop the server first")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from penstock.cli.driver_jobs import Door, door_of
 from penstock.errors import SettingsError
 from penstock.log.disk import LOCK_NAME, to_be
-from penstock.server.guard.listening import OWN
+from penstock.server.listening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def port(name: str, address: Address, server: int | None = None) -> Finding:
 
 def certificate(settings: Settings) -> Finding:
     """The files of `[tls]`: whether they can be used, and how long."""
-    from penstock.server.tls.files import load
+    from penstock.server.tls import load
 
     name = str(settings.tls.certificate)
     try:

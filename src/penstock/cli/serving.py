@@ -181,12 +181,12 @@ def _tried(settings: Settings, config: str) -> bool:
 
     problems = [*_bad_filters(settings, config), *_bad_expressions(settings, config), *_bad_views(settings, config)]
     if settings.tls.certificate is not None:
-        from penstock.server.tls.files import load
+        from penstock.server.tls import load
 
         load(settings.tls)
     if problems:
         raise SettingsError("\n".join(problems))
-    from penstock.server.opening.house import try_settings
+    from penstock.server.opening import try_settings
 
     return try_settings(settings)
 
@@ -234,7 +234,7 @@ def _bad_filters(settings: Settings, config: str) -> Iterator[str]:
 
 def _bad_views(settings: Settings, config: str) -> Iterator[str]:
     if settings.view:
-        from penstock.server.views.declared import unreadable
+        from penstock.server.opening import unreadable
 
         for place, fault in unreadable(settings):
             yield f"{_origin(settings, f'{place}.select', config)}: [[view]] {place}: {fault.pointed()}"

@@ -1,6 +1,6 @@
 """The doors: where each listens (`[listen]`), its certificate (`[tls]`), and what is allowed before a login.
 
-Whether the files of a certificate are there and fit each other is `server.tls.files`'; that a door with TLS has one is
+Whether the files of a certificate are there and fit each other is `server.tls`'; that a door with TLS has one is
 `config.conflicts`'.
 """
 

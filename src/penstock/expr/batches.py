@@ -147,9 +147,6 @@ def seconds(time: object) -> float | None:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
-
-
-
 Batch: TypeAlias = "pa.RecordBatch | pa.Table"
 Typed: TypeAlias = Any
 """An Arrow array or scalar of bool, int64, double or binary without empty texts, or of nulls."""

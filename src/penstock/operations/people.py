@@ -10,9 +10,8 @@ from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.operations.operation import RABBITMQ, Answer, Operation
 from penstock.records.password_hashes import ARGON2ID, SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, LOGIN
-from penstock.server.accounts import Account, Permission, TopicPermission
-from penstock.server.passwords import Kept, hash_password, keep
-from penstock.server.permissions import ALL, Permitted, check_pattern
+from penstock.server.accounts import Account, Kept, Permission, TopicPermission, hash_password, keep
+from penstock.server.users import ALL, Permitted, check_pattern
 from penstock.wire.fields import VHOST, flag, name, text, texts
 
 if TYPE_CHECKING:

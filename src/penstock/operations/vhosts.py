@@ -14,7 +14,7 @@ from penstock.operations.operation import RABBITMQ, Answer, Operation
 from penstock.operations.people import TAGS_MOST, expect
 from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LOGIN, MONITORING
 from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Permission
-from penstock.server.permissions import ALL
+from penstock.server.users import ALL
 from penstock.wire.fields import Field, count, flag, name, text, texts
 
 if TYPE_CHECKING:

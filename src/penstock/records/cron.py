@@ -1,9 +1,9 @@
 """When something scheduled runs next, pure: the clock and the zone are handed in; `Z` at the end makes times UTC.
 
-    pipelines   every 5m    02:00    Saturday at 11:00    or five fields as cron has them
-    actions     4h          02:00    Saturday at 11:00
+pipelines   every 5m    02:00    Saturday at 11:00    or five fields as cron has them
+actions     4h          02:00    Saturday at 11:00
 
-    minute hour day-of-month month day-of-week      30 2 * * 1-5      */15 * * * *      0 6 1,15 * *
+minute hour day-of-month month day-of-week      30 2 * * 1-5      */15 * * * *      0 6 1,15 * *
 """
 
 from __future__ import annotations

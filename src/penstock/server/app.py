@@ -1,7 +1,7 @@
 """One instance: recover, open the doors, serve, stop cleanly.  `server.process` runs it.
 
 Start: take the folder, recover the log, fold it, log and sync a boot record, declare what the settings name, open the
-doors, say so.  Stop (SIGTERM, SIGINT): see `server.stopping`.
+doors, say so.  Stop (SIGTERM, SIGINT): see `server.lifecycle`.
 """
 
 from __future__ import annotations
@@ -33,21 +33,19 @@ from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.upkeep import Compactor
 from penstock.server.clock import Alarm
 from penstock.server.engine import Engine
-from penstock.server.filters.scanning import warm_up
 from penstock.server.gates import scattered
-from penstock.server.guard.listening import connections_most, entry_of
+from penstock.server.lifecycle import Starting, Stopping
+from penstock.server.listening import connections_most, entry_of
 from penstock.server.logins import Logins
-from penstock.server.opening.house import Recovered, apply_settings, finishing_decided, make_room, open_core
-from penstock.server.opening.progress import Lines, Show
-from penstock.server.opening.starting import Starting
+from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
 from penstock.server.pools import Pools
+from penstock.server.progress import Lines, Show
 from penstock.server.pulse import Pulse
+from penstock.server.scanning import warm_up
 from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.services import Say, Server, say_aloud
 from penstock.server.sql import FOLDER as STATEMENTS
-from penstock.server.stopping import Stopping
 from penstock.server.upkeep.keeper import Keeper
-from penstock.server.views.declared import declare as declare_views
 from penstock.wire.amqp.frames import Limits
 
 logger = logging.getLogger("penstock.server")

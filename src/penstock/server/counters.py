@@ -1,8 +1,18 @@
-"""Counters since the start of the process.  Sessions add to them a run at a time; the metrics read them."""
+"""Counters since the start of the process, and the rates of such counts as RabbitMQ's tools read them.
+
+Sessions add to counters a run at a time; the metrics read them. A rate is that between two looks a second or more
+apart, so that what nobody looks at costs nothing; the first look shows none.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.core.queue.queue import Queue
 
 
 @dataclass(slots=True)
@@ -37,3 +47,68 @@ class Counters:
             + self.delivered_get_auto_ack
             + self.delivered_get_manual_ack
         )
+
+
+NAMES = (
+    "publish", "deliver_get", "deliver", "deliver_no_ack", "get", "get_no_ack", "ack", "redeliver",
+)  # fmt: skip
+
+APART_US = 1_000_000
+
+REMEMBERED = 20_000
+"""Things whose last look is remembered."""
+
+Counts = tuple[int, ...]
+
+
+class Rates:
+    """The last look at each of some queues, or connections."""
+
+    def __init__(self) -> None:
+        self._seen = dict[int | str, tuple[int, Counts, tuple[float, ...]]]()  # of each thing: when, counts, rates then
+        self._spare = dict[int, tuple[int, int, float]]()  # when, microseconds with room, the share then
+
+    def stats(self, queue: Queue, mono: int) -> dict[str, object]:
+        if (figures := queue.figures) is None:
+            counts: Counts = (queue.arrived,) + (0,) * (len(NAMES) - 1)
+        else:
+            others = figures.unacked, figures.gotten, figures.gotten_unacked
+            usual = figures.delivered - sum(others)
+            counts = queue.arrived, figures.delivered, usual, *others, figures.acked, figures.redelivered
+        return self.told(queue.id, mono, NAMES, counts)
+
+    def told(self, key: int | str, mono: int, names: Sequence[str], counts: Counts) -> dict[str, object]:
+        """Counts of one thing by name, each with its rate.  key: the id of a queue, or the name of a connection."""
+        found: dict[str, object] = {}
+        for name, count, rate in zip(names, counts, self._rates(key, mono, counts), strict=True):
+            found[name], found[f"{name}_details"] = count, {"rate": rate}
+        return found
+
+    def capacity(self, queue: Queue, wall: int) -> float:
+        """The share of the time since the look before in which its consumers could have taken more; 0 without any."""
+        if not queue.consumers:
+            return 0.0
+        spare = queue.spare(wall)
+        seen = self._spare.get(queue.id)
+        if seen is not None and wall - seen[0] < APART_US:
+            return seen[2]
+        share = float(queue.used_at < 0)
+        if seen is not None:
+            share = round(min(max(spare - seen[1], 0) / (wall - seen[0]), 1.0), 3)
+        if len(self._spare) >= REMEMBERED:
+            self._spare.clear()
+        self._spare[queue.id] = wall, spare, share
+        return share
+
+    def _rates(self, key: int | str, mono: int, counts: Counts) -> tuple[float, ...]:
+        seen = self._seen.get(key)
+        if seen is not None and mono - seen[0] < APART_US:
+            return seen[2]
+        rates = (0.0,) * len(counts)
+        if seen is not None:
+            seconds = (mono - seen[0]) / 1e6
+            rates = tuple(round(max(now - then, 0) / seconds, 3) for now, then in zip(counts, seen[1], strict=True))
+        if len(self._seen) >= REMEMBERED:
+            self._seen.clear()
+        self._seen[key] = mono, counts, rates
+        return rates

@@ -27,21 +27,19 @@ from penstock.memory.budget import ReadCold
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
-from penstock.server.caching import Fetches, Tending
-from penstock.server.events.notices import Notices
-from penstock.server.filters.backfills import Backfills
-from penstock.server.filters.judging import Judges
-from penstock.server.filters.scanning import Scans
+from penstock.server.ahead import Walked
+from penstock.server.caching import Fetches, Present, Tending
 from penstock.server.gates import Gates, receiver_of
+from penstock.server.judging import Judges
+from penstock.server.notices import Notices
 from penstock.server.pipelines import PipelineReports
 from penstock.server.pools import Nap
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
 from penstock.server.rooms import Rooms
 from penstock.server.runtime import Runtime, run_once
+from penstock.server.scanning import Backfills, Scans
 from penstock.server.shares import Shares
-from penstock.server.sow.present import Present
-from penstock.server.streams.ahead import Walked
 from penstock.server.views.views import Views
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.log import Log
     from penstock.ports import Clock
-    from penstock.server.filters.evaluating import Ask
+    from penstock.server.judging import Ask
     from penstock.server.runtime import Off, Soon
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper

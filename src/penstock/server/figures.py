@@ -1,6 +1,11 @@
-"""What the HTTP door shows of queues, consumers, replays, views, topics and actions: plain values, taken on the loop.
+"""What the HTTP door shows of queues, streams, consumers, replays, views, topics, actions, connections and channels.
 
-Each is made from what is at hand; nothing is read and nothing is walked but the list itself.
+Plain values, taken on the loop. Each is made from what is at hand; nothing is read and nothing is walked but the list
+itself.
+
+Where a durable stream stands: what it has not read yet, how old that is, what it holds of the log. In log mode the
+position is where the last planned range ends, or farther: where the reader's last question found nothing more. The rest
+is counted in LSNs, control records and other topics included: counting messages would read them.
 """
 
 from __future__ import annotations
@@ -11,8 +16,11 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.commands.queues import age_of_oldest_lease, seconds_behind
 from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.core.queue.places import weighed
+from penstock.errors import NotFound
+from penstock.records.dataclass import dataclass
 from penstock.server.amqp.channel import Channel
-from penstock.server.streams.lag import standings
+from penstock.server.bulk.relay import bytes_between
+from penstock.server.counters import Rates
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.facts import (
     ActionMetrics,
@@ -28,10 +36,102 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
+    from penstock.core.state.streams import StreamState
     from penstock.records.chunks import Now
+    from penstock.server.amqp.connection import Connection
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
     from penstock.server.replaying.log_source import LogSource
+    from penstock.server.services import Server
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    name: str
+    mode: str
+    lag: int  # messages that wait or are planned in queue mode; LSNs in log mode
+    messages: int | None  # the same in messages; log mode: of its topic, its filter not asked; None: not counted yet
+    age: float  # seconds by which it is behind; 0: it is level
+    held_bytes: int  # of the log, that cannot go because of it
+    idle: float  # seconds since somebody read it; -1: that is not known
+
+
+def standings(engine: Engine) -> list[Standing]:
+    """All streams by name.  On the loop."""
+    segments, durable, now = engine.log.segments(), engine.log.durable, engine.now().wall
+    queues = {queue.id: queue for queue in engine.core.queues()}
+    ahead = engine.walked.ahead.look()
+    out = list[Standing]()
+    for name, state in sorted(engine.core.streams.states.items()):
+        holds = state.holds_from
+        held = 0 if holds is None else bytes_between(segments, holds, durable + 1)
+        seen = engine.core.streams.keeping.last_read(name, state)
+        idle = (now - seen) / 1e6 if seen else -1.0
+        lag, age = _behind(engine, name, state, queues)
+        messages = ahead.get(name) if state.mode == "log" else lag
+        out.append(Standing(name, state.mode, lag, messages, max(age, 0.0), held, max(idle, 0.0) if seen else idle))
+    return out
+
+
+def _behind(engine: Engine, name: str, state: StreamState, queues: Mapping[int, Queue]) -> tuple[int, float]:
+    """How much a stream has not read, and how many seconds it is behind."""
+    if state.mode == "changes":
+        return 0, 0.0  # it compares what is there, and has no place that could be behind
+    if state.mode == "log":
+        at = state.position
+        lag = 0 if at is None else max(0, engine.log.durable + 1 - engine.walked.begin(name, at))
+        level = engine.walked.since(name) or state.read
+        return lag, (engine.now().wall - level) / 1e6 if lag and level else 0.0
+    queue = queues.get(state.queue)
+    if queue is None:
+        return 0, 0.0
+    lag = queue.ready + _planned(state)
+    oldest = engine.core.stats(queue, engine.now())["seconds_behind"] if lag else None
+    return lag, float(oldest) if isinstance(oldest, int | float) else 0.0
+
+
+def facts(engine: Engine) -> list[dict[str, object]]:
+    """All streams as JSON has them.  On the loop."""
+    names = {queue.id: queue.name for queue in engine.core.queues()}
+    found = list[dict[str, object]]()
+    for one in standings(engine):
+        state = engine.core.streams.states[one.name]
+        found.append(
+            {
+                "stream": one.name,
+                "mode": state.mode,
+                "queue": names.get(state.queue),
+                **{key: state.asked.get(key) for key in ("topic", "pattern", "exchange", "vhost", "filter")},
+                "pipeline": state.pipeline or None,
+                "orphaned": bool(state.pipeline) and not engine.pipelines.knows(state.pipeline),
+                "state": "abandoned" if state.abandoned else "released" if state.released else "held",
+                "epoch": state.epoch,
+                "reader": engine.core.streams.readers.get(one.name),
+                "floor": state.floor,
+                "planned": state.planned,
+                "held": _planned(state) if state.mode == "queue" else 0,
+                "start": state.start,
+                "position": state.position if state.mode == "log" else None,
+                "holds_from": state.holds_from,
+                "held_bytes": one.held_bytes,
+                "lag": one.lag,
+                "lag_messages": one.messages,
+                "age_seconds": round(one.age, 3),
+                "read_seconds": round(one.idle, 3) if one.idle >= 0 else None,
+                "abandon_after_seconds": state.abandon_after / 1e6 if state.abandon_after else None,
+            }
+        )
+    return found
+
+
+def _planned(state: StreamState) -> int:
+    """Messages of the queue that it holds."""
+    return sum(
+        pairs[i + 1] - pairs[i]
+        for batch, pairs in state.plans.items()
+        if batch > state.floor
+        for i in range(0, len(pairs), 2)
+    )
 
 
 def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
@@ -221,4 +321,111 @@ def _replaying(engine: Engine, source: LogSource) -> dict[str, object]:
         "state": "paused" if source.paused else "live" if _level(engine, source) else "behind",
         "bookmark": format_bookmark(engine.log.origin, max(source.position - 1, 0)),
         "lag": engine.replays.lag(source),
+    }
+
+
+def name_of(session: Connection) -> str:
+    """How a connection is called: both of its ends."""
+    return f"{session.peer} -> {session.local}"
+
+
+def _ends(session: Connection) -> dict[str, object]:
+    host, _, port = session.peer.rpartition(":")
+    return {"peer_host": host, "peer_port": int(port) if port.isdecimal() else 0}
+
+
+class Links:
+    """Looks at sessions as they are."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._rates = Rates()
+
+    def connections(self, user: str | None, vhost: str | None = None) -> Iterator[dict[str, object]]:
+        node = self.server.settings.server.name
+        sessions = sorted(self.server.amqp.sessions, key=lambda one: one.opened_at)
+        for session in sessions:
+            if session.opened and user in {None, session.user} and vhost in {None, session.vhost}:
+                yield self._connection(session, node)
+
+    def _connection(self, session: Connection, node: str) -> dict[str, object]:
+        machine, clock = session.machine, self.server.engine.clock
+        incoming, outgoing = session.incoming, session.outgoing
+        waits = incoming.paused or self.server.amqp.holding.holds(session)
+        local_host, _, local_port = session.local.rpartition(":")
+        age_us = clock.mono() - session.opened_at
+        called = machine.client_properties.get("connection_name")
+        return {
+            "name": name_of(session),
+            "node": node,
+            "vhost": session.vhost,
+            "user": session.user,
+            "user_who_performed_action": session.user,
+            "type": "network",
+            "protocol": "AMQP 0-9-1",
+            "auth_mechanism": machine.mechanism,
+            "state": "closing" if session.closing else "blocked" if waits else "running",
+            "ssl": session.tls is not None,
+            **({} if session.tls is None else session.tls.plain()),
+            **_ends(session),
+            "host": local_host,
+            "port": int(local_port) if local_port.isdecimal() else 0,
+            "channels": len(session.channels),
+            "channel_max": machine.channel_max,
+            "frame_max": machine.frame_max,
+            "timeout": machine.heartbeat,
+            "connected_at": (clock.wall() - age_us) // 1000,
+            "client_properties": machine.client_properties,
+            **({"user_provided_name": called} if isinstance(called, str) else {}),
+            **self._rates.told(
+                name_of(session), clock.mono(), ("recv_oct", "send_oct"), (incoming.received, outgoing.sent)
+            ),
+            "recv_cnt": incoming.reads,
+            "send_cnt": outgoing.writes,
+            "send_pend": session.link.buffered(),
+        }
+
+    def channels(
+        self, user: str | None, vhost: str | None = None, connection: str | None = None
+    ) -> Iterator[dict[str, object]]:
+        """Open channels, by connection and number."""
+        node = self.server.settings.server.name
+        for session in sorted(self.server.amqp.sessions, key=lambda one: one.opened_at):
+            name = name_of(session)
+            if user not in {None, session.user} or vhost not in {None, session.vhost}:
+                continue
+            if connection in {None, name}:
+                for number, channel in sorted(session.channels.items()):
+                    yield _channel(session, channel, name, number, node)
+
+    def close(self, name: str, reason: str) -> None:
+        """Close with 320; what the connection holds goes back to its queues."""
+        session = next((one for one in self.server.amqp.sessions if name_of(one) == name), None)
+        if session is None or session.closing:
+            raise NotFound("Not Found")
+        session.close_by_server(320, reason)
+        self.server.engine.arm()
+
+
+def _channel(session: Connection, channel: Channel, connection: str, number: int, node: str) -> dict[str, object]:
+    consumers = [*channel.consumers.values(), *channel.getters.values(), *channel.cancelled_consumers]
+    unacknowledged = sum(one.outstanding for one in consumers)
+    return {
+        "name": f"{connection} ({number})",
+        "number": number,
+        "node": node,
+        "vhost": session.vhost,
+        "user": session.user,
+        "user_who_performed_action": session.user,
+        "state": "running",
+        "confirm": channel.confirming,
+        "transactional": channel.tx is not None,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": 0 if channel.shared is None else channel.shared.limit,
+        "consumer_count": len(channel.consumers) + len(channel.followings) + len(channel.subscriptions),
+        "messages_unacknowledged": unacknowledged,
+        "messages_unconfirmed": channel.unconfirmed,
+        "messages_uncommitted": 0 if channel.tx is None else channel.tx.published,
+        "acks_uncommitted": 0 if channel.tx is None else channel.tx.acknowledged,
+        "connection_details": {"name": connection, **_ends(session)},
     }

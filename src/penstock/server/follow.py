@@ -14,9 +14,9 @@
     with conflation     views.Conflated over these  as it comes              once in an interval   the last of a key
     events              events.RingSource           -                        what happens          in the ring, or lost
 
-Two things only look alike.  A stream's plan in log mode (`streams.planning`) is a question with a deadline, asked from
+Two things only look alike.  A stream's plan in log mode (`server.streams`) is a question with a deadline, asked from
 a thread: nothing is handed over, the log is measured from a place that is durable, and the next question may come days
-later.  A view that is built (`views.builder`) is slowed by nobody, and when it is level it shares one pass over the
+later.  A view that is built (`views.views`) is slowed by nobody, and when it is level it shares one pass over the
 journal, and each parsed body, with all other views.
 
 Everything here belongs to the loop's thread.

@@ -12,7 +12,7 @@ from penstock.server.loading import decoded_most, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.server.opening.progress import Show
+    from penstock.server.progress import Show
 
 GRPC_VERBOSITY = "GRPC_VERBOSITY"
 """gRPC and its protobuf write a line to standard error for each malformed message, before anybody has logged in: a

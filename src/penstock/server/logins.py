@@ -28,8 +28,7 @@ from typing import NamedTuple
 from penstock.errors import PenstockError
 from penstock.records.password_hashes import ARGON2ID
 from penstock.server.access import Who
-from penstock.server.accounts import Account, Accounts
-from penstock.server.passwords import Kept, keep
+from penstock.server.accounts import Account, Accounts, Kept, keep
 from penstock.server.users import Users
 
 KEYS_MOST = 10_000

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from penstock.server.access import Who
     from penstock.server.accounts import Accounts
     from penstock.server.engine import Engine
+    from penstock.server.figures import Links
     from penstock.server.flight.handover import Handover
-    from penstock.server.http.links import Links
     from penstock.server.services import Server
     from penstock.server.users import Users
 
@@ -205,7 +205,7 @@ class Operating:
         """Sessions as administrators see them.  Raises Unavailable while the server starts."""
         self.refuse_early()
         if self._links is None:
-            from penstock.server.http.links import Links  # not loaded before somebody looks
+            from penstock.server.figures import Links  # not loaded before somebody looks
 
             self._links = Links(self.server)
         return self._links
@@ -238,7 +238,7 @@ class Operating:
 
     def streams(self) -> Sequence[Mapping[str, object]]:
         """Durable readers as facts."""
-        from penstock.server.streams.lag import facts  # not loaded before somebody looks
+        from penstock.server.figures import facts  # not loaded before somebody looks
 
         return facts(self.engine)
 

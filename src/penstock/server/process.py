@@ -28,7 +28,7 @@ from penstock.server.services import Say, say_aloud
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.server.opening.progress import Show
+    from penstock.server.progress import Show
 
 
 class _Source(machinery.SourceFileLoader):

@@ -29,8 +29,7 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.server.filters.evaluating import Ask, breathe, spent
-from penstock.server.filters.judging import look
+from penstock.server.judging import Ask, breathe, look, spent
 
 if TYPE_CHECKING:
     from penstock.expr.scan import Scan as Scanner

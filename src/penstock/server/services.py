@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from penstock.server.accounts import accounts_of
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
-from penstock.server.opening.progress import Progress
 from penstock.server.pools import Pools
+from penstock.server.progress import Progress
 from penstock.server.pulse import Pulse
 from penstock.server.shares import Shares
 from penstock.server.users import Users
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
-    from penstock.server.guard.listening import Entry
+    from penstock.server.listening import Entry
     from penstock.server.logins import Logins
     from penstock.server.scratch_pages import Pager, Scratch
-    from penstock.server.tls.keeping import Keeper as TlsKeeper
+    from penstock.server.tls import Keeper as TlsKeeper
     from penstock.server.upkeep.keeper import Keeper, Pace
 
 Say = Callable[[str], None]

@@ -19,7 +19,7 @@ from penstock.server.amqp.door import Admission, AmqpDoor
 from penstock.server.amqp.links import AmqpLink
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
-from penstock.server.guard.listening import patient
+from penstock.server.listening import patient
 from penstock.server.logins import Logins
 from penstock.server.pools import Pools
 from penstock.server.pulse import Pulse

@@ -20,9 +20,8 @@ from penstock.log import Log, LogSettings
 from penstock.log.writer import last_of
 from penstock.memory import Caches
 from penstock.server.engine import Engine
-from penstock.server.opening.house import apply_settings, finish_decided, open_core
+from penstock.server.opening import apply_settings, declare_views, finish_decided, open_core
 from penstock.server.scratch_pages import Scratch
-from penstock.server.views.declared import declare as declare_views
 from penstock.testing.fakes import NoFile
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ class Records(Running):
         select        which fields of a JSON body are sent: `-/, +/id` the id alone, `-/notes` all but the notes
         Raises NotFound, InvalidArgument for a topic without a key, ExpressionError.
         """
-        from penstock.server.views.row_queries import adhoc_view, chosen
+        from penstock.server.views.row_source import adhoc_view, chosen
 
         check_text(filter=filter)
         check_texts(order_by=order_by, projection=projection, grouping=grouping, select=select)
@@ -206,9 +206,9 @@ def records_of(
     """What a query finds; on the loop."""
     import numpy as np
 
+    from penstock.core.queue.order.runs import view
     from penstock.core.queue.places import AVAILABLE
     from penstock.core.sow.select import order_of
-    from penstock.server.flight.reading.queue_contents import lsns_of
     from penstock.server.sow.query import Counts, Query, keys_of, plain, run
 
     query = Query(filter, order_of(order_by), top_n, skip_n or 0)
@@ -220,7 +220,7 @@ def records_of(
         numbers, lsns = sow.index.snapshot().arrays()
     else:
         queue = instance.core.queue(VHOST, name)
-        chunks = [lsns_of(chunk) for chunk in queue.chunks(*AVAILABLE)]
+        chunks = [view(chunk) for chunk in queue.chunks(*AVAILABLE)]
         lsns = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
         numbers = lsns.astype(np.uint64)
     instance.make_durable()
@@ -290,7 +290,7 @@ def parted(instance: Instance, text: str) -> tuple[str, str]:
 
 
 def _gathered(instance: Instance, topic: str, filter: str | None, view: View) -> list[bytes]:
-    from penstock.server.views.row_queries import chosen, gather, gather_bodies, positions
+    from penstock.server.views.row_source import chosen, gather, gather_bodies, positions
 
     shown = instance.engine.views.shown(VHOST, topic)
     if shown is not None:

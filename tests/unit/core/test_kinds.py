@@ -11,7 +11,7 @@ from penstock.core.state import fold
 from penstock.core.views import feed
 from penstock.operations.story import WORDS, Teller
 from penstock.records.kinds import MEANINGS, MOVES, READERS, Kind, Reader, read_by
-from penstock.server.events.notices import OF_QUEUE, TOLD
+from penstock.server.notices import OF_QUEUE, TOLD
 
 READ: dict[Reader, Collection[Kind]] = {
     "fold": fold.READS,

@@ -18,7 +18,7 @@ from penstock.core.sow import holding
 from penstock.core.sow.holding import Cut
 from penstock.core.sow.index import Leaf, Numbers
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
-from penstock.server.flight.sinks import dropping
+from penstock.server.flight.sinks import decided
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.remote import Where, remote
@@ -108,7 +108,7 @@ def test_the_loop_works_out_none_of_it(house: FlightHouse, client: Client, monke
         return real(leaf, mine)
 
     monkeypatch.setattr(holding, "_without", spied)
-    monkeypatch.setattr(dropping, "LEFT", 0)
+    monkeypatch.setattr(decided, "LEFT", 0)
     some = range(0, MANY, 2)
     drop = {"topic": "v", "stages": [keys(house, 0, *some[:900]), keys(house, 0, *some[900:], 10**9)]}
     client.action("sink_commit", query="q", batch=0, stages=[], drop=drop)
@@ -129,10 +129,10 @@ def test_what_others_publish_meanwhile_is_looked_at_again(
         fill(house, *range(0, 2 * MANY, 50))  # in every leaf
 
     monkeypatch.setattr(Cut, "look", disturbed)
-    monkeypatch.setattr(dropping, "LEFT", 0)
+    monkeypatch.setattr(decided, "LEFT", 0)
     drop = {"topic": "v", "stages": [keys(house, 0, *range(MANY))]}
     client.action("sink_commit", query="q", batch=0, stages=[], drop=drop)
-    assert looks == list(range(dropping.LOOKS))
+    assert looks == list(range(decided.LOOKS))
     assert sorted(int(message.body) for message in client.sow("v")) == list(range(MANY, 2 * MANY, 50))
 
 
@@ -140,14 +140,14 @@ def test_a_topic_that_is_another_by_then_refuses_the_commit(
     house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(house, 1, 2)
-    real = dropping.Dropping.look
+    real = decided.Dropping.look
 
-    def replaced(self: dropping.Dropping) -> None:
+    def replaced(self: decided.Dropping) -> None:
         real(self)
         client.delete_topic("v")
         client.declare_topic("v", key=["/id"])
 
-    monkeypatch.setattr(dropping.Dropping, "look", replaced)
+    monkeypatch.setattr(decided.Dropping, "look", replaced)
     with pytest.raises(PreconditionFailed, match="was deleted or has another key since"):
         client.action("sink_commit", query="q", batch=0, stages=[], drop={"topic": "v", "all": True})
     assert client.action("sink", query="q")["batch"] is None

@@ -20,7 +20,7 @@ from penstock.log.catalog import SegmentInfo
 from penstock.log.record_batches import make_batch
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
-from penstock.server.bulk.archiving import told_when_full
+from penstock.server.bulk.checks import told_when_full
 
 DAY = 86_400_000_000
 VIAS = {3: ("/", "events"), 4: ("other", "")}

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import LogDamaged
 from penstock.expr import compile_filter
 from penstock.log import Log, SimDisk
-from penstock.server.filters.scanning import look_at_log
+from penstock.server.scanning import look_at_log
 from sim.logkit import SMALL, FakeClock, commit, messages
 
 TINY = replace(SMALL, cache=1)

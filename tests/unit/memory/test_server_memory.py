@@ -12,7 +12,7 @@ from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.outgoing import SEND_FREE
-from penstock.server.filters.scanning import JOIN_SHARE
+from penstock.server.scanning import JOIN_SHARE
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, frame
 from penstock.wire.http.facts import Metrics

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.records.entries import Topic
-from penstock.server.replaying.pace import Pace, Rate, parse_rate
+from penstock.server.replaying.log_source import Pace, Rate, parse_rate
 from penstock.server.replaying.page import Page
 
 S = 1_000_000

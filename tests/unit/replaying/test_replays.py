@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import LogBroken, NotFound, PenstockError
-from penstock.server.replaying.log_source import Follower
-from penstock.server.replaying.pace import Rate
+from penstock.server.replaying.log_source import Follower, Rate
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection
 from penstock.server.upkeep.retention import HOLD_US

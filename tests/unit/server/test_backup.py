@@ -18,12 +18,11 @@ from penstock.history.view import Folder, listing
 from penstock.log import Log, LogSettings, OsDisk, checkpoints
 from penstock.log.rewriting.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
-from penstock.server.accounts import Account, Accounts, Permission
+from penstock.server.accounts import Account, Accounts, Permission, keep
 from penstock.server.bulk import backup as backups
 from penstock.server.bulk.backup import run
-from penstock.server.bulk.jobs import Request
+from penstock.server.bulk.requests import Request
 from penstock.server.bulk.restore import restore
-from penstock.server.passwords import keep
 from penstock.wire.flight.bookmarks import parse_span
 
 

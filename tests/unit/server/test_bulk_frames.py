@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from penstock.server.bulk import frames
+from penstock.server.bulk import requests
 
 
 @pytest.fixture
@@ -21,26 +21,26 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_a_frame_arrives_as_it_was_sent(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    head, pieces = frames.pack({"name": "q", "count": 3, "lsns": b"\1" * 16, "more": memoryview(b"abc")})
-    frames.send(ours, {"job": "x", **head}, *pieces)
-    frames.send(ours, None, b"batch")
-    told, payload = frames.receive(theirs)
+    head, pieces = requests.pack({"name": "q", "count": 3, "lsns": b"\1" * 16, "more": memoryview(b"abc")})
+    requests.send(ours, {"job": "x", **head}, *pieces)
+    requests.send(ours, None, b"batch")
+    told, payload = requests.receive(theirs)
     assert told is not None
     assert told["job"] == "x"
-    values = frames.unpack(told, payload)
+    values = requests.unpack(told, payload)
     assert {name: bytes(v) if isinstance(v, memoryview) else v for name, v in values.items()} == {
         "name": "q", "count": 3, "lsns": b"\1" * 16, "more": b"abc",
     }  # fmt: skip
-    empty, batch = frames.receive(theirs)
+    empty, batch = requests.receive(theirs)
     assert (empty, bytes(batch)) == (None, b"batch")
 
 
 def test_a_payload_larger_than_any_buffer_arrives_whole(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     data = bytes(range(256)) * 40_000
-    sender = threading.Thread(target=frames.send, args=(ours, {"end": 1}, data))
+    sender = threading.Thread(target=requests.send, args=(ours, {"end": 1}, data))
     sender.start()
-    head, payload = frames.receive(theirs)
+    head, payload = requests.receive(theirs)
     sender.join()
     assert head == {"end": 1}
     assert payload == data
@@ -48,44 +48,44 @@ def test_a_payload_larger_than_any_buffer_arrives_whole(pair: tuple[socket.socke
 
 def test_the_end_of_the_other_side_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    assert not frames.gone(ours)
+    assert not requests.gone(ours)
     theirs.close()
-    assert frames.gone(ours)
-    with pytest.raises(frames.Ended):
-        frames.receive(ours)
-    with pytest.raises(frames.Ended):
-        frames.send(ours, {"a": 1})
+    assert requests.gone(ours)
+    with pytest.raises(requests.Ended):
+        requests.receive(ours)
+    with pytest.raises(requests.Ended):
+        requests.send(ours, {"a": 1})
 
 
 def test_a_frame_cut_short_is_an_end(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     ours.sendall(b"\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{")
     ours.close()
-    with pytest.raises(frames.Ended):
-        frames.receive(theirs)
+    with pytest.raises(requests.Ended):
+        requests.receive(theirs)
 
 
 def test_who_is_not_wanted_any_more_waits_no_longer(pair: tuple[socket.socket, socket.socket]) -> None:
     asked = iter([True, True, False])
-    with pytest.raises(frames.Ended):
-        frames.receive(pair[0], lambda: next(asked))
+    with pytest.raises(requests.Ended):
+        requests.receive(pair[0], lambda: next(asked))
 
 
 @pytest.mark.parametrize("prefix", [b"\xff" * 4 + bytes(12), bytes(8) + b"\xff" * 8])
 def test_sizes_that_nobody_sends_are_not_believed(pair: tuple[socket.socket, socket.socket], prefix: bytes) -> None:
     pair[0].sendall(prefix)
-    with pytest.raises(frames.Ended):
-        frames.receive(pair[1])
+    with pytest.raises(requests.Ended):
+        requests.receive(pair[1])
 
 
 def test_memory_is_used_again_when_nobody_has_it(pair: tuple[socket.socket, socket.socket]) -> None:
-    spare = frames.Spare()
-    size = 4 * frames.SMALL
+    spare = requests.Spare()
+    size = 4 * requests.SMALL
 
     def came(letter: bytes) -> tuple[pa.Buffer, int]:
-        sender = threading.Thread(target=frames.send, args=(pair[0], None, letter * size))
+        sender = threading.Thread(target=requests.send, args=(pair[0], None, letter * size))
         sender.start()
-        _, payload = frames.receive(pair[1], None, spare)
+        _, payload = requests.receive(pair[1], None, spare)
         sender.join()
         kept = pa.py_buffer(payload)
         return kept, kept.address

@@ -15,7 +15,7 @@ from penstock.errors import LogDamaged, PenstockError
 from penstock.log import MEMORY, Log, SimDisk
 from penstock.log.rewriting.plan import Aims, Task
 from penstock.log.rewriting.rewrite import Made, Order, Swap, rewrite
-from penstock.server.opening.house import fold
+from penstock.server.opening import fold
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
 from sim.serverkit import Life, Steps, clock, state_of
 from unit.server.test_keeper import SECOND, Here, drain, fill, same_after_restart, section

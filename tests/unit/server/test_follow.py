@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import NotFound, PenstockError, Unavailable
-from penstock.server.flight.reading import outlet
+from penstock.server.flight import handover as flight_handover
 from penstock.server.follow import Asking, Follow, Mapped, Reader, Sign, Source
 from penstock.server.sow import record_source
 from penstock.server.sow.record_events import Event, Wish
@@ -171,7 +171,7 @@ def test_a_pause_an_end_and_a_failure() -> None:
     assert followed.closed
 
 
-class Lists(outlet.Outlet[list[int]]):
+class Lists(flight_handover.Outlet[list[int]]):
     """Numbers that stand for bytes."""
 
     def cost(self, portion: list[int]) -> int:
@@ -186,7 +186,7 @@ class Lists(outlet.Outlet[list[int]]):
 
 def test_who_found_no_room_while_a_batch_was_sent_goes_on() -> None:
     """The queue fills up while the thread waits for its client, and has room again before the thread looks."""
-    most = outlet.QUEUED_MOST
+    most = flight_handover.QUEUED_MOST
     queue, woken = Lists(1), list[int]()
     pieces = queue.batches(pa.schema([("n", pa.int64())]), lambda: False, lambda: woken.append(1))
     assert queue.room() > 0

@@ -13,7 +13,7 @@ from penstock.config.settings import LogSection
 from penstock.core.state.durable import DurableState
 from penstock.log import MEMORY, Log, SimDisk
 from penstock.log.room import RESERVE
-from penstock.server.opening.house import fold, make_room
+from penstock.server.opening import fold, make_room
 from penstock.server.upkeep.keeper import Keeper
 from penstock.server.upkeep.retention import Retirement
 from sim.serverkit import Life, clock

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from penstock.server.guard.strangers import (
+from penstock.server.strangers import (
     HEARD_MOST,
     MOST,
     SHORT_S,

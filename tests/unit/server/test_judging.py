@@ -17,8 +17,7 @@ from penstock.log.disk import OsDisk
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY, Properties, encode
 from penstock.server.bulk.process import Bulk
-from penstock.server.filters.evaluating import CHILD_BODY, made_of, make_there
-from penstock.server.filters.judging import judge_there, look
+from penstock.server.judging import CHILD_BODY, judge_there, look, made_of, make_there
 
 FILTERS = [expr.compile_filter(text) for text in ("/kind = 'a'", "/n > 1 AND /@headers/x = 1", "BOOKMARK() IS NULL")]
 TOPIC = Topic("/", "ex", "t")

@@ -11,9 +11,8 @@ import pytest
 from penstock.config.settings import GUEST, User
 from penstock.log import SimDisk
 from penstock.records.password_hashes import ARGON2ID, SHA256
-from penstock.server.accounts import Account, Accounts
+from penstock.server.accounts import Account, Accounts, Kept, hash_password, keep
 from penstock.server.logins import GOOD, GUESSES, KEYS_MOST, WAITING_MOST, WRONG, Logins, Throttle
-from penstock.server.passwords import Kept, hash_password, keep
 from penstock.server.users import Users
 
 HERE, THERE = "127.0.0.1", "10.0.0.7"

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.history import places
-from penstock.server.opening.house import apply_settings, new_times
+from penstock.server.opening import apply_settings, new_times
 from penstock.testing import Broker
 from sim.serverkit import Life, SimDisk, clock, load
 

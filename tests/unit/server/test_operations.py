@@ -23,10 +23,9 @@ from penstock.operations.operation import Answer, Operation, Path
 from penstock.operations.table import OPERATIONS
 from penstock.records.rights import LOGIN, USES
 from penstock.server.access import Who, judge
-from penstock.server.accounts import Account, Accounts, Permission
+from penstock.server.accounts import Account, Accounts, Kept, Permission
 from penstock.server.flight.actions import administration
 from penstock.server.http import door as http_door
-from penstock.server.passwords import Kept
 from penstock.server.users import Users
 from penstock.testing import Broker
 from penstock.wire import fields as fields_of

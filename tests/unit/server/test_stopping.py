@@ -16,7 +16,7 @@ import pytest
 from penstock.errors import Unavailable
 from penstock.log import Log
 from penstock.log.disk import OsDisk
-from penstock.server import stopping
+from penstock.server import lifecycle
 from penstock.server.app import App
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
@@ -178,7 +178,7 @@ def load_on(server: App) -> None:
 async def test_a_stop_at_any_moment(
     tmp_path: Path, moment: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "PATIENCE_S", 0.02)  # an action that is held would not end in two seconds either
+    monkeypatch.setattr(lifecycle, "PATIENCE_S", 0.02)  # an action that is held would not end in two seconds either
     await filled(tmp_path)
     pools = HeldPools()
     server = served(tmp_path, pools)

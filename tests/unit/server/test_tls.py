@@ -17,13 +17,11 @@ import pytest
 
 from penstock.config.doors import TlsSection
 from penstock.errors import SettingsError
+from penstock.server import tls
 from penstock.server.amqp.links import FIRST
-from penstock.server.guard.listening import Entry, Listener, bind
-from penstock.server.guard.strangers import Complaints, Guards, Stranger, Terms
-from penstock.server.tls import keeping
-from penstock.server.tls.certificates import peer_of
-from penstock.server.tls.files import load
-from penstock.server.tls.keeping import Keeper
+from penstock.server.listening import Entry, Listener, bind
+from penstock.server.strangers import Complaints, Guards, Stranger, Terms
+from penstock.server.tls import Keeper, load, peer_of
 from tls_lab import Files
 
 
@@ -121,7 +119,7 @@ async def test_changed_files_are_taken_up_and_halves_are_not(files: Files, caplo
 
 
 async def test_it_looks_by_itself(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "LOOK_S", 0.01)
+    monkeypatch.setattr(tls, "LOOK_S", 0.01)
     keeper = Keeper(section(files))
     seen = asyncio.Event()
     keeper.renewed.append(lambda _: seen.set())

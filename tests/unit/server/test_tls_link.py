@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 from penstock.server.amqp.links import FIRST, AmqpLink, TlsLink
-from penstock.server.guard.listening import patient
+from penstock.server.listening import patient
 
 
 class Transport(asyncio.Transport):

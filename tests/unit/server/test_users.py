@@ -9,8 +9,7 @@ from pydantic import SecretStr
 
 from penstock.config.settings import GUEST, User
 from penstock.errors import SettingsError
-from penstock.server.accounts import Account, Accounts
-from penstock.server.passwords import Kept
+from penstock.server.accounts import Account, Accounts, Kept
 from penstock.server.users import Users
 
 

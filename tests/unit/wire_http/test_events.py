@@ -8,12 +8,12 @@ from typing import Any
 import pika
 import pytest
 
-import penstock.server.events.watch as watch
 import penstock.server.http.events as places
+import penstock.server.watch as watch
 import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
-from penstock.server.events.notices import TEXT_MOST, Feed
+from penstock.server.notices import TEXT_MOST, Feed
 from penstock.server.shares import Terms
 from penstock.testing.doors import Doors
 from waiting import eventually

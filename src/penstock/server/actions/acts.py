@@ -25,16 +25,25 @@ from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.records.event_actions import OnPublish
-from penstock.server.actions.looking import Portion
 from penstock.server.actions.resuming import Resuming
-from penstock.server.actions.runs import EMPTY, Ledger, Run
-from penstock.server.actions.steps import HEADER, Counts, Steps
-from penstock.server.actions.triggers import Chosen, Event, RemovalWatch, Timing, chosen_rows, joins, publisher_of
+from penstock.server.actions.steps import HEADER, Counts, Portion, Steps
+from penstock.server.actions.triggers import (
+    EMPTY,
+    Chosen,
+    Event,
+    Ledger,
+    RemovalWatch,
+    Run,
+    Timing,
+    chosen_rows,
+    joins,
+    publisher_of,
+)
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.queue import Queue
-    from penstock.server.filters.judging import Judges
+    from penstock.server.judging import Judges
     from penstock.server.runtime import Runtime
 
 SLICE = 128
@@ -313,25 +322,7 @@ class Acts:
         self._busy = False
         place = self._reading[0] if event.cause == OWN else event.cause
         self._reading = range(0)
-        core = self.runtime.core
-        now = self.runtime.now().wall
-        happenings = [
-            Happening(
-                now,
-                core.instance,
-                event.queue or rows.topics[i].name,
-                rows.bodies[i],
-                rows.properties[i],
-                event.reason,
-                bookmark=f"{core.origin}|{lsn}|",
-                client=event.client,
-                stamp=rows.times[i],
-                previous=rows.bodies[i] if event.oof else b"",
-                lsn=lsn,
-                why=event.why,
-            )
-            for i, lsn in enumerate(rows.lsns)
-        ]
+        happenings = self._happenings(event, rows)
         asked = [(entry[0], chosen_rows(entry, event, rows, batch)) for entry in event.rules]
         if event.hops < HOPS_MOST and not event.step and max(map(len, rows.bodies), default=0) <= LOOP_BODY:
             asked = [(rule, wants) for rule, wants in asked if not self._together(rule, wants, happenings, event)]
@@ -349,6 +340,28 @@ class Acts:
         self.ledger.close(place)
         self.runtime.arm()
         self._wake()
+
+    def _happenings(self, event: Event, rows: Rows) -> list[Happening]:
+        """What happened to each message, as conditions and steps see it."""
+        core = self.runtime.core
+        now = self.runtime.now().wall
+        return [
+            Happening(
+                now,
+                core.instance,
+                event.queue or rows.topics[i].name,
+                rows.bodies[i],
+                rows.properties[i],
+                event.reason,
+                bookmark=f"{core.origin}|{lsn}|",
+                client=event.client,
+                stamp=rows.times[i],
+                previous=rows.bodies[i] if event.oof else b"",
+                lsn=lsn,
+                why=event.why,
+            )
+            for i, lsn in enumerate(rows.lsns)
+        ]
 
     def _together(self, rule: Rule, wants: Sequence[bool], happenings: Sequence[Happening], event: Event) -> bool:
         """Where an action does nothing but publish one message, those of several happenings are one batch.

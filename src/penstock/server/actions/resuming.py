@@ -25,15 +25,14 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import Kind
 from penstock.server.actions.triggers import Chosen, Event, plain, removal_rules
-from penstock.server.filters.evaluating import breathe
+from penstock.server.judging import breathe
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.core.actions.rules import Rule
     from penstock.log import Log
-    from penstock.server.actions.runs import Ledger
-    from penstock.server.actions.triggers import RemovalWatch
+    from penstock.server.actions.triggers import Ledger, RemovalWatch
     from penstock.server.runtime import Off, Runtime
 
 STEP_ROWS = 100_000

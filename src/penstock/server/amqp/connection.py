@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from penstock.server.amqp.publishers import Publishers
     from penstock.server.counters import Counters
     from penstock.server.entitlements import Rights
-    from penstock.server.guard.strangers import Stranger
     from penstock.server.logins import Logins
-    from penstock.server.tls.certificates import Peer
+    from penstock.server.strangers import Stranger
+    from penstock.server.tls import Peer
 
 
 SMALL = 2048

@@ -27,7 +27,7 @@ from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.following import consume as consume_from_bookmark
 from penstock.server.amqp.session import generated_name, refuse_reuse
 from penstock.server.entitlements import narrowed
-from penstock.server.filters.evaluating import asked_by
+from penstock.server.judging import asked_by
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:

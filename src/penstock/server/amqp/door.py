@@ -11,7 +11,7 @@ from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Link, TlsLink
 from penstock.server.amqp.publishers import Publishers
-from penstock.server.guard.listening import bind
+from penstock.server.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import EXTERNAL, SPEAKS_TLS
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
-    from penstock.server.guard.listening import Entry, Listener
-    from penstock.server.guard.strangers import Stranger
+    from penstock.server.listening import Entry, Listener
     from penstock.server.logins import Logins, Verdict
-    from penstock.server.tls.certificates import Peer
-    from penstock.server.tls.keeping import Keeper
+    from penstock.server.strangers import Stranger
+    from penstock.server.tls import Keeper, Peer
     from penstock.server.users import Users
 
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
-    from penstock.server.guard.strangers import Stranger
-    from penstock.server.tls.certificates import Peer
+    from penstock.server.strangers import Stranger
+    from penstock.server.tls import Peer
 
 SEND_MOST = 1 << 20
 """Bytes that wait for a peer beyond which nothing more is delivered to it."""
@@ -202,7 +202,7 @@ class TlsLink(AmqpLink):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: the handshake is over."""
-        from penstock.server.tls.certificates import peer_of  # for those who have TLS
+        from penstock.server.tls import peer_of  # for those who have TLS
 
         self._tls = peer_of(transport)
         below: Any = getattr(cast("Any", transport), "_ssl_protocol", None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
     from penstock.server.logins import Logins
-    from penstock.server.tls.certificates import Peer
+    from penstock.server.tls import Peer
     from penstock.wire.amqp.machine import ServerConnection
 
 

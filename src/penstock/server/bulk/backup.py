@@ -35,7 +35,7 @@ from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File
 from penstock.server.accounts import FILE as ACCOUNTS
-from penstock.server.bulk.jobs import Request
+from penstock.server.bulk.requests import Request
 from penstock.version import __version__
 
 NAME = "backup.json"

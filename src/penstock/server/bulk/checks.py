@@ -1,16 +1,19 @@
-"""`verify` and `audit` of a log that a server writes to: everything up to the listed durable LSN, nothing beyond.
+"""Jobs of the bulk child on the log that a server writes to: `verify`, `audit`, what the archive reads and writes.
 
-Verify believes no index: each batch is read again and its sum compared.  The audit reads the log once, through the
-audit and through the fold, which must agree; a log whose oldest segments are gone begins at its newest base, or with
-its archive at its beginning.
+They see everything up to the listed durable LSN, nothing beyond.  Verify believes no index: each batch is read again
+and its sum compared.  The audit reads the log once, through the audit and through the fold, which must agree; a log
+whose oldest segments are gone begins at its newest base, or with its archive at its beginning.  What the archive's jobs
+write are files that count for nothing yet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,13 +21,19 @@ from penstock.core.audit.audit import Audit
 from penstock.core.audit.verdict import Report
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.errors import LogDamaged
+from penstock.errors import DiskFull, LogDamaged
 from penstock.history.alone import base_of
 from penstock.history.view import View, rows_of
+from penstock.log.archive import archive_disk
+from penstock.log.archive.manifest import FULL, Part
 from penstock.log.catalog import Segment
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, first_lsn
-from penstock.server.bulk.jobs import Request
+from penstock.server.bulk.requests import Request
+
+if TYPE_CHECKING:
+    from penstock.ports import Disk
+
 
 FOLD_ROWS = 400_000
 Progress = Callable[[int, int], object]
@@ -120,3 +129,51 @@ def audit_view(view: View, progress: Progress) -> Report:
     if base is not None:
         report.counts["audited from LSN"] = base.floor
     return report
+
+
+def run(
+    request: Request, folder: str, start: int, end: int, token: str, compression: str, topics: int, progress: Progress
+) -> dict[str, object]:
+    """The rows of [start, end) as new files.  DiskFull, LogDamaged."""
+    from penstock.log.archive.file_writer import Form, Writing
+
+    view = request.view
+    writing = Writing(
+        archive_disk(folder), Form(compression, topics), token, view.vias.known, view.origin, (start, end)
+    )
+    with told_when_full(folder):
+        parts = writing.run(view.batches(start, end), lambda lsn: progress(lsn + 1 - start, end - start))
+    return {"parts": [list(part) for part in parts]}
+
+
+def merge(
+    disk: Disk, folder: str, parts: Sequence[Sequence[Any]], token: str, compression: str, progress: Progress
+) -> dict[str, object]:
+    """One file of several.  DiskFull, LogDamaged."""
+    from penstock.log.archive.file_writer import Form
+    from penstock.log.archive.file_writer import merge as merged
+
+    old = [Part(*one) for one in parts]
+    total = sum(part.rows for part in old)
+    with told_when_full(folder):
+        made = merged(archive_disk(folder), old, Form(compression), token, lambda rows: progress(rows, total))
+    return {"part": list(made)}
+
+
+def check(request: Request, folder: str, progress: Progress) -> dict[str, object]:
+    """What `log verify` tells of an archive."""
+    from penstock.log.archive.repairing import check as checked
+
+    found = checked(archive_disk(folder), progress)
+    return {} if found is None else {**found.told(), "damage": found.damage}
+
+
+@contextmanager
+def told_when_full(folder: str) -> Generator[None]:
+    """A disk without room is told as such."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise DiskFull(f"the archive's folder {folder} has no room: {error.strerror}") from error
+        raise

@@ -76,30 +76,30 @@ class Work:
 
     def serve(self, sock: socket.socket) -> None:
         """One request, whatever becomes of it."""
-        from penstock.server.bulk import frames
+        from penstock.server.bulk import requests
 
         with sock:
             try:
                 try:
-                    head, payload = frames.receive(sock)
-                    frames.send(sock, {"taken": os.getpid()})
+                    head, payload = requests.receive(sock)
+                    requests.send(sock, {"taken": os.getpid()})
                     if head is not None:
                         self._answer(sock, head, payload)
-                except frames.Ended:
+                except requests.Ended:
                     raise
                 except Exception as error:  # noqa: BLE001 - told to whoever asked, the other requests go on
-                    frames.send(sock, {"error": told(error)})
-            except frames.Ended:
+                    requests.send(sock, {"error": told(error)})
+            except requests.Ended:
                 pass  # nobody waits for it any more
         if self.tidy.due():
             self.tidy.run()
 
     def _answer(self, sock: socket.socket, head: dict[str, Any], payload: memoryview) -> None:
         from penstock.history.view import Listing
-        from penstock.server.bulk import frames
-        from penstock.server.bulk.jobs import Request, do, read
+        from penstock.server.bulk import requests
+        from penstock.server.bulk.requests import Request, do, read
 
-        values = frames.unpack(head, payload)
+        values = requests.unpack(head, payload)
         listed = values.pop("log", None)
         view = None if listed is None else self.folder.view(Listing.of(listed))
 
@@ -110,21 +110,21 @@ class Work:
             now = time.monotonic()
             if now - told_at >= PROGRESS_S:
                 told_at = now
-                frames.send(sock, {"progress": [done, total]})
+                requests.send(sock, {"progress": [done, total]})
 
-        request = Request(self.disk, view, lambda: frames.gone(sock), progress)
+        request = Request(self.disk, view, lambda: requests.gone(sock), progress)
         if "read" in head:
             schema, batches = read(request, head["read"], values)
-            frames.send(sock, {"schema": True}, memoryview(schema.serialize()))
+            requests.send(sock, {"schema": True}, memoryview(schema.serialize()))
             rows = 0
             for batch in batches:
                 rows += batch.num_rows
-                frames.send(sock, None, memoryview(batch.serialize()))
+                requests.send(sock, None, memoryview(batch.serialize()))
             if not request.gone():
-                frames.send(sock, {"end": {"values": {"rows": rows, **request.notes}, "blobs": []}})
+                requests.send(sock, {"end": {"values": {"rows": rows, **request.notes}, "blobs": []}})
         else:
-            end, pieces = frames.pack(do(request, head["job"], values))
-            frames.send(sock, {"end": end}, *pieces)
+            end, pieces = requests.pack(do(request, head["job"], values))
+            requests.send(sock, {"end": end}, *pieces)
 
 
 def told(error: Exception) -> dict[str, object]:

@@ -7,7 +7,7 @@ had.  The child ends when the control socket does, and that happens however the 
     thread    socketpair -> one end to the child -> request -> answers -> close
     loop      await run(job, ...): the same in a thread of this module
 
-It knows how to ask, not what: jobs and reads are named in `jobs` and run in `child`.
+It knows how to ask, not what: jobs and reads are named in `requests` and run in `child`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged, PenstockError, Unavailable
 from penstock.history.view import Moved, Showing, listing
-from penstock.server.bulk import frames
+from penstock.server.bulk import requests
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Exchange:
         self._sock: socket.socket | None = sock
         self._what = what
         self._wanted = wanted
-        self._spare = frames.Spare()
+        self._spare = requests.Spare()
         self._child = bulk.pid
 
     def answers(self) -> Iterator[tuple[dict[str, Any] | None, memoryview]]:
@@ -85,8 +85,8 @@ class Exchange:
                 if sock is None:
                     return
                 try:
-                    head, payload = frames.receive(sock, self._wanted, self._spare)
-                except frames.Ended:
+                    head, payload = requests.receive(sock, self._wanted, self._spare)
+                except requests.Ended:
                     if not self._wanted():
                         raise Unavailable(f"{self._what} was given up") from None
                     raise self._bulk.died(self._child, self._what) from None
@@ -153,7 +153,7 @@ class Bulk:
 
     def ask(self, kind: str, name: str, values: dict[str, object], wanted: Callable[[], bool] = _always) -> Exchange:
         """Begin a request: kind "read" or "job".  Unavailable when no child can be started."""
-        head, pieces = frames.pack(values)
+        head, pieces = requests.pack(values)
         for attempt in range(2):
             try:
                 ours = self._connect(fresh=attempt > 0)
@@ -161,12 +161,12 @@ class Bulk:
                 raise Unavailable(f"the bulk process cannot be started: {error}") from error
             exchange = Exchange(self, ours, f"{kind} {name!r}", wanted)
             try:
-                frames.send(ours, {kind: name, **head}, *pieces)
-                first, _ = frames.receive(ours, wanted)  # taken
+                requests.send(ours, {kind: name, **head}, *pieces)
+                first, _ = requests.receive(ours, wanted)  # taken
                 if first is not None and "error" in first:
                     exchange.close()
                     raise _error(first["error"])
-            except frames.Ended:
+            except requests.Ended:
                 exchange.close()
                 if not wanted():
                     raise Unavailable(f"{kind} {name!r} was given up") from None
@@ -197,7 +197,7 @@ class Bulk:
                 if progress is not None:
                     progress(*cast("tuple[int, int]", head["progress"]))
             elif "end" in head:
-                return frames.unpack(head["end"], payload)
+                return requests.unpack(head["end"], payload)
         exchange.close()
         raise Unavailable(f"job {job!r} was given up")
 

@@ -18,9 +18,9 @@ from penstock.history.history import Batches, History
 from penstock.log.record_batches import column
 from penstock.records.chunks import Chunk
 from penstock.records.schema import COLUMNS
-from penstock.server.bulk.jobs import Request
-from penstock.server.flight.reading.queue_contents import Part, planned
-from penstock.server.flight.reading.queue_contents import content as content_rows
+from penstock.server.bulk.requests import Request
+from penstock.server.flight.contents import Part, planned
+from penstock.server.flight.contents import content as content_rows
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
@@ -141,3 +141,23 @@ def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
 def plain(command: LogRange | Replay | QueueContent | Plan | Sow) -> dict[str, Any]:
     """A command for a request."""
     return asdict(command)
+
+
+def sow(
+    request: Request, command: dict[str, Any], keyed: bool, given: bool, numbers: bytes, lsns: bytes
+) -> tuple[pa.Schema, Batches]:
+    """Records of a SOW topic; numbers and lsns: packed, of the index as of one moment."""
+    from penstock.server.flight.records import Held  # far more code than what goes through the log
+    from penstock.server.flight.records import records as records_of
+    from penstock.server.sow.query import Counts
+
+    values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}
+    counts = Counts()
+    held = Held(np.frombuffer(numbers, np.uint64), np.frombuffer(lsns, np.int64), keyed, given)
+    schema, rows = records_of(Sow(**values), held, request.view, History(request.view, request.gone), counts)
+
+    def noted() -> Batches:
+        yield from rows
+        request.notes.update(counts.plain())
+
+    return schema, noted()

@@ -23,21 +23,18 @@ from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
-from penstock.server.flight.actions.locate import LocateAction
-from penstock.server.flight.actions.ranges import RangeActions
-from penstock.server.flight.actions.streams import ReplayActions
-from penstock.server.flight.actions.table import Actions
+from penstock.server.flight.actions.streams import RangeActions, ReplayActions
+from penstock.server.flight.actions.table import Actions, LocateAction, RecordActions
 from penstock.server.flight.actions.upkeep import HoldAction, UpkeepActions
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Calls, Intake, Slot
-from penstock.server.flight.consuming.consume import Exchange
+from penstock.server.flight.consume import Exchange
+from penstock.server.flight.doget import Reads
 from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
 from penstock.server.flight.logins import People
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.reading.doget import Reads
-from penstock.server.flight.reading.record_queries import RecordActions
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.server.flight.sinks.stages import Stages

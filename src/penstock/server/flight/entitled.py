@@ -7,7 +7,7 @@ wherever the rows are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, cast
 
@@ -15,13 +15,13 @@ from penstock.core.publishing.published import read_traits
 from penstock.core.sow.select import parse_order
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter
-from penstock.expr.context import RECORDS
+from penstock.expr.context import RECORDS, Group
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import listed
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
 from penstock.server.access import Who, judge, open_vhost, owns
 from penstock.server.entitlements import Rights, asks_shown, narrowed_text, refused, told
-from penstock.server.filters.evaluating import asked_by, breathe
+from penstock.server.judging import asked_by, breathe
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
     Consume,
@@ -106,28 +106,38 @@ class Gatekeeper:
         if rights is None:
             return
         data = upload.properties
+        bodies = listed(upload.bodies)
+        for filter, rows in self._asked(caller, rights, vhost, exchange, upload).items():
+            for start in range(0, len(rows), SLICE):
+                some = rows[start : start + SLICE]
+                names = [upload.names[0 if upload.name_of is None else upload.name_of[row]] for row in some]
+                heads = data if isinstance(data, bytes) else [data[row] for row in some]
+                topics = [Topic(vhost, exchange, name) for name in names]
+                hits = filter.matches([bodies[row] for row in some], heads, topics)
+                if not all(hits):
+                    at = hits.index(False)
+                    raise AccessRefused(
+                        f"row {some[at]} to topic '{names[at]}' in vhost '{vhost}' is not one that user "
+                        f"'{rights.user}' may write; nothing of its batch is stored"
+                    )
+                breathe()
+
+    def _asked(
+        self, caller: Caller, rights: Rights, vhost: str, exchange: str, upload: Upload
+    ) -> dict[Filter, list[int]]:
+        """What has to let rows of an upload through, and which: by their topics, and those that headers add."""
+        data = upload.properties
         extra = [read_traits(one).keys if b"CC" in one else () for one in ([data] if isinstance(data, bytes) else data)]
         names = {*upload.names, *(key for keys in extra for key in keys)}
         found = self._call(caller, lambda core: {n: rights.publish(core, vhost, exchange, n) for n in names})
-        if all(one is None for one in found.values()):
-            return
-        places = [0] * len(upload) if upload.name_of is None else upload.name_of
         asked = dict[Filter, list[int]]()
-        for row, place in enumerate(places):
-            keys = extra[0] if len(extra) == 1 else extra[row]
-            for one in {found[key] for key in (upload.names[place], *keys)} - {None}:
-                asked.setdefault(cast("Filter", one), []).append(row)
-        bodies = listed(upload.bodies)
-        for one, rows in asked.items():
-            for start in range(0, len(rows), SLICE):
-                some = rows[start : start + SLICE]
-                heads = data if isinstance(data, bytes) else [data[row] for row in some]
-                topics = [Topic(vhost, exchange, upload.names[places[row]]) for row in some]
-                hits = one.matches([bodies[row] for row in some], heads, topics)
-                if not all(hits):
-                    row = some[hits.index(False)]
-                    raise _unwritable(rights.user, row, upload.names[places[row]], vhost)
-                breathe()
+        if any(one is not None for one in found.values()):
+            for row, place in enumerate([0] * len(upload) if upload.name_of is None else upload.name_of):
+                keys = extra[0] if len(extra) == 1 else extra[row]
+                for one in {found[key] for key in (upload.names[place], *keys)}:
+                    if one is not None:
+                        asked.setdefault(one, []).append(row)
+        return asked
 
     # -- reading
 
@@ -144,48 +154,39 @@ class Gatekeeper:
             return wanted
         match wanted:
             case QueueContent():
-                right = rights.read_queue(wanted.vhost, wanted.name)
-                return replace(wanted, filter=narrowed_text(wanted.filter, right))
+                return replace(
+                    wanted, filter=narrowed_text(wanted.filter, rights.read_queue(wanted.vhost, wanted.name))
+                )
             case Replay():
                 return self._replay(rights, wanted)
+            case Sow() | Subscribe():
+                return self._records(caller, rights, wanted)
             case Plan():
                 self._stream_of(caller, rights, wanted.stream)
                 return wanted
-            case Sow():
-                queue, topic = self._call(caller, lambda core: (sow_of_queue(core, wanted), source_of(core, wanted)))
-                if queue:
-                    right = self._of_queue(rights, wanted)
-                    return replace(wanted, filter=narrowed_text(wanted.filter, right, RECORDS))
-                gathers = bool(wanted.projection) or wanted.grouping is not None
-                right = rights.read_topic(wanted.vhost, *topic, whole=gathers)
-                fields = rights.fields(wanted.vhost, *topic)
-                asks_shown(rights.user, fields, (wanted.filter, *_values(wanted.order_by)))
-                narrow = narrowed_text(wanted.filter, right, RECORDS)
-                return replace(wanted, filter=narrow, shown=parts_of(fields))
-            case Subscribe():
-                gathered = Sow(wanted.topic, wanted.exchange, wanted.vhost)
-                if wanted.grouping is not None and self._call(caller, lambda core: sow_of_queue(core, gathered)):
-                    right = self._of_queue(rights, wanted)
-                    return replace(wanted, filter=narrowed_text(wanted.filter, right))
-                topic = self._call(caller, lambda core: source_of(core, wanted))
-                gathers = bool(wanted.projection) or wanted.grouping is not None
-                right = rights.read_topic(wanted.vhost, *topic, whole=gathers)
-                fields = rights.fields(wanted.vhost, *topic)
-                asks_shown(rights.user, fields, (wanted.filter, *_values(wanted.order_by), *wanted.conflation_key))
-                return replace(wanted, filter=narrowed_text(wanted.filter, right), shown=parts_of(fields))
-            case Sql():
-                return wanted  # each of its tables is asked for by itself
-            case LogRange():
-                return wanted  # the administrator's
+            case Sql() | LogRange():
+                return wanted  # each table of a statement is asked for by itself; the log is the administrator's
         assert_never(wanted)  # a new read says what right it takes
 
-    @staticmethod
-    def _of_queue(rights: Rights, wanted: Sow | Subscribe) -> Filter | None:
-        """The right to a queue by whose name its messages are asked for; refused, it is like a topic that is none."""
-        try:
-            return rights.read_queue(wanted.vhost, wanted.topic)
-        except AccessRefused:
-            raise refused("read", told(wanted.vhost, wanted.exchange, wanted.topic), rights.user) from None
+    def _records(self, caller: Caller, rights: Rights, wanted: Sow | Subscribe) -> Sow | Subscribe:
+        """A read of records or rows, or of what a queue shows where it is asked for by name."""
+        by_name = isinstance(wanted, Sow) or wanted.grouping is not None
+        known = RECORDS if isinstance(wanted, Sow) else frozenset[Group]()
+        queue, topic = self._call(
+            caller, lambda core: (by_name and sow_of_queue(core, wanted), source_of(core, wanted))
+        )
+        if queue:
+            try:
+                right = rights.read_queue(wanted.vhost, wanted.topic)
+            except AccessRefused:  # like a topic that is none
+                raise refused("read", told(wanted.vhost, wanted.exchange, wanted.topic), rights.user) from None
+            return replace(wanted, filter=narrowed_text(wanted.filter, right, known))
+        right = rights.read_topic(wanted.vhost, *topic, whole=_gathers(wanted))
+        fields = rights.fields(wanted.vhost, *topic)
+        ordered = [term.value.text for term in parse_order(wanted.order_by or None)]
+        conflated = wanted.conflation_key if isinstance(wanted, Subscribe) else ()
+        asks_shown(rights.user, fields, (wanted.filter, *ordered, *conflated))
+        return replace(wanted, filter=narrowed_text(wanted.filter, right, known), shown=parts_of(fields))
 
     def _replay(self, rights: Rights, wanted: Replay) -> Replay:
         if wanted.topic is not None:
@@ -279,33 +280,31 @@ class Gatekeeper:
         open_vhost(caller.who, vhost, None, self._vhosts)
 
 
-def _unwritable(user: str, row: int, name: str, vhost: str) -> AccessRefused:
-    return AccessRefused(
-        f"row {row} to topic '{name}' in vhost '{vhost}' is not one that user '{user}' may write; nothing of its batch "
-        "is stored"
-    )
-
-
 def parts_of(fields: SelectList | None) -> tuple[str, ...]:
     """A list of fields as a command carries it; empty: all of them."""
     return () if fields is None else fields.parts
 
 
-def _values(order_by: Sequence[str]) -> list[str]:
-    return [term.value.text for term in parse_order(order_by or None)]
-
-
-def sow_of_queue(core: Core, wanted: Sow) -> bool:
+def sow_of_queue(core: Core, wanted: Sow | Subscribe) -> bool:
     """Whether a `sow` is about a queue: no SOW topic has the name, and a queue has."""
     name = wanted.vhost, wanted.exchange, wanted.topic
     return name not in core.sows.by_name and not wanted.exchange and core.find_queue(*name[::2]) is not None
 
 
+def _gathers(wanted: Sow | Subscribe) -> bool:
+    return bool(wanted.projection) or wanted.grouping is not None
+
+
 def source_of(core: Core, wanted: Sow | Subscribe) -> tuple[str, str]:
     """Exchange and key of the topic that a read is about: one that gathers may write them as one name, `E/K`."""
     exchange, slash, key = wanted.topic.partition("/")
-    gathers = bool(wanted.projection) or wanted.grouping is not None
-    if gathers and not wanted.exchange and slash and exchange and (wanted.vhost, exchange, key) in core.sows.by_name:
+    if (
+        _gathers(wanted)
+        and not wanted.exchange
+        and slash
+        and exchange
+        and (wanted.vhost, exchange, key) in core.sows.by_name
+    ):
         return exchange, key
     return wanted.exchange, wanted.topic
 

@@ -26,7 +26,7 @@ from penstock.server.flight.logins import AnyHandshake, Logins, People
 from penstock.server.shares import Shares
 
 if TYPE_CHECKING:
-    from penstock.server.tls.files import Identity
+    from penstock.server.tls import Identity
 
 PATIENCE_S = 60.0
 LOOK_S = 0.2

@@ -25,10 +25,10 @@ from penstock.core.sow.rows import LARGE
 from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed
-from penstock.server.filters.evaluating import breathe
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Abandoned, Answer
+from penstock.server.judging import breathe
 from penstock.server.rooms import Waiter
 from penstock.wire.fields import Fields, read_json
 from penstock.wire.flight.codec import Upload, read_upload

@@ -24,7 +24,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.committing import Charge, Committing
-from penstock.server.flight.consuming.settles import VERBS
+from penstock.server.flight.consume import VERBS
 from penstock.server.flight.publish import to_publishes
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.received import TRANSACTED, Bounds, CommitWord, Goal, Settle, read_word
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.calls import Caller
-    from penstock.server.flight.consuming.consume import Exchange
+    from penstock.server.flight.consume import Exchange
     from penstock.server.flight.entitled import Gatekeeper
     from penstock.server.flight.handover import Answer, Handover
     from penstock.wire.flight.commands import Transact

@@ -22,7 +22,16 @@ from penstock.operations.policies import DELETE_POLICY, SET_POLICY, policy_of
 from penstock.operations.vhosts import LIMIT_MOST
 from penstock.records.password_hashes import SHA256, check_hash
 from penstock.server.access import Who
-from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Account, Accounts, Permission, TopicPermission
+from penstock.server.accounts import (
+    USER_LIMITS,
+    VHOST_LIMITS,
+    Account,
+    Accounts,
+    Kept,
+    Permission,
+    TopicPermission,
+    hash_password,
+)
 from penstock.server.http.administration import (
     OPERATOR,
     description_of,
@@ -33,8 +42,7 @@ from penstock.server.http.administration import (
 )
 from penstock.server.http.administration import VHOST_LIMITS as LIMITS
 from penstock.server.http.messages import Commands
-from penstock.server.passwords import Kept, hash_password
-from penstock.server.permissions import check_pattern
+from penstock.server.users import check_pattern
 from penstock.wire.fields import short
 
 if TYPE_CHECKING:

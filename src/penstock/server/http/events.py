@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from penstock.errors import Unavailable
 from penstock.records.rights import MANAGEMENT, MONITORING, Level
 from penstock.server.allocator import resident_bytes
-from penstock.server.events.notices import Missed, RingSource
-from penstock.server.events.watch import Watch
 from penstock.server.follow import Asking
+from penstock.server.notices import Missed, RingSource
+from penstock.server.watch import Watch
 from penstock.wire.http.events import Told, Wanted
 
 if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
-    from penstock.server.events.census import Row
-    from penstock.server.events.notices import Feed, Happened
     from penstock.server.http.facts import Facts
+    from penstock.server.notices import Feed, Happened
     from penstock.server.services import Server
+    from penstock.server.watch import Row
 
 LOOK_S = 1.0
 """How often the server is looked at for what no record tells of, while it serves."""

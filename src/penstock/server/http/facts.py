@@ -23,6 +23,7 @@ from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
+from penstock.server.counters import Rates
 from penstock.server.figures import (
     action_numbers,
     consumers,
@@ -33,9 +34,8 @@ from penstock.server.figures import (
     topic_numbers,
     view_numbers,
 )
-from penstock.server.http.rates import Rates
+from penstock.server.figures import facts as standing_facts
 from penstock.server.pulse import BOUNDS
-from penstock.server.streams.lag import facts as standing_facts
 from penstock.wire.http.facts import Metrics, QueueMetrics, ShareMetrics
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from penstock.records.rights import Level, Right
     from penstock.server.engine import Engine
     from penstock.server.flight.connections import Connections
-    from penstock.server.guard.listening import Entry
-    from penstock.server.opening.progress import Progress
+    from penstock.server.listening import Entry
+    from penstock.server.progress import Progress
     from penstock.server.services import Server
     from penstock.server.shares import Shares
 

@@ -25,7 +25,7 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.kinds import Kind
-from penstock.server.filters.evaluating import Ask, breathe, spent
+from penstock.server.judging import Ask, breathe, spent
 from penstock.server.replaying.selection import Selection, Sieve, rows_at
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from penstock.expr import Filter
 from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
-from penstock.server.replaying.log_source import Asked, Follower, LogSource
-from penstock.server.replaying.pace import parse_rate
+from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
 from penstock.server.replaying.page import look
 from penstock.server.replaying.selection import Selection, Sieve, sieve_of
 from penstock.server.replaying.topic_feed import Feed
@@ -27,10 +26,9 @@ from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 
 if TYPE_CHECKING:
-    from penstock.server.filters.evaluating import Ask
     from penstock.server.follow import Taker
-    from penstock.server.replaying.log_source import Place
-    from penstock.server.replaying.pace import Rate
+    from penstock.server.judging import Ask
+    from penstock.server.replaying.log_source import Place, Rate
     from penstock.server.replaying.page import Found, Page
     from penstock.server.runtime import Off, Runtime
 

@@ -25,8 +25,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA
 from penstock.server.entitlements import asks_shown, narrowed
-from penstock.server.filters.evaluating import Ask
-from penstock.server.filters.judging import look
+from penstock.server.judging import Ask, look
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

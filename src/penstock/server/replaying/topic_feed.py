@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed, size_of
-from penstock.server.filters.evaluating import Ask
+from penstock.server.judging import Ask
 from penstock.server.replaying.page import Page, pages_of
 from penstock.server.replaying.selection import Selection, Sieve, rows_at, rows_of
 

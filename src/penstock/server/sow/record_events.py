@@ -21,8 +21,7 @@ from penstock.expr.tree import Scalar
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
-from penstock.server.filters.evaluating import Ask, breathe, slices
-from penstock.server.filters.judging import look
+from penstock.server.judging import Ask, breathe, look, slices
 from penstock.server.replaying.page import Page
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.server.allocator import give_back, keep_close
-from penstock.server.bulk import frames
+from penstock.server.bulk import requests
 from penstock.server.sql.engine import Bounds, Engine, told
 from penstock.server.sql.statement import COMPLETE, TABLES_MAX, Use
 
@@ -74,12 +74,12 @@ def main() -> None:
         while True:
             try:
                 serve(sock, ceiling)
-            except frames.Ended:
+            except requests.Ended:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
-                frames.send(sock, {"error": encoded(error)})
+                requests.send(sock, {"error": encoded(error)})
             give_back()
-    except frames.Ended:
+    except requests.Ended:
         os._exit(0)  # nobody waits any more
 
 
@@ -96,9 +96,9 @@ def encoded(error: Exception) -> dict[str, object]:
 
 def serve(sock: socket.socket, ceiling: Ceiling) -> None:
     """One statement from its text to its last row."""
-    head, _ = frames.receive(sock)
+    head, _ = requests.receive(sock)
     if head is None:
-        raise frames.Ended
+        raise requests.Ended
     bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"], head.get("by_disk", False))
     engine = Engine(bounds)
     try:
@@ -111,10 +111,10 @@ def serve(sock: socket.socket, ceiling: Ceiling) -> None:
 def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
     """The tables, and then the rows."""
     statement = engine.examine(sql)
-    frames.send(sock, {"statement": statement.plain()})
-    answer, _ = frames.receive(sock)
+    requests.send(sock, {"statement": statement.plain()})
+    answer, _ = requests.receive(sock)
     if answer is None:
-        raise frames.Ended
+        raise requests.Ended
     if "enough" in answer:
         return
     fed = [socket.socket(fileno=fd) for fd in received(sock, len(answer["tables"]))]
@@ -122,10 +122,10 @@ def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
         schema, batches = table(stream)
         engine.table(Use(*named), statement, schema, batches)
     schema, rows = engine.run(sql)
-    frames.send(sock, {"schema": True}, memoryview(schema.serialize()))
+    requests.send(sock, {"schema": True}, memoryview(schema.serialize()))
     for batch in rows:
-        frames.send(sock, None, memoryview(batch.serialize()))
-    frames.send(sock, {"end": {}})
+        requests.send(sock, None, memoryview(batch.serialize()))
+    requests.send(sock, {"end": {}})
 
 
 def received(sock: socket.socket, count: int) -> list[int]:
@@ -134,7 +134,7 @@ def received(sock: socket.socket, count: int) -> list[int]:
     while len(out) < count:
         message, fds, _, _ = socket.recv_fds(sock, 1, TABLES_MAX)
         if not message:
-            raise frames.Ended
+            raise requests.Ended
         out += fds
     return out
 

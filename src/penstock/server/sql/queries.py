@@ -25,14 +25,13 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.server.bulk import frames
+from penstock.server.bulk import requests
 from penstock.server.flight.handover import Abandoned
 from penstock.server.shares import THINGS, Shares
 from penstock.server.sql import FOLDER
 from penstock.server.sql.process import Child, Children
 from penstock.server.sql.result import PIECE_BYTES, ROW_BYTES_MOST
-from penstock.server.sql.statement import COMPLETE, Statement, Use
-from penstock.server.sql.tables import Found, find, missing, names
+from penstock.server.sql.statement import COMPLETE, Found, Statement, Use, find, missing, names
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
@@ -286,10 +285,10 @@ class Query(Iterator[pa.RecordBatch]):
     def _frame(self) -> tuple[dict[str, Any] | None, memoryview]:
         """What the child says next.  Raises what went wrong: with a table, with the statement, or with the child."""
         try:
-            head, payload = frames.receive(self._living().sock, self._wanted, head_most=HEAD_MOST, most=ANSWER_MOST)
-        except frames.TooLarge as large:
+            head, payload = requests.receive(self._living().sock, self._wanted, head_most=HEAD_MOST, most=ANSWER_MOST)
+        except requests.TooLarge as large:
             raise ResourceExhausted(f"the process of the statement answers with more than it may: {large}") from None
-        except frames.Ended:
+        except requests.Ended:
             raise self._why() from None
         if head is not None and "error" in head:
             told = head["error"]
@@ -325,8 +324,8 @@ class Query(Iterator[pa.RecordBatch]):
 
     def _send(self, child: Child, head: dict[str, object]) -> None:
         try:
-            frames.send(child.sock, head)
-        except frames.Ended:
+            requests.send(child.sock, head)
+        except requests.Ended:
             raise self._why() from None
 
     def _living(self) -> Child:
@@ -342,9 +341,9 @@ class Query(Iterator[pa.RecordBatch]):
             feed.close()
         if self._waits:  # for tables, which will not come
             try:
-                frames.send(child.sock, {"enough": True})
+                requests.send(child.sock, {"enough": True})
                 self._done = True
-            except frames.Ended:
+            except requests.Ended:
                 pass  # it has died, and goes below
         if self._done:
             self._queries.children.back(child)

@@ -189,32 +189,9 @@ class Compaction:
             logger.warning("upkeep of the log: %s", error)
             self._failed.update(one.first for one in task.segments)
             return False
-        if self._wanted(task):
+        if not await self._swapped(task, made):
             await self._off(lambda: drop(log.disk, made))
             return False
-        try:
-            swap = log.swap(made)
-        except ValueError as error:  # retired meanwhile
-            logger.info("a rewriting came too late: %s", error)
-            await self._off(lambda: drop(log.disk, made))
-            return False
-        await self._off(swap.prepare)
-        if self._wanted(task):  # in the step that enters: a hold that comes later finds what is then in the list
-            swap.undo()
-            await self._off(lambda: drop(log.disk, made))
-            return False
-        swap.enter()
-        try:
-            await self._off(swap.finish)
-        except OSError as error:
-            if not swap.renamed:
-                swap.undo()
-                await self._off(lambda: drop(log.disk, made))
-                raise
-            logger.warning("upkeep of the log: %s", error)
-        held = [swap]
-        del swap
-        await self._off(held.clear)  # in a thread: to close a large deleted file takes the kernel 20 ms
         freed = task.bytes_before - made.end
         self.totals.rewritten += len(task.segments)
         self.totals.freed += freed
@@ -223,6 +200,33 @@ class Compaction:
             "%d segment(s) from LSN %d on rewritten (%s): %d of %d rows, %d bytes freed",
             len(task.segments), made.first, task.why, made.rows, made.rows_before, freed,
         )  # fmt: skip
+        return True
+
+    async def _swapped(self, task: Task, made: Made) -> bool:
+        """Whether what was made has taken the place of its segments; else they stay, and it may go."""
+        if self._wanted(task):
+            return False
+        try:
+            swap = self._runtime.log.swap(made)
+        except ValueError as error:  # retired meanwhile
+            logger.info("a rewriting came too late: %s", error)
+            return False
+        await self._off(swap.prepare)
+        if self._wanted(task):  # in the step that enters: a hold that comes later finds what is then in the list
+            swap.undo()
+            return False
+        swap.enter()
+        try:
+            await self._off(swap.finish)
+        except OSError as error:
+            if not swap.renamed:
+                swap.undo()
+                await self._off(lambda: drop(self._runtime.log.disk, made))
+                raise
+            logger.warning("upkeep of the log: %s", error)
+        held = [swap]
+        del swap
+        await self._off(held.clear)  # in a thread: to close a large deleted file takes the kernel 20 ms
         return True
 
     def _wanted(self, task: Task) -> bool:

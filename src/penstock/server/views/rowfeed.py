@@ -23,7 +23,7 @@ from penstock.server.sow.record_events import Wish
 from penstock.server.views.row_source import RowSource
 
 if TYPE_CHECKING:
-    from penstock.server.filters.judging import Judges
+    from penstock.server.judging import Judges
     from penstock.server.runtime import Runtime
     from penstock.server.sow.record_events import Event
     from penstock.server.views.shown import Alarms, Shown

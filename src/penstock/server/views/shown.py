@@ -97,7 +97,7 @@ class Alarms:
 
 
 class Live:
-    """One view, or one side of a joined view.  Its fields belong to `step_worker` and `builder`."""
+    """One view, or one side of a joined view.  Its fields belong to `step_worker` and `Builder`."""
 
     def __init__(
         self,

@@ -13,24 +13,94 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.views.feed import Arrived, Feed, Moved, Noted, Step
-from penstock.core.views.view import Changed, Elements, Given, body_of, bring
-from penstock.expr.batches import parsed
+from penstock.core.views.view import Changed, Elements, Given, Side, View, body_of, bring
+from penstock.expr.batches import Table, parsed
 from penstock.log.writer import last_of
 from penstock.memory.budget import READ_BYTES
-from penstock.records.chunks import pairs_of
-from penstock.server.filters.evaluating import breathe
-from penstock.server.views.elements import elements_of, elements_of_rows, given, noted
+from penstock.records.chunks import as_chunk, pairs_of
+from penstock.records.entries import Rows
+from penstock.records.message_bodies import listed
+from penstock.server.judging import breathe
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
     from penstock.core.queue.queue import Queue
-    from penstock.records.entries import Entry, Publishes, Rows
+    from penstock.records.entries import Entry, Publishes
     from penstock.server.runtime import Off, Runtime
     from penstock.server.views.shown import Live
+
+
+Into: TypeAlias = "View | Side"
+
+SLICE = 250
+"""Messages that are parsed before a thread lets the loop in."""
+
+
+def states_of(step: Arrived) -> bytes:
+    """The state of each row; empty when all are available."""
+    batch, rows = step.batch, step.rows
+    late = batch.not_before if step.delayed else None
+    if late is None and batch.first + rows[-1] < step.upto:
+        return b""
+    return bytes(
+        AWAY
+        if late is not None and late[row] > batch.time
+        else INACTIVE
+        if batch.first + row >= step.upto
+        else AVAILABLE
+        for row in rows
+    )
+
+
+def elements_of(step: Arrived) -> Elements:
+    """Rows of a batch; `records` are not there yet (`given`).  Any thread."""
+    batch, rows = step.batch, step.rows
+    every = len(rows) == len(batch.bodies)
+    bodies = listed(batch.bodies)
+    headers, topics = batch.properties, batch.topics
+    return Elements(
+        [batch.first + row for row in rows],
+        (),
+        bodies if every else [bodies[row] for row in rows],
+        headers if isinstance(headers, bytes) or every else [headers[row] for row in rows],
+        topics if not isinstance(topics, list) or every else [topics[row] for row in rows],
+        batch.time,
+        states_of(step),
+    )
+
+
+def elements_of_rows(rows: Rows, states: bytes) -> Elements:
+    """Rows that were read back.  Any thread."""
+    return Elements(rows.lsns, (), rows.bodies, rows.properties, rows.topics, rows.times, states)
+
+
+def noted(step: Arrived) -> Noted:
+    return Noted(step.queue, as_chunk([step.batch.first + row for row in step.rows]), states_of(step))
+
+
+def given(views: Sequence[Into], elements: Elements, pause: Callable[[], None] | None) -> list[Given]:
+    """What messages give to each view; the bodies are parsed once.  Any thread: `pause` lets the loop in between."""
+    bodies = elements.bodies
+    if pause is None:
+        records = [parsed(body) for body in bodies]
+    else:
+        records = list[Table]()
+        for start in range(0, len(bodies), SLICE):
+            records += [parsed(body) for body in bodies[start : start + SLICE]]
+            pause()
+    whole = Elements(elements.lsns, records, bodies, elements.headers, elements.topics, elements.times, elements.states)
+    out: list[Given] = []
+    for view in views:
+        out.append(view.read(whole))
+        if pause is not None:
+            pause()
+    return out
+
 
 PORTION = 1000
 """Messages that are read and brought to the groups in one step: two to four milliseconds."""

@@ -35,9 +35,6 @@ from penstock.wire.flight.received import Bounds, Received, check_bodies, column
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
 
 
-
-
-
 PLAIN = encode(Properties(delivery_mode=PERSISTENT))
 """The header of a message without any header column."""
 
@@ -205,10 +202,6 @@ def _column(values: list[Any], kind: Any, rows: int, places: Any) -> pa.Array[An
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
-
-
-
-
 
 
 @dataclass(slots=True)

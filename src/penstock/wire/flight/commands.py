@@ -194,10 +194,6 @@ Get: TypeAlias = "QueueContent | Replay | LogRange | Plan | Sow | Subscribe | Sq
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
-
-
-
-
 def _fields(*fields: pa.Field[Any]) -> list[pa.Field[Any]]:
     return list(fields)
 

@@ -35,9 +35,6 @@ from penstock.wire.flight.commands import HEADERS, ORDER, ORDER_KINDS, ORDERED, 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
-
-
-
 _STRINGS = (pa.string(), pa.large_string())
 _INTS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
 _ALTERNATES: Mapping[str, tuple[pa.DataType, ...]] = {

@@ -7,6 +7,11 @@ gone by then are left out, as rows that nobody wants are.
 
 Where stages have an order their sorted rows are merged: equal orders keep the place of their stage and of the row in
 it.
+
+With a commit may go records of a topic, those of some keys or all, in the same group as the batch (`Dropping`). A
+million keys are seconds of work. Their numbers, and what is left of the index without them, are worked out in the
+thread of the commit; the loop puts it in place. What others have changed meanwhile is looked at again, the rest of it
+by the loop.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -14,28 +19,32 @@ it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.core.sow.holding import Cut
+from penstock.core.sow.index import Numbers
 from penstock.core.state.pending import DecidedPart, DecidedState
-from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, Refused
+from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
 from penstock.server.flight.publish import to_publishes
 from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
+from penstock.server.judging import breathe
+from penstock.server.sow.query import number_of_key
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER
 from penstock.wire.flight.received import STAGED, Bounds, receive
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from penstock.core.commands.transactions import Drop
+    from penstock.core.sow.holding import Sow
     from penstock.ports import Disk
     from penstock.server.engine import Engine
     from penstock.server.flight.sinks.stage_files import StageInfo
@@ -72,6 +81,13 @@ class GroupLimits:
             chunk_bytes=min(most.chunk_bytes, memory // 64),
             alike_bytes=min(most.alike_bytes, memory // 32),
         )
+
+
+class Bound(NamedTuple):
+    """How large a chunk may be."""
+
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,44 +139,46 @@ def chunks_of(
     `state` is not looked at again after the first chunk.  keyed: topics whose rows are looked at one by one.
     LogDamaged as `check_parts`.
     """
-    skip = state.rows
+    few = Bound(limits.chunk_rows, limits.chunk_bytes)
+    many = Bound(limits.alike_rows, limits.alike_bytes)
     gathered: list[Stretch] = []
     rows = size = 0
-    rows_most, bytes_most = limits.alike_rows, limits.alike_bytes  # of the chunk that is gathered
-    for part in state.parts:
-        if skip >= part.rows:
-            skip -= part.rows
-            continue
-        left = part.rows - skip
-        few = limits.delta_rows if part.delta else limits.chunk_rows
-        try:
-            for batch in rows_of(disk, part.stage, skip):
-                for small in pieces(batch, limits.chunk_bytes):
-                    upload = _read(small, part.topic)
-                    same = alike(upload) and (part.vhost, part.exchange, upload.names[0]) not in keyed
-                    most = limits.alike_rows if same else few
-                    for a in range(0, small.num_rows, most):
-                        piece = small
-                        if small.num_rows > most:
-                            piece = small.slice(a, most)
-                            upload = _read(piece, part.topic)
-                        if not same:
-                            rows_most, bytes_most = min(rows_most, most), limits.chunk_bytes
-                        if rows and (rows + len(piece) > rows_most or size + piece.nbytes > bytes_most):
-                            yield Chunk(rows, gathered)
-                            gathered, rows, size = [], 0, 0
-                            rows_most, bytes_most = limits.alike_rows, limits.alike_bytes
-                            if not same:
-                                rows_most, bytes_most = most, limits.chunk_bytes
-                        gathered.append((part, upload))
-                        rows, size, left = rows + piece.num_rows, size + piece.nbytes, left - piece.num_rows
-            if left:
-                raise LogDamaged(f"{path_of(part.stage)} has {part.rows - left} rows of {part.rows}")
-        except LogDamaged as error:
-            raise _damaged(query, state, error) from error
-        skip = 0
+    bound = many  # of the chunk that is gathered
+    try:
+        for part, small in _missing(disk, state, limits.chunk_bytes):
+            upload = _read(small, part.topic)
+            same = alike(upload) and (part.vhost, part.exchange, upload.names[0]) not in keyed
+            own = many if same else few._replace(rows=limits.delta_rows) if part.delta else few
+            for a in range(0, small.num_rows, own.rows):
+                piece = small
+                if small.num_rows > own.rows:
+                    piece = small.slice(a, own.rows)
+                    upload = _read(piece, part.topic)
+                bound = bound if same else Bound(min(bound.rows, own.rows), own.bytes)
+                if rows and (rows + piece.num_rows > bound.rows or size + piece.nbytes > bound.bytes):
+                    yield Chunk(rows, gathered)
+                    gathered, rows, size, bound = [], 0, 0, own
+                gathered.append((part, upload))
+                rows, size = rows + piece.num_rows, size + piece.nbytes
+    except LogDamaged as error:
+        raise _damaged(query, state, error) from error
     if rows:
         yield Chunk(rows, gathered)
+
+
+def _missing(disk: Disk, state: DecidedState, most: int) -> Iterator[tuple[DecidedPart, pa.RecordBatch]]:
+    """The rows that are still to come, in order, in batches of about `most` bytes.  LogDamaged where there are less."""
+    skip = state.rows
+    for part in state.parts:
+        left, start, skip = part.rows - skip, skip, max(skip - part.rows, 0)
+        if left <= 0:
+            continue
+        for batch in rows_of(disk, part.stage, start):
+            for small in pieces(batch, most):
+                yield part, small
+                left -= small.num_rows
+        if left:
+            raise LogDamaged(f"{path_of(part.stage)} has {part.rows - left} rows of {part.rows}")
 
 
 def _read(batch: pa.RecordBatch, topic: str | None) -> Upload:
@@ -258,28 +276,120 @@ def lines(found: Sequence[tuple[str, StageInfo]]) -> list[list[tuple[str, StageI
 
 def merged(stages: Sequence[Batches]) -> Batches:
     """The rows of sorted stages in one order, columns as they are.  InvalidArgument where columns differ."""
-    heads: list[pa.RecordBatch | None] = [next(rows, None) for rows in stages]
-    schema = next((head.schema for head in heads if head is not None), None)
-    while True:
-        living = [(place, head) for place, head in enumerate(heads) if head is not None]
-        if not living or schema is None:
-            return
-        bound = min(orders(head)[-1] for _, head in living)  # nothing that comes later is below it
-        taken: list[pa.RecordBatch] = []
-        exhausted = False
-        for place, head in living:
-            if not head.schema.equals(schema):
-                raise InvalidArgument("sink_commit: ordered stages of one topic have different columns")
-            # what equals the bound in a later stage waits until the earlier ones have no more of it
-            count = int(np.searchsorted(orders(head), bound, side="left" if exhausted else "right"))
-            taken.append(head.slice(0, count))
-            if count == head.num_rows:
-                heads[place] = next(stages[place], None)
-                following = heads[place]
-                exhausted = exhausted or (following is not None and bool(orders(following)[0] == bound))
-            else:
-                heads[place] = head.slice(count)
-        table = pa.Table.from_batches(taken, schema=schema)
-        if len(living) > 1:
+    heads = {place: head for place, rows in enumerate(stages) if (head := next(rows, None)) is not None}
+    while heads:
+        schema = next(iter(heads.values())).schema
+        if not all(head.schema.equals(schema) for head in heads.values()):
+            raise InvalidArgument("sink_commit: ordered stages of one topic have different columns")
+        several = len(heads) > 1
+        table = pa.Table.from_batches(_lowest(heads, stages), schema=schema)
+        if several:
             table = table.take(np.argsort(table.column(ORDER).to_numpy(), kind="stable"))
         yield from table.combine_chunks().to_batches()
+
+
+def _lowest(heads: dict[int, pa.RecordBatch], stages: Sequence[Batches]) -> list[pa.RecordBatch]:
+    """What of the stages' first batches comes before all the rest, by stage; the heads go on behind it."""
+    bound = min(orders(head)[-1] for head in heads.values())  # nothing that comes later is below it
+    taken: list[pa.RecordBatch] = []
+    exhausted = True  # an earlier stage has no more of the bound
+    for place, head in list(heads.items()):
+        # what equals the bound in a later stage waits until the earlier ones have no more of it
+        count = int(np.searchsorted(orders(head), bound, side="right" if exhausted else "left"))
+        taken.append(head.slice(0, count))
+        if count < head.num_rows:
+            heads[place] = head.slice(count)
+        elif (following := next(stages[place], None)) is None:
+            del heads[place]
+        else:
+            heads[place] = following
+            exhausted = exhausted and bool(orders(following)[0] != bound)
+    return taken
+
+
+T = TypeVar("T")
+
+KEYS_AT_ONCE = 500
+LEAVES_AT_ONCE = 8
+"""What is worked out between two breaths: about half a millisecond."""
+
+LEFT = 100
+"""Leaves that the loop works out itself: 5 ms."""
+
+LOOKS = 8
+"""How often it is looked again; a topic that many publish to all the while would let nobody end."""
+
+
+class Call(Protocol):
+    """Runs something on the loop."""
+
+    def __call__(self, work: Callable[[], T]) -> T:
+        """What it gives, or the error that it raises."""
+        ...
+
+
+class Dropping:
+    """Belongs to the thread of the commit, but for `now` and `behind`."""
+
+    def __init__(self, engine: Engine, call: Call, vhost: str, exchange: str, topic: str) -> None:
+        self._engine = engine
+        self._call = call
+        self._name = vhost, exchange, topic
+        self._looks = 0
+        self._sow: Sow
+        self._cut: Cut
+
+    def find(self, keys: Iterable[Sequence[str]] | None) -> None:
+        """Work it out.  keys: of the records, in portions; None: every record.
+
+        Errors: NotFound or InvalidArgument for the topic, InvalidArgument for what is no key of it.
+        """
+        self._sow = self._call(lambda: self._engine.core.sow(*self._name))
+        self._cut = Cut(None if keys is None else numbers_of(self._sow, keys))
+        self.look()
+
+    def look(self) -> None:
+        """Again, for what others have changed since the last time."""
+        index = self._sow.index
+        while self._call(lambda: self.behind):
+            self._looks += 1
+            for step, _ in enumerate(self._cut.look(self._call(index.snapshot))):
+                if step % LEAVES_AT_ONCE == 0:
+                    breathe()
+
+    # -- the loop
+
+    @property
+    def behind(self) -> bool:
+        """Whether the loop would work on it for long, and another look may help."""
+        return self._looks < LOOKS and self._cut.behind(self._sow.index) > LEFT
+
+    def now(self) -> Drop:
+        """For the core.  PreconditionFailed when the topic is not the one any more that it was."""
+        if self._engine.core.sows.by_id.get(self._sow.id) is not self._sow:
+            raise PreconditionFailed(
+                f"topic '{self._name[2]}' in vhost '{self._name[0]}' was deleted or has another key since this commit "
+                "began; ask again"
+            )
+        return self._sow, self._cut
+
+
+def numbers_of(sow: Sow, keys: Iterable[Sequence[str]]) -> Numbers:
+    """The numbers of keys, ascending, each once.  InvalidArgument for what is none."""
+    out: list[Numbers] = [np.zeros(0, dtype=np.uint64)]
+    for portion in keys:
+        for at in range(0, len(portion), KEYS_AT_ONCE):
+            some = [number_of_key(sow, key) for key in portion[at : at + KEYS_AT_ONCE]]
+            out.append(np.array(some, dtype=np.uint64))
+            breathe()
+    numbers = np.concatenate(out)
+    numbers.sort()  # without the interpreter, unlike `np.unique`
+    return numbers[np.append(True, numbers[1:] != numbers[:-1])] if len(numbers) else numbers
+
+
+def texts(bodies: Sequence[bytes]) -> list[str]:
+    """Rows of a stage that are keys.  InvalidArgument for one that is no text."""
+    try:
+        return [body.decode() for body in bodies]
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"sink_commit: a key of drop is no UTF-8 text: {error}") from None

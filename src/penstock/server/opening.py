@@ -1,4 +1,4 @@
-"""Opening the house: the core from its log, and the objects that the settings name.
+"""A start: the core from its log, and the objects that the settings name.
 
 Recovery order: fold what the log says, give the core its boot record, copy what was decided and is not copied, and only
 then let anybody in.
@@ -23,7 +23,8 @@ from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState, living_pairs
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import lengths, numbers, whole
-from penstock.errors import LogDamaged, Refused, SettingsError
+from penstock.errors import ExpressionError, LogDamaged, Refused, SettingsError
+from penstock.expr.gathering.view_definition import Definition, plan
 from penstock.log.mending import Watch, nobody
 from penstock.log.segment import folder_origin, segment_name
 from penstock.records.chunks import Now
@@ -35,10 +36,13 @@ from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.config.vhost_sections import ConflatedSection, ViewSection
     from penstock.core.queue.queue import Queue
     from penstock.log import Log
     from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine
+    from penstock.server.views.conflated import ConflatedDefinition
+    from penstock.server.views.views import Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,3 +308,60 @@ def _drop_derived(disk: Disk) -> int:
         if count:
             disk.sync_folder()
     return count
+
+
+def definition_of(section: ViewSection) -> Definition:
+    """The definition that a `[[view]]` is."""
+    return Definition(
+        name=section.name,
+        source=section.source or "",
+        select=section.select,
+        group_by=section.group_by,
+        filter=section.filter,
+        vhost=section.vhost,
+        conflation=section.conflation,
+        join=section.join,
+        null_equivalency=section.join_null_equivalency,
+    )
+
+
+def conflated_of(section: ConflatedSection) -> ConflatedDefinition:
+    """The definition that a `[[conflated_topic]]` is."""
+    from penstock.server.views.conflated import ConflatedDefinition
+
+    return ConflatedDefinition(
+        name=section.name,
+        source=section.source,
+        interval=section.interval,
+        filter=section.filter,
+        vhost=section.vhost,
+    )
+
+
+def declare_views(views: Views, settings: Settings) -> None:
+    """All views, then all conflated topics, in the order of the file.  SettingsError names one that cannot be read."""
+    for view in settings.view:
+        try:
+            if view.engine == "spark":
+                plan(definition_of(view))  # a topic with a key, whose rows Spark writes
+                continue
+            views.add(definition_of(view))
+        except ExpressionError as error:
+            raise SettingsError(f'[[view]] "{view.name}": {error.pointed()}') from error
+    for topic in settings.conflated_topic:
+        try:
+            views.add_conflated(conflated_of(topic))
+        except ExpressionError as error:
+            raise SettingsError(f'[[conflated_topic]] "{topic.name}" filter: {error.pointed()}') from error
+    views.rows_published.look()
+
+
+def unreadable(settings: Settings) -> list[tuple[str, ExpressionError]]:
+    """Views whose expressions cannot be used, by their place in the settings: for who checks without starting."""
+    found: list[tuple[str, ExpressionError]] = []
+    for number, view in enumerate(settings.view):
+        try:
+            plan(definition_of(view))
+        except ExpressionError as error:
+            found.append((f"view.{number}", error))
+    return found

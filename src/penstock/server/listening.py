@@ -26,13 +26,13 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from penstock.server.guard.strangers import Complaints, Guard, Guards, Stranger, Terms
+from penstock.server.strangers import Complaints, Guard, Guards, Stranger, Terms
 
 if TYPE_CHECKING:
     import asyncio
 
     from penstock.config.settings import Settings
-    from penstock.server.tls.files import Identity
+    from penstock.server.tls import Identity
 
 
 AT_ONCE = 32
@@ -204,7 +204,7 @@ class Listener:
                 stranger.gone()
 
     def _refuse(self, stranger: Stranger, error: OSError | EOFError) -> None:
-        from penstock.server.guard.listening import why
+        from penstock.server.listening import why
 
         self.refused += 1
         if (reason := why(error)) is not None:

@@ -1,11 +1,15 @@
-"""Scans: filters look through what waits, off the loop, and the core hears which messages they want.
+"""Expressions over what waits, off the loop: which messages a filter wants, and their ranks and keys.
 
 Durable rows are read from the log as Arrow batches, in a thread that hands the interpreter over every half millisecond;
 rows that are in memory alone are evaluated there from memory.  A scan stops when its time is up and answers for what it
 has seen.  Without somewhere off the loop (`off`), as in tests, it runs in place on a few rows.  Damaged batches are
 passed over: no filter matches what cannot be read (`log.reader`).
 
-It knows the log, the cache of bodies and filters; queues and their lists are the core's.
+`Backfills` bring priorities and keys of messages that wait already: after a start those that no checkpoint knows, after
+a change of the expression all of them, and those of batches that were too large. Bodies are read as for anybody else;
+the expressions run off the loop.
+
+It knows the log, the cache of bodies and expressions; queues and their lists are the core's.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -22,20 +26,23 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.asks import Scan, Scanned
-from penstock.expr import FilterSet, Matcher
+from penstock.core.asks import Key, Keyed, Rate, Rated, Scan, Scanned
+from penstock.core.queue.order.ranks import LOWEST, Levels, Ranking
+from penstock.core.queue.shares.staging import Told
+from penstock.expr import FilterSet, Matcher, Value
 from penstock.expr.meter import LOOP_BODY
 from penstock.log.record_batches import Joining
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
 from penstock.records.message_bodies import listed
-from penstock.server.filters.evaluating import Ask, breathe, spent
-from penstock.server.filters.judging import look
+from penstock.server.judging import Ask, breathe, look, made_of, spent
 
 if TYPE_CHECKING:
     from penstock.log import Log
+    from penstock.server.judging import Judges
     from penstock.server.runtime import Off, Runtime
+
 
 IN_PLACE = 500
 """Rows of a scan that has to run on the loop."""
@@ -237,3 +244,55 @@ def _joined(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordB
             held, rows, size = Joining(), 0, 0
     if held:
         yield held.whole()
+
+
+class Backfills:
+    """Has messages judged for their queues.  All methods belong to the loop's thread."""
+
+    def __init__(self, runtime: Runtime, judges: Judges) -> None:
+        self.off: Off | None = None
+        self._runtime = runtime
+        self._judges = judges
+
+    def start(self, ask: Rate | Key) -> None:
+        """Read and evaluate; the core is told, at once or later."""
+        self._runtime.read_rows(ask.chunk, partial(self._evaluate, ask))
+
+    def _evaluate(self, ask: Rate | Key, rows: Rows) -> None:
+        last = rows.lsns[-1] if rows.lsns else ask.chunk[-1]
+        part = ask.chunk if last >= ask.chunk[-1] else ask.chunk[: bisect_right(ask.chunk, last)]  # as a read brings
+        work = partial(answer_to, ask, part, rows, self._judges.ask)
+        if self.off is None:
+            self._runtime.answer(work())
+        else:
+            self.off(work, self._runtime.answer)
+
+
+def answer_to(ask: Rate | Key, chunk: Chunk, rows: Rows, child: Ask | None) -> Rated | Keyed:
+    """What the messages of a chunk have by the ask's expressions.  Any thread."""
+    if isinstance(ask, Rate):
+        return Rated(ask.token, chunk, ranks_of(ask.value, chunk, rows, child))
+    return Keyed(ask.token, chunk, keys_of(ask.values, chunk, rows, child))
+
+
+def keys_of(values: tuple[Value, ...], chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[Told]:
+    """The keys of each message of a chunk; those without a row have none.  Any thread."""
+    columns = [
+        made_of(value, "text", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
+        for value in values
+    ]
+    found = dict(zip(rows.lsns, zip(*columns, strict=True), strict=True))
+    nothing = (None,) * len(values)
+    return [found.get(lsn, nothing) for lsn in chunk]
+
+
+def ranks_of(value: Ranking, chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[int]:
+    """The rank of each message of a chunk; those without a row have the lowest.  Any thread."""
+    if isinstance(value, Levels):
+        ranks = value.ranks(rows.properties, len(rows), rows.times)
+    else:
+        ranks = made_of(
+            value, "rank", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask
+        )
+    found = dict(zip(rows.lsns, ranks, strict=True))
+    return [found.get(lsn, LOWEST) for lsn in chunk]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.core.streams.ranges import Range
@@ -171,27 +172,30 @@ class Planner:
         idle = not self._siblings.turn(name, asked.beside)
         if known is not None:
             return known, None
-        command = self.command(caller, definition)
+        found = self._awaited(caller, self.command(caller, definition), asked, at, asked.wait if idle else 0.0)
+        return (None, None) if found is None else (self._planned(caller, asked, found), found)
+
+    def _awaited(self, caller: Caller, command: Replay, asked: Question, at: int, wait: float) -> Measured | None:
+        """The range, looked for from `at` on for so many seconds, or until something may have come for a sibling."""
         began = time.monotonic()
-        deadline = began + asked.wait if idle else began
-        soon = began + SOON_S if asked.beside else None
+        soon = began + SOON_S if asked.beside else inf
         level = False
         while True:
             now = self._engine.clock.wall()
             found, upto = self._found(caller, command, asked, at)
             if caller.gone():
-                return None, None  # reading ended where it left, and nobody knows what follows
+                return None  # reading ended where it left, and nobody knows what follows
             if found is not None:
-                return self._planned(caller, asked, found), found
+                return found
             level, at = level and upto == at, upto
             if not level:
                 level = True
                 self._handover.post(partial(self._nothing, asked, at, now))
-            if time.monotonic() >= deadline or caller.gone():
-                return None, None
-            if soon is not None and time.monotonic() >= soon:
+            if time.monotonic() >= began + wait or caller.gone():
+                return None
+            if time.monotonic() >= soon:
                 if self._do(caller, partial(self._siblings.may_have, asked.beside)):
-                    return None, None
+                    return None
                 soon = time.monotonic() + SOON_S
             time.sleep(POLL_S)
 

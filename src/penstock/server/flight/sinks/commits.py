@@ -22,8 +22,7 @@ from penstock.server.flight.calls import Caller
 from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
-from penstock.server.flight.sinks.decided import Chunk, alike, chunk_publishes, chunks_of
-from penstock.server.flight.sinks.dropping import Dropping, texts
+from penstock.server.flight.sinks.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, texts
 from penstock.server.flight.sinks.stages import Found, anybodys, parts_of, stage_publishes
 from penstock.wire.fields import NUMBER_MOST, Fields
 from penstock.wire.flight.codec import Upload

@@ -1,4 +1,4 @@
-"""DoGet sow, and the action `sow_delete`: a query for records, and their removal.
+"""DoGet sow: a query for the records of a topic, as Arrow batches.
 
 The loop gives a snapshot of the index, which is answered for when everything up to then is durable; rows are read in
 the Flight thread or in the bulk child.
@@ -6,10 +6,11 @@ the Flight thread or in the bulk child.
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -22,24 +23,16 @@ from penstock.core.sow.select import order_of
 from penstock.errors import LogBroken
 from penstock.history.history import Batches, History, Past
 from penstock.records.dataclass import dataclass
-from penstock.records.rights import USES
-from penstock.server.filters.evaluating import asked_by
-from penstock.server.flight.actions.action import Action, Reply, Table
-from penstock.server.flight.calls import Caller
-from penstock.server.flight.entitled import Gatekeeper, sow_of_queue
-from penstock.server.flight.reading.outlet import Piece
-from penstock.server.flight.reading.queue_contents import lsns_of
-from penstock.server.sow.query import Counts, Query, Removal, keys_of, numbers_of, run, steps
-from penstock.wire.fields import Fields
+from penstock.server.flight.contents import lsns_of
+from penstock.server.flight.entitled import sow_of_queue
+from penstock.server.flight.handover import Piece
+from penstock.server.sow.query import Counts, Query, keys_of, run
 from penstock.wire.flight.codec import constant, present, text_column
-from penstock.wire.flight.commands import DEFAULT_VHOST, RECORDS, RECORDS_DEFAULT, Sow, select
-from penstock.wire.flight.tickets import TEXT_LIMIT
+from penstock.wire.flight.commands import RECORDS, RECORDS_DEFAULT, Sow, select
 
 if TYPE_CHECKING:
-    from penstock.core.sow.holding import Sow as SowTopic
     from penstock.core.sow.index import Ints, Numbers
     from penstock.server.engine import Engine
-    from penstock.server.flight.handover import Handover
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,49 +94,3 @@ def with_stats(rows: Iterator[Piece], schema: pa.Schema, counts: Counts) -> Iter
     """Rows, then beside an empty batch what they came to."""
     yield from rows
     yield pa.RecordBatch.from_pylist([], schema=schema), orjson.dumps({"stats": counts.plain()})
-
-
-class RecordActions:
-    def __init__(self, handover: Handover) -> None:
-        self._handover = handover
-        self._engine = handover.engine
-        self.table: Table = {
-            "sow_delete": Action(
-                self._remove, "topic, exchange, filter or keys or data: remove records", USES, Gatekeeper.sow_delete
-            ),
-        }
-
-    def _drop(self, sow: SowTopic, numbers: Sequence[int], lsns: Sequence[int], by: str) -> int:
-        return self._engine.core.sow_delete(self._engine.now(), sow, numbers, lsns=lsns, by=by)
-
-    def _remove(self, caller: Caller, f: Fields) -> Reply:
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
-        filter, data = f.optional_text("filter", TEXT_LIMIT), f.optional_text("data", 1 << 20)
-        keys = f.texts("keys")
-        f.finish()
-        removal = Removal(filter, tuple(keys) or None, None if data is None else data.encode())
-        engine, call = self._engine, self._handover.call
-        by = caller.user
-
-        if removal.filter is None:
-
-            def remove() -> int:
-                sow = engine.core.sow(vhost, exchange, name)
-                return engine.core.sow_delete(engine.now(), sow, numbers_of(sow, removal), by=by)
-
-            return {"removed": call(remove, caller.gone)}
-        text = asked_by(removal.filter, client=caller.peer, user=by, instance=engine.core.instance)
-        asked = Sow(name, exchange, vhost, filter=text)
-        sow, held = call(lambda: (engine.core.sow(vhost, exchange, name), hold(engine, asked)), caller.gone)
-        found = held()
-        history = History(engine.log, caller.gone)
-        matched = [
-            lsn
-            for batch in run(Query(text), found.numbers, found.lsns, history, vhost, Counts(), keyed=found.given)
-            for lsn in cast("list[int]", batch.column("lsn").to_pylist())
-        ]
-        by_lsn = dict(zip(found.lsns.tolist(), found.numbers.tolist(), strict=True))
-        count = 0
-        for some, theirs in steps([by_lsn[lsn] for lsn in matched], matched):
-            count += call(partial(self._drop, sow, some, theirs, by), caller.gone)
-        return {"removed": count}

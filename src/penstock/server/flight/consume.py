@@ -6,6 +6,8 @@
 Flight's own thread reads, because a blocked read cannot be ended from outside; a second thread writes.  A client that
 is stopped is noticed by its silence: its leases return, it gets nothing more, and it no longer counts as open.
 What is queued for a client that does not read is bounded: the core grants it nothing while it is.
+
+What a client says is read by `read_said`: settles by verb and queue, heartbeats, other terms for its subscription.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -18,36 +20,30 @@ import threading
 from array import array
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import orjson
+import pyarrow as pa
 
 from penstock.core.commands.subscription import STAYS, Subscription
+from penstock.core.effects import Verb
 from penstock.core.queue.settling.settle import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import Filter, compile_filter
 from penstock.memory import Piece
 from penstock.records.chunks import as_chunk
+from penstock.records.dataclass import dataclass
 from penstock.server.entitlements import narrowed
-from penstock.server.filters.evaluating import asked_by
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.consuming.downstream import Delivery, Downstream
-from penstock.server.flight.consuming.settles import (
-    EXTEND,
-    UNSEEN,
-    VERBS,
-    Attempts,
-    Said,
-    Settle,
-    Terms,
-    read_said,
-    read_settles,
-    terms_of,
-)
+from penstock.server.flight.downstream import Delivery, Downstream
 from penstock.server.gates import Receiver
+from penstock.server.judging import asked_by
+from penstock.wire.fields import Fields, nearest, read_json
 from penstock.wire.flight.commands import DELIVERY, Consume
 from penstock.wire.flight.failures import encode_error
-from penstock.wire.flight.received import SETTLED
+from penstock.wire.flight.received import SETTLED, Received, columns_of
+from penstock.wire.flight.tickets import BACKLOG_MOST, TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery as Granted
@@ -55,6 +51,122 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.handover import Handover
+
+
+EXTEND = "extend"
+UNSEEN = "unseen"
+
+VERBS = {
+    "ack": Verb.ACK,
+    "release": Verb.RELEASE,
+    UNSEEN: Verb.UNSEEN,
+    "retry": Verb.CANCEL,
+    "cancel": Verb.CANCEL,
+    "reject": Verb.EXPIRE,
+    "expire": Verb.EXPIRE,
+}
+
+Settle = tuple[str, int | None, str | None, str | None]  # verb, delay in microseconds, reason, queue
+Attempts = dict[tuple[str | None, int], int]  # by queue and LSN
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Other terms for a subscription; what is None stays as it is."""
+
+    filter: str | None = None  # empty: none any more
+    max_backlog: int | None = None
+    queue: str | None = None
+
+
+NAMES_TOLD = 1000
+"""Names of queues in what a consumer is told of its subscription."""
+
+
+def terms_of(wish: Subscription) -> dict[str, object]:
+    """On which terms a client consumes, as it is told."""
+    limit, asked = wish.effective_backlog, wish.max_backlog
+    names = sorted(consumer.queue.name for consumer in wish.consumers.values())
+    leases = [consumer.queue.settings.lease_period for consumer in wish.consumers.values()]
+    told: dict[str, object] = {
+        "consumer": wish.tag,
+        "effective_backlog": limit,
+        "queues": names[:NAMES_TOLD],
+        "lease_period": min(filter(None, leases), default=None),  # microseconds, the shortest of them; null: no end
+    }
+    if limit is not None and asked is not None and limit < asked:
+        told["warning"] = f"max_per_subscription_backlog of a queue limits the backlog of {asked} to {limit}"
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came as the metadata of one message."""
+
+    number: int | None = None  # asks to be answered under it
+    replace: Terms | None = None
+
+
+def read_said(metadata: bytes) -> Said:
+    """The metadata of one message of a client."""
+    fields = Fields("consume metadata", read_json(metadata, "consume metadata"))
+    fields.flag("heartbeat")
+    number = fields.optional_count("number")
+    replaces, table = fields.has("replace"), fields.table("replace")
+    fields.finish()
+    if not replaces:
+        return Said(number)
+    inner = Fields("replace", table)
+    terms = Terms(
+        inner.optional_text("filter", TEXT_LIMIT),
+        inner.optional_count("max_backlog", low=0, high=BACKLOG_MOST),
+        inner.optional_text("queue", TEXT_LIMIT),
+    )
+    inner.finish()
+    return Said(number, terms)
+
+
+def read_settles(received: Received) -> tuple[dict[Settle, array[int]], Attempts]:
+    """LSNs by (verb, delay, reason, queue), ascending, and the attempts that are named; InvalidArgument otherwise."""
+    columns = columns_of(received)
+    lsns = columns["lsn"]
+    if lsns.null_count:
+        raise InvalidArgument("settle: column 'lsn' has nulls")
+    rows = len(lsns)
+    told = [
+        cast("list[Any]", columns["verb"].to_pylist()),
+        *(_values(columns.get(name), rows) for name in ("delay", "reason", "queue")),
+    ]
+    numbers = cast("list[int]", lsns.to_pylist())
+    groups: dict[Settle, array[int]] = {}
+    if all(values.count(values[0]) == rows for values in told):
+        key = _settle(*(values[0] for values in told))
+        groups[key] = array("q", np.unique(np.asarray(numbers, np.int64)).tolist())
+    else:
+        for key, lsn in zip(zip(*told, strict=True), numbers, strict=True):
+            groups.setdefault(_settle(*key), array("q")).append(lsn)
+        groups = {key: array("q", sorted(set(some))) for key, some in groups.items()}
+    attempts: Attempts = {}
+    if "attempt" in columns and columns["attempt"].null_count < rows:
+        for queue, lsn, attempt in zip(told[3], numbers, columns["attempt"].to_pylist(), strict=True):
+            if attempt is not None and attempt > 1:
+                attempts[queue, lsn] = attempt
+    return groups, attempts
+
+
+def _values(column: pa.Array[Any] | None, rows: int) -> list[Any]:
+    return [None] * rows if column is None else column.to_pylist()
+
+
+def _settle(verb: str | None, delay: int | None, reason: str | None, queue: str | None) -> Settle:
+    if verb is None or (verb not in VERBS and verb != EXTEND):
+        hint = nearest(verb, [*VERBS, EXTEND]) if verb is not None else ""
+        raise InvalidArgument(f"settle: verb {verb!r} is unknown{hint}")
+    if delay is not None and delay < 0:
+        raise InvalidArgument(f"settle: delay {delay} is negative")
+    if verb == EXTEND and delay is None:
+        raise InvalidArgument("settle: extend needs a delay: how long from now the lease lasts")
+    return verb, delay, reason, queue
 
 
 class Exchange(Receiver):
@@ -269,14 +381,12 @@ class Exchange(Receiver):
         mine = self.wish.at(queue) if self.wish is not None else []
         if verb == EXTEND:
             return sum(extend(queue, consumer, chunk, now.mono + (delay or 0)) for consumer in mine)
-        if self._attempts or self._came is not None:
-            for lsn in lsns:
-                self.forget(name, lsn)
+        for lsn in lsns if self._attempts or self._came is not None else ():
+            self.forget(name, lsn)
         client, affected = command.name or self.caller.peer, 0
+        settle_one = partial(core.settle, now, queue, [chunk], VERBS[verb], client=client, delay=delay, reason=reason)
         for consumer in mine or (None,):
-            affected += core.settle(
-                now, queue, [chunk], VERBS[verb], by=consumer, client=client, delay=delay, reason=reason
-            )
+            affected += settle_one(by=consumer)
         return affected
 
     def _allowed(self, lsns: array[int], name: str | None, attempts: Attempts) -> array[int]:

@@ -248,25 +248,27 @@ class Guard:
         if due != self._due:
             return  # a sooner one came before this
         self._due = inf
-        terms, now = self.terms, self._now()
         crowded = self._pressed or bool(self._waiting)
         self._pressed = False
-        give_way = -(-len(self) // GIVE_WAY) if crowded else 0
+        give_way, now = -(-len(self) // GIVE_WAY) if crowded else 0, self._now()
         for one in self._of_crowded_first() if crowded else list(self._strangers):
-            age = now - one.since
-            if one.held or one not in self._strangers:
-                continue
-            if age >= terms.time_s:
-                self.send_away(one, "time", f"it had not logged in after {terms.time_s:g} s")
-            elif give_way and age >= (most := SILENT_S if one.silent else SHORT_S):
-                give_way -= 1
-                self.send_away(one, "sockets", f"it had not logged in after {most:g} s, and others wait for its place")
-            elif one.silent and age >= terms.time_s / CROWDED and self._by_address[one.address] > terms.per_address:
-                self.send_away(
-                    one, "per_address", f"more than {terms.per_address} connections of its address had not logged in"
-                )
+            if not one.held and one in self._strangers and (why := self._over(one, now - one.since, give_way > 0)):
+                give_way -= why[0] == "sockets"
+                self.send_away(one, *why)
         if self._strangers or self._waiting:
             self._look_soon()
+
+    def _over(self, one: Stranger, age: float, crowded: bool) -> tuple[str, str] | None:
+        """Why a stranger's time is over after so many seconds, if so: the reason's name, and a sentence."""
+        terms = self.terms
+        most = SILENT_S if one.silent else SHORT_S
+        if age >= terms.time_s:
+            return "time", f"it had not logged in after {terms.time_s:g} s"
+        if crowded and age >= most:
+            return "sockets", f"it had not logged in after {most:g} s, and others wait for its place"
+        if one.silent and age >= terms.time_s / CROWDED and self._by_address[one.address] > terms.per_address:
+            return "per_address", f"more than {terms.per_address} connections of its address had not logged in"
+        return None
 
 
 class Guards:

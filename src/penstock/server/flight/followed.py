@@ -24,34 +24,19 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.sow.select import narrowed_select, parse_select
-from penstock.errors import (
-    AccessRefused,
-    InvalidArgument,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.history.history import History
 from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.handover import Abandoned
-from penstock.server.flight.reading.outlet import POLL_S, Outlet, Piece
-from penstock.server.replaying.log_source import Asked
-from penstock.server.replaying.pace import Rate, parse_rate
+from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece
+from penstock.server.replaying.log_source import Asked, Rate, parse_rate
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection, fields_of, selection_of, sieve_of
 from penstock.server.sow.record_events import selected
-from penstock.server.streams.planning import recent
+from penstock.server.streams import recent
 from penstock.wire.flight.bookmarks import Point, parse_span
-from penstock.wire.flight.codec import (
-    bookmark_column,
-    constant,
-    lsn_column,
-    message_batch,
-    one_or_each,
-    topic_columns,
-)
+from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, one_or_each, topic_columns
 from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, Get, Replay, select
 
 if TYPE_CHECKING:
@@ -59,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
     from penstock.server.replaying.log_source import Follower
+
 
 PAST_LEAST = 4 << 20
 """Bytes of the log from which on the past is read as Arrow batches; less comes through the follower."""

@@ -1,1 +1,0 @@
-"""Content filters at work off the loop: judging batches, scanning what waits, rating."""

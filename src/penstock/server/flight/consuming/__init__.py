@@ -1,1 +1,0 @@
-"""DoExchange: deliveries to Flight consumers, and what they say of them."""

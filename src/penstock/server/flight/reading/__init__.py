@@ -1,1 +1,0 @@
-"""DoGet: the log, queues, records and views as Arrow batches."""

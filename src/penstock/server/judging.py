@@ -1,0 +1,305 @@
+"""Content filters and other expressions off the loop: what a batch needs judged before it is published, or what waits.
+
+A thread evaluates, in slices between which the loop gets the interpreter.  A single body of more than a mebibyte would
+hold it for as long as its JSON takes to parse, so such a body goes to the bulk child; when there is none, or it fails,
+the thread does it after all, for the answer must not depend on that.
+
+What the filter of a command asks about who asks is answered before it is compiled (`asked_by`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+
+from penstock.core.asks import Judge, Judged
+from penstock.core.queue.last_values import key_of
+from penstock.core.queue.order.ranks import rank_of
+from penstock.core.queue.shares.staging import key_text
+from penstock.errors import PenstockError
+from penstock.expr import FilterSet, Matcher, Value, compile_filter, compile_value
+from penstock.expr.context import Context
+from penstock.expr.filter import bound
+from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import listed
+
+if TYPE_CHECKING:
+    from penstock.core.asks import Made, Question
+    from penstock.ports import Disk
+    from penstock.server.caching import Present
+    from penstock.server.runtime import Off, Runtime
+
+
+CHILD_BODY = 1 << 20
+"""Bytes of a body beyond which another process parses it: 1 MiB of JSON takes 4 ms."""
+
+SLICE_ROWS = 500
+SLICE_BYTES = 256 * 1024
+"""What is evaluated between two breaths: about half a millisecond."""
+
+BREATH_S = 50e-6
+"""How long a breath is: any real sleep hands the interpreter over, and a longer one would only delay the answer."""
+
+spent = time.thread_time_ns
+"""Nanoseconds of CPU that this thread has used: what a way of looking costs, whoever else is busy."""
+
+Ask = Callable[[str, dict[str, object]], dict[str, Any]]
+"""`Bulk.call`: the result of a job of the bulk child."""
+
+MAKERS: Mapping[Made, Callable[[object], Any]] = {"rank": rank_of, "key": key_of, "text": key_text}
+Times: TypeAlias = "Sequence[int] | None"
+
+
+def breathe() -> None:
+    """Let another thread have the interpreter: any real sleep hands it over."""
+    time.sleep(BREATH_S)
+
+
+def slices(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Rows in pieces that are evaluated between two breaths."""
+    start, n = 0, len(rows)
+    while start < n:
+        size, stop = sizes[start], start + 1
+        while stop < n and stop - start < SLICE_ROWS and size + sizes[stop] <= SLICE_BYTES:
+            size += sizes[stop]
+            stop += 1
+        yield rows[start:stop]
+        start = stop
+
+
+class _Rows(NamedTuple):
+    """Messages that are evaluated together, as columns; one value where all rows agree."""
+
+    bodies: Sequence[bytes]
+    properties: bytes | Sequence[bytes]
+    topics: Topic | Sequence[Topic]
+    lsns: Times
+    times: Times
+
+
+def _portions(rows: _Rows) -> Iterator[tuple[int, _Rows]]:
+    """Slices of the rows, each with the place of its first row and followed by a breath."""
+    bodies, properties, topics, lsns, times = rows
+    for part in slices(range(len(bodies)), list(map(len, bodies))):
+        some = slice(part[0], part[-1] + 1)
+        yield (
+            part[0],
+            _Rows(
+                bodies[some],
+                properties if isinstance(properties, bytes) else properties[some],
+                topics if isinstance(topics, Topic) else topics[some],
+                None if lsns is None else lsns[some],
+                None if times is None else times[some],
+            ),
+        )
+        breathe()
+
+
+def _elsewhere(ask: Ask | None, job: str, asked: Mapping[str, object], rows: _Rows) -> dict[str, Any] | None:
+    """What the child tells of one large body; None for smaller ones, and when it could not tell."""
+    if ask is None or len(rows.bodies[0]) <= CHILD_BODY:
+        return None
+    bodies, properties, topics, lsns, times = rows
+    topic = topics if isinstance(topics, Topic) else topics[0]
+    message: dict[str, object] = {
+        "body": bodies[0],
+        "properties": properties if isinstance(properties, bytes) else properties[0],
+        "exchange": topic.exchange,
+        "name": topic.name,
+        "lsn": None if lsns is None else lsns[0],
+        "time": None if times is None else times[0],
+    }
+    try:
+        return ask(job, {**asked, **message})
+    except PenstockError as error:
+        logger.warning("a body of %d bytes is evaluated beside the loop: %s", len(bodies[0]), error)
+        return None
+
+
+def _received(
+    body: memoryview, properties: memoryview, exchange: str, name: str, lsn: int | None, time: int | None
+) -> _Rows:
+    """The message of `_elsewhere`, in the child."""
+    lsns, times = None if lsn is None else [lsn], None if time is None else [time]
+    return _Rows([bytes(body)], bytes(properties), Topic("", exchange, name), lsns, times)
+
+
+def made_of(
+    value: Value,
+    made: Made,
+    bodies: Sequence[bytes],
+    properties: bytes | Sequence[bytes],
+    topics: Topic | Sequence[Topic],
+    *,
+    lsns: Times = None,
+    times: Times = None,
+    ask: Ask | None = None,
+) -> list[Any]:
+    """What is made of the value of each message: integers of ranks and keys, text or None of texts.
+
+    Any thread but the loop's.
+    """
+    out = list[Any]()
+    for _, rows in _portions(_Rows(bodies, properties, topics, lsns, times)):
+        told = _elsewhere(ask, "make", {"text": value.text, "made": made}, rows) if value.needs_body else None
+        if told is None:
+            out += map(MAKERS[made], value.values(*rows[:3], lsns=rows.lsns, times=rows.times))
+        else:
+            one = told["made"]
+            out.append(bytes(one).decode(errors="surrogateescape") if made == "text" and one is not None else one)
+    return out
+
+
+def make_there(disk: Disk, text: str, made: Made, **message: Any) -> dict[str, object]:
+    """A job of the bulk child: what is made of an expression's value of one message; text as its bytes."""
+    rows = _received(**message)
+    [value] = compile_value(text).values(*rows[:3], lsns=rows.lsns, times=rows.times)
+    one = MAKERS[made](value)
+    return {"made": one.encode(errors="surrogateescape") if isinstance(one, str) else one}
+
+
+def look(
+    filters: Sequence[Matcher],
+    bodies: Sequence[bytes],
+    properties: bytes | Sequence[bytes],
+    topics: Topic | Sequence[Topic],
+    *,
+    lsns: Times = None,
+    times: Times = None,
+    ask: Ask | None = None,
+) -> list[list[int]]:
+    """For each filter the places of the messages that match, ascending.  Any thread but the loop's."""
+    out: list[list[int]] = [[] for _ in filters]
+    together = FilterSet(filters)
+    for start, rows in _portions(_Rows(bodies, properties, topics, lsns, times)):
+        told = _elsewhere(ask, "judge", {"texts": [one.text for one in filters]}, rows)
+        if told is None:
+            found = together.matches(*rows[:3], lsns=rows.lsns, times=rows.times)
+        else:
+            found = {slot: [0] for slot in told["slots"]}
+        for slot, places in found.items():
+            out[slot] += [start + place for place in places]
+    return out
+
+
+def judge_there(disk: Disk, texts: list[str], **message: Any) -> dict[str, object]:
+    """A job of the bulk child: which of the filters one message passes."""
+    rows = _received(**message)
+    found = FilterSet([compile_filter(text) for text in texts]).matches(*rows[:3], lsns=rows.lsns, times=rows.times)
+    return {"slots": sorted(found)}
+
+
+@overload
+def asked_by(text: str, *, client: str, user: str, instance: str) -> str: ...
+@overload
+def asked_by(text: str | None, *, client: str, user: str, instance: str) -> str | None: ...
+def asked_by(text: str | None, *, client: str, user: str, instance: str) -> str | None:
+    """The text for one client.  ExpressionError for one that cannot be read."""
+    if not text:
+        return text
+    return bound(text, Context(client_name=client, user=user, instance_name=instance))
+
+
+logger = logging.getLogger("penstock.judging")
+
+Answer: TypeAlias = "list[bool] | list[int]"
+
+
+class Judges:
+    """Has batches judged.  All methods belong to the loop's thread."""
+
+    def __init__(self, runtime: Runtime, records: Present) -> None:
+        """records: has what deltas need at hand before anything is judged."""
+        self._runtime = runtime
+        self._records = records
+        self.off: Off | None = None
+        self.ask: Ask | None = None  # the bulk child, if there is one
+
+    def ready(
+        self,
+        batches: Sequence[Publishes],
+        then: Callable[[], None],
+        *,
+        publisher: str | None = None,
+        sequence: int | None = None,
+    ) -> bool:
+        """Whether these may be published now without holding the loop.
+
+        If not, `then` is called once the answers are on the batches, and asks again: queues may have come meanwhile.
+        Where nothing runs off the loop the answer is yes, and publishing evaluates in place.
+        """
+        if not self._records.ready(batches, then, self.off):
+            return False
+        if self.off is None:
+            return True
+        core = self._runtime.core
+        asked = [
+            (seen, questions)
+            for seen in map(core.ahead, batches)  # a delta is judged as what it makes of its record
+            if (questions := core.unjudged(seen, publisher=publisher, sequence=sequence))
+        ]
+        if not asked:
+            return True
+        self.ask_about(asked, then)
+        return False
+
+    def evaluate(self, batch: Publishes, questions: Sequence[Question], then: Callable[[], None]) -> None:
+        """Put the answers of some filters on a batch, then call `then`; perhaps before this returns."""
+        self.ask_about([(batch, questions)], then)
+
+    def start(self, effect: Judge) -> None:
+        """Judge what the core has asked about; it is told."""
+
+        self.ask_about(effect.asked, partial(self._runtime.answer, Judged(effect.token)))
+
+    def ask_about(self, asked: Sequence[tuple[Publishes, Sequence[Question]]], then: Callable[[], None]) -> None:
+        """Put the answers on these batches, then call `then`; at once where nothing runs off the loop."""
+        size = sum(len(batch.bodies[row]) for batch, questions in asked for q in questions for row in q.rows)
+        waiting = self._runtime.bodies.partial
+        waiting.add(size)
+
+        def done(answers: list[list[Answer]]) -> None:
+            waiting.add(-size)
+            for (batch, questions), of_batch in zip(asked, answers, strict=True):
+                note(batch, questions, of_batch)
+            then()
+
+        work = partial(_answers, asked, self.ask)
+        if self.off is None:
+            done(work())
+        else:
+            self.off(work, done)
+
+
+def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequence[int]]) -> None:
+    """Put answers on a batch."""
+    judged = batch.judged = {} if batch.judged is None else batch.judged
+    for question, passed in zip(questions, answers, strict=True):
+        name = question.name or question.filter.text
+        judged.setdefault(name, {}).update(zip(question.rows, passed, strict=True))
+
+
+def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None) -> list[list[Answer]]:
+    """For each batch and question one answer a row, of an expression a number.  Any thread."""
+    out: list[list[Answer]] = []
+    for batch, questions in asked:
+        bodies = listed(batch.bodies)
+        out.append([_passed(batch, bodies, question, ask) for question in questions])
+    return out
+
+
+def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> Answer:
+    rows, properties, topics = question.rows, batch.properties, batch.topics
+    asked = (
+        [bodies[row] for row in rows],
+        properties if isinstance(properties, bytes) else [properties[row] for row in rows],
+        [topics[row] for row in rows] if isinstance(topics, list) else topics,
+    )
+    if isinstance(question.filter, Value):
+        assert question.made is not None
+        return made_of(question.filter, question.made, *asked, ask=ask)
+    hits = set(look([question.filter], *asked, ask=ask)[0])
+    return [row in hits for row in range(len(rows))]
