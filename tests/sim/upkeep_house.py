@@ -100,7 +100,6 @@ class House:
             core, log, Caches(self.chance.choice((0, 400, 1 << 20))), self.clock,
             call_soon=self.loop.call_soon, read_cold=self._read_cold,
         )  # fmt: skip
-        self.engine._let_others_in = lambda: None  # type: ignore[method-assign]
         log.on_durable = self._durable
         log.on_broken = self.engine.break_down
         self.engine.on_broken.append(self._broken)

@@ -144,6 +144,10 @@ class OsFile:
                 self.pwrite(memoryview(b"".join(some))[written:], offset + written)
             offset += size
 
+    def fileno(self) -> int:
+        """The descriptor, for who asks the system for more than this class does."""
+        return self._fd
+
     def sync(self) -> None:
         """fdatasync."""
         os.fdatasync(self._fd)

@@ -26,10 +26,11 @@ import orjson
 
 from penstock.errors import InvalidArgument, LogBroken, PenstockError
 from penstock.log.catalog import Catalog
+from penstock.log.committers import CommitHere, Committer, CommitThread, Readers, Syncer
 from penstock.log.frame import STOPPED
 from penstock.log.reader import Vias
 from penstock.log.room import Room
-from penstock.log.writer import Appender, Commit, CommitThread, LogSettings, last_of, size_of
+from penstock.log.writer import Appender, Commit, LogSettings, last_of, size_of
 from penstock.ports import Clock, Disk
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import SYNCED, Kind
@@ -171,21 +172,33 @@ class Committing:
         self._unmarked = unmarked
         self._last_look = self._idle_since
         self._base_floor = 0
-        self._thread: CommitThread | None = None
+        self._committer: Committer | None = None  # None: commits happen where they are asked for
+        self._in_thread = False  # the running commit is a thread's
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
         self._call_later: CallLater | None = None
         self._timer_at = 0
         self._closed = False
 
-    def start_thread(self, call_soon: Callable[[Callable[[], object]], object], call_later: CallLater) -> None:
-        """Commit in a thread from now on.
+    def start_thread(
+        self,
+        call_soon: Callable[[Callable[[], object]], object],
+        call_later: CallLater,
+        readers: Readers | None = None,
+        syncer: Syncer | None = None,
+    ) -> None:
+        """Commit beside the loop from now on.
 
-        `call_soon` must be safe from other threads (`loop.call_soon_threadsafe`); `call_later` is the loop's.
+        `call_soon` must be safe from other threads (`loop.call_soon_threadsafe`); `call_later` and `readers` are the
+        loop's.  With a syncer, which is closed at the end, short commits need no thread.
         """
         self.flush()
         self._call_soon, self._call_later = call_soon, call_later
         self._room.start_thread()
-        self._thread = CommitThread(self._appender, self._finished)
+        thread = CommitThread(self._appender, self._finished)
+        if readers is None or syncer is None:
+            self._committer = thread
+        else:
+            self._committer = CommitHere(self._appender, syncer, readers, thread, self._done, call_soon)
         self._arm()
 
     def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
@@ -205,11 +218,16 @@ class Committing:
             gathered.must_sync = True
         if urgent:
             gathered.urgent = True
-            if self._thread is not None and self._running is None:
+            if self._committer is not None and self._running is None:
                 self._hand_over()
         elif not gathered.lazy_since:
             gathered.lazy_since = self._clock.mono()
             self._arm()
+
+    @property
+    def thread_since(self) -> int:
+        """Mono microseconds when a thread was given the running commit, for which it needs the interpreter; 0: none."""
+        return self.waiting_since if self._in_thread else 0
 
     @property
     def pending_bytes(self) -> int:
@@ -255,15 +273,15 @@ class Committing:
             running = self._running
             if running is None:
                 self._hand_over()
-            elif running.done is not None:
-                running.done.acquire()  # taken for good: nobody else waits for it
+            elif self._committer is not None:
+                self._committer.wait(running)
                 self._done(running)
 
     def hurry(self) -> None:
         """Somebody waits for what is gathered after all."""
         if self._gathered.entries and not self.broken:
             self._gathered.urgent = True
-            if self._thread is not None and self._running is None:
+            if self._committer is not None and self._running is None:
                 self._hand_over()
 
     def request_sync(self) -> None:
@@ -271,7 +289,7 @@ class Committing:
         if self.broken or self._closed or self.synced >= self.appended:
             return
         self._gathered.must_sync = self._gathered.urgent = True
-        if self._thread is not None and self._running is None:
+        if self._committer is not None and self._running is None:
             self._hand_over()
 
     def tick(self) -> None:
@@ -332,8 +350,8 @@ class Committing:
     def _run(self, commit: Commit) -> None:
         self._running = commit
         self.waiting_since = self._clock.mono()
-        if self._thread is not None:
-            self._thread.post(commit)
+        if self._committer is not None:
+            self._in_thread = self._committer.post(commit)
         else:
             self._appender.run(commit)
             self._done(commit)
@@ -375,7 +393,7 @@ class Committing:
             if not (self._gathered.entries or self._gathered.must_roll):  # a sync that was asked for came with this
                 self._gathered.urgent = self._gathered.must_sync = False
         self._base_floor = max(self._base_floor, self._gathered.base_floor(self.synced))
-        if self._thread is not None and self._gathered.urgent:
+        if self._committer is not None and self._gathered.urgent:
             self._hand_over()
         else:
             self._arm()
@@ -429,7 +447,7 @@ class Committing:
                 self._run(Commit([], self.synced, True, mark=STOPPED))
                 self.flush()
         self._closed = True
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            thread.stop()
+        if self._committer is not None:
+            committer, self._committer = self._committer, None
+            committer.stop()
         self._room.stop()

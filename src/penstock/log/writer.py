@@ -1,8 +1,8 @@
 """Writing commits: entries in, batches on the disk out, in the one open segment.
 
 `Appender` does the work of one commit, in whichever thread it is called: cut into batches, encode, write, roll to a new
-segment, sync.  `CommitThread` is the thread that does it for the server.  When to commit, and what follows, is decided
-in `log.group_commit`.  Entries are never parted, so a group lies in one batch; a plain run of messages larger than a
+segment, sync.  Who calls it for the server is in `log.committers`; when to commit, and what follows, is decided in
+`log.group_commit`.  Entries are never parted, so a group lies in one batch; a plain run of messages larger than a
 batch is.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from typing import Literal, TypeAlias, cast
 
@@ -63,6 +63,9 @@ MEMORY = LogSettings(ahead=0, reserve=0, low_space=0, segment=64 << 20)
 
 Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
 """A written batch: segment, first LSN, last LSN, offset, length, rows."""
+
+SHORT = 256 << 10
+"""Bytes of a commit that the loop may write itself, when another does the sync."""
 
 _ROW = 64
 """Bytes that a row takes beyond its body and header: the other columns, and its share of frames."""
@@ -192,7 +195,25 @@ class Appender:
         room.attach(segment.file, segment.end)
 
     def run(self, commit: Commit) -> None:
-        """Do a commit and say in it what was done.  OSError, or whatever went wrong, is put into it too.
+        """Do a commit and say in it what was done.  OSError, or whatever went wrong, is put into it too."""
+        self.write(commit)
+        if commit.sync and commit.error is None:
+            self.sync(commit)
+
+    def sync(self, commit: Commit) -> None:
+        """The second half of a commit that is to be synced."""
+        try:
+            self.segment.file.sync()
+        except OSError as error:
+            commit.error = error
+
+    def is_short(self, commit: Commit) -> bool:
+        """Whether writing a commit is a matter of a millisecond: few bytes, and no other file is begun or synced."""
+        goes_on = not commit.roll and self._offset + 2 * SHORT <= self._limit
+        return commit.size <= SHORT and goes_on and not commit.base and self._room.failure is None
+
+    def write(self, commit: Commit) -> None:
+        """The first half of a commit: written, and not synced.
 
         When the disk has no room for all of it, nothing of it stays: who is told of a refusal then can rely on it.
         """
@@ -219,8 +240,6 @@ class Appender:
                 self._write(len(mark), mark)
                 self._offset += len(mark)
             commit.end = self._offset
-            if commit.sync:
-                self.segment.file.sync()
             self._room.advance(self._offset)
         except BaseException as error:  # noqa: BLE001  the loop decides: whatever failed, nothing after it is confirmed
             commit.error = error
@@ -316,45 +335,3 @@ def create_segment(disk: Disk, header: SegmentHeader, start: bytes = b"") -> Seg
                 raise OSError(errno.EIO, f"{name} could be neither made nor removed") from second
         raise
     return Segment(name, header, len(start), file)
-
-
-class CommitThread:
-    """Runs commits one after the other beside the loop."""
-
-    def __init__(self, appender: Appender, finished: Callable[[Commit], None]) -> None:
-        """`finished` is called in the thread, after each commit."""
-        self._appender = appender
-        self._finished = finished
-        self._next: Commit | None = None
-        self._ending = False
-        self._wake = threading.Lock()  # a plain lock hands over in a third of a semaphore's time
-        self._wake.acquire()
-        self._thread = threading.Thread(target=self._run, name="penstock-log-writer", daemon=True)
-        self._thread.start()
-
-    def post(self, commit: Commit) -> None:
-        """Hand over a commit; the one before must be done."""
-        commit.done = threading.Lock()
-        commit.done.acquire()
-        self._next = commit
-        self._wake.release()
-
-    def stop(self) -> None:
-        """End the thread after the commit it is in, or was given and has not begun."""
-        self._ending = True
-        if self._wake.locked():  # else it was woken for a commit, and ends after that
-            self._wake.release()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._wake.acquire()
-            commit, self._next = self._next, None
-            if commit is None:
-                return
-            self._appender.run(commit)
-            if commit.done is not None:
-                commit.done.release()
-            self._finished(commit)
-            if self._ending and self._next is None:
-                return

@@ -24,6 +24,7 @@ import orjson
 from penstock.errors import LogBroken, SettingsError
 from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
+from penstock.log.kernel_sync import KernelSync
 from penstock.log.writer import BATCH_MOST, CACHE_MOST
 from penstock.memory import Caches
 from penstock.records.dataclass import dataclass
@@ -152,12 +153,14 @@ class App(Server):
                 replaying=pools.off(pools.replaying),
                 reading=pools.off(pools.reading),
                 acting=pools.off(pools.acting),
+                at_work=pools.at_work,
             )
             self.engine.acts.steps.say = self.say
             self.engine.acts.steps.allow_execute = settings.server.allow_execute
             self.log.on_durable = self.engine.durable
             self.log.on_broken = self.engine.break_down
-            self.log.start_thread(loop.call_soon_threadsafe, loop.call_later)
+            syncer = KernelSync.of_this_system()
+            self.log.start_thread(loop.call_soon_threadsafe, loop.call_later, loop, syncer)
             told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
             self.accounts.bound(recovered.core.queue_limits)
             declare_views(self.engine.views, settings)

@@ -112,8 +112,21 @@ class Engine(Runtime):
             e.Cancelled: lambda effect: receiver_of(effect.consumer).cancelled(effect.consumer),
         }
 
-    def run_off(self, *, judging: Off, scanning: Off, replaying: Off, reading: Off, acting: Off) -> None:
-        """Where the parts do their work beside the loop; without this they do it on the loop."""
+    def run_off(
+        self,
+        *,
+        judging: Off,
+        scanning: Off,
+        replaying: Off,
+        reading: Off,
+        acting: Off,
+        at_work: Callable[[], int] = int,
+    ) -> None:
+        """Where the parts do their work beside the loop; without this they do it on the loop.
+
+        at_work: how much of it is not done.
+        """
+        self._nap.at_work = at_work
         self.judges.off = self.acts.steps.off = judging
         self.scans.off = self.backfills.off = self.recoveries.off = self.acts.resuming.off = scanning
         self.views.run_off(scanning)

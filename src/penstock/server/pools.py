@@ -4,8 +4,8 @@
     close   from now on nothing is handed over and no result comes; `end` waits for what runs
 
 What is dropped after `close` has nobody who waits for it: the doors have told their clients before.  A loop that never
-sleeps starves every other thread of the interpreter, so it naps: for the log's writer when its commit has waited long
-enough, and for Flight's threads while calls are made.
+sleeps starves every other thread of the interpreter, so it naps: for these threads while they have work, for the log's
+writer when its commit has waited long enough, and for Flight's threads while calls are made.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ class Pools:
         self.replaying = make(2, "penstock-replay")
         self.querying = make(64, "penstock-query")  # SQL over HTTP, which may wait for a place: see `server.shares`
         self.closed = False
+        self._at_work = 0
+
+    def at_work(self) -> int:
+        """How many pieces of work have been handed over and are not done, queries apart, which wait for others."""
+        return self._at_work
 
     def off(self, pool: Executor) -> Off:
         """`hand_over` to this pool."""
@@ -64,9 +69,12 @@ class Pools:
         if self.closed:
             return
         future = asyncio.get_running_loop().run_in_executor(pool, work)
-        future.add_done_callback(partial(self._finished, done))
+        weight = int(pool is not self.querying)
+        self._at_work += weight
+        future.add_done_callback(partial(self._finished, done, weight))
 
-    def _finished(self, done: Callable[[T], None], finished: asyncio.Future[T]) -> None:
+    def _finished(self, done: Callable[[T], None], weight: int, finished: asyncio.Future[T]) -> None:
+        self._at_work -= weight
         if finished.cancelled():
             return
         if self.closed:
@@ -96,7 +104,7 @@ class Pools:
 
 
 STARVED_US = 500
-"""A commit that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
+"""A thread with work that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
 
 GUEST_STAYS_US = 1_000_000
 """A Flight call was made so recently: its thread, or the next one's, may be waiting for the interpreter."""
@@ -120,9 +128,10 @@ def nap() -> None:
 class Nap:
     """When the loop sleeps for a moment."""
 
-    __slots__ = ("_clock", "_guest_at", "_log", "_napped")
+    __slots__ = ("_clock", "_guest_at", "_log", "_napped", "at_work")
 
     def __init__(self, clock: Clock, log: Log) -> None:
+        self.at_work: Callable[[], int] = int  # how many threads of pools have something to do
         self._clock = clock
         self._log = log
         self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
@@ -138,7 +147,8 @@ class Nap:
         awake = now - self._napped
         if awake < GUEST_US:
             return
-        waiting = self._log.waiting_since
-        if (waiting and awake > STARVED_US < now - waiting) or now - self._guest_at < GUEST_STAYS_US:
+        waiting = self._log.thread_since
+        starved = awake > STARVED_US and ((waiting and now - waiting > STARVED_US) or self.at_work())
+        if starved or now - self._guest_at < GUEST_STAYS_US:
             nap()
             self._napped = self._clock.mono()

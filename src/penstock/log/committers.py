@@ -1,0 +1,182 @@
+"""Who does the commits of a server: a thread, or the loop itself where the kernel syncs beside it.
+
+A thread beside a loop that is always busy waits for the interpreter, some eight times a commit; so the loop naps for it
+(`server.pools`).  Where there is a `Syncer` the loop writes what is short and has the kernel sync it: that needs no
+other thread, and no nap.  What is long, begins another file, or finds no syncer is the thread's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.log.writer import Appender, Commit
+from penstock.ports import File
+
+
+class Committer(Protocol):
+    """Does one commit at a time; who gave it is told on the loop when it has ended."""
+
+    def post(self, commit: Commit) -> bool:
+        """Take a commit; whether a thread does it, which needs the interpreter for it.  The one before must be done."""
+        ...
+
+    def wait(self, commit: Commit) -> None:
+        """Return when the posted commit has ended.  Once for each, and then nobody need be told."""
+        ...
+
+    def stop(self) -> None:
+        """No more commits: the last has ended."""
+        ...
+
+
+class Syncer(Protocol):
+    """Syncs one file at a time beside everybody."""
+
+    def fileno(self) -> int:
+        """Readable when the sync has ended."""
+        ...
+
+    def begin(self, file: File) -> None:
+        """Have everything that was written to the file synced; `end` follows.  OSError: it was not begun."""
+        ...
+
+    def end(self) -> None:
+        """Take the outcome, waiting for it if need be.  OSError as `File.sync` has it."""
+        ...
+
+    def hush(self) -> None:
+        """The word of an end that was taken is taken too."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class Readers(Protocol):
+    """Of an event loop: who is called when something can be read."""
+
+    def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
+        """Call back, each time, on the loop."""
+        ...
+
+    def remove_reader(self, fd: int, /) -> object:
+        """No longer."""
+        ...
+
+class CommitThread:
+    """Runs commits one after the other beside the loop."""
+
+    def __init__(self, appender: Appender, finished: Callable[[Commit], None]) -> None:
+        """`finished` is called in the thread, after each commit."""
+        self._appender = appender
+        self._finished = finished
+        self._next: Commit | None = None
+        self._ending = False
+        self._wake = threading.Lock()  # a plain lock hands over in a third of a semaphore's time
+        self._wake.acquire()
+        self._thread = threading.Thread(target=self._run, name="penstock-log-writer", daemon=True)
+        self._thread.start()
+
+    def post(self, commit: Commit) -> bool:
+        """Hand over a commit."""
+        commit.done = threading.Lock()
+        commit.done.acquire()
+        self._next = commit
+        self._wake.release()
+        return True
+
+    def wait(self, commit: Commit) -> None:
+        """The thread has finished it."""
+        if commit.done is not None:
+            commit.done.acquire()  # taken for good: nobody else waits for it
+
+    def stop(self) -> None:
+        """End the thread after the commit it is in, or was given and has not begun."""
+        self._ending = True
+        if self._wake.locked():  # else it was woken for a commit, and ends after that
+            self._wake.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.acquire()
+            commit, self._next = self._next, None
+            if commit is None:
+                return
+            self._appender.run(commit)
+            if commit.done is not None:
+                commit.done.release()
+            self._finished(commit)
+            if self._ending and self._next is None:
+                return
+
+
+class CommitHere:
+    """Writes short commits where it is called, on the loop, and has them synced; the others are the thread's."""
+
+    def __init__(
+        self,
+        appender: Appender,
+        syncer: Syncer,
+        readers: Readers,
+        thread: CommitThread,
+        finished: Callable[[Commit], None],
+        call_soon: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """`finished` is called on the loop, after each commit that is not the thread's."""
+        self._appender = appender
+        self._syncer = syncer
+        self._readers = readers
+        self._thread = thread
+        self._finished = finished
+        self._call_soon = call_soon
+        self._syncing: Commit | None = None
+        readers.add_reader(syncer.fileno(), self._synced)
+
+    def post(self, commit: Commit) -> bool:
+        """Write a short one; hand over any other."""
+        appender = self._appender
+        if not appender.is_short(commit):
+            return self._thread.post(commit)
+        appender.write(commit)
+        if commit.sync and commit.error is None:
+            try:
+                self._syncer.begin(appender.segment.file)
+            except OSError:  # the kernel takes no more of such requests now
+                appender.sync(commit)
+            else:
+                self._syncing = commit
+                return False
+        self._call_soon(lambda: self._finished(commit))
+        return False
+
+    def wait(self, commit: Commit) -> None:
+        """What the kernel has is waited for."""
+        if self._syncing is commit:
+            self._take()
+        else:
+            self._thread.wait(commit)
+
+    def stop(self) -> None:
+        """The thread ends, and the kernel has nothing more to tell."""
+        self._thread.stop()
+        self._readers.remove_reader(self._syncer.fileno())
+        self._syncer.close()
+
+    def _synced(self) -> None:
+        if self._syncing is None:
+            self._syncer.hush()  # somebody has waited for it
+        else:
+            self._finished(self._take())
+
+    def _take(self) -> Commit:
+        commit, self._syncing = self._syncing, None
+        assert commit is not None
+        try:
+            self._syncer.end()
+        except OSError as error:
+            commit.error = error
+        return commit
