@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import cast
 
-from penstock.log.writer import Appender, Commit, CommitThread
+from penstock.log.committers import CommitThread
+from penstock.log.writer import Appender, Commit
 
 
 class Kept:
