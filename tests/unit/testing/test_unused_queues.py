@@ -63,6 +63,10 @@ NO_USES = {
 }
 
 
+def there(broker: Broker) -> bool:
+    return broker.command(lambda instance: any(queue.name == "q" for queue in instance.core.queues()))
+
+
 @pytest.mark.parametrize("way", [*USES, *NO_USES])
 def test_declares_gets_and_consumers_of_every_door_are_use(way: str) -> None:
     with Broker() as broker:
@@ -70,6 +74,7 @@ def test_declares_gets_and_consumers_of_every_door_are_use(way: str) -> None:
         broker.advance(8)
         (USES | NO_USES)[way](broker)
         broker.advance(8)
+        assert there(broker) is (way in USES)
         if way in USES:
             assert broker.stats("q")["ready"] == 0
             broker.advance(3)
