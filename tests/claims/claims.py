@@ -44,6 +44,8 @@ from claims.servers import fork_from_here
 
 TRIES = 150
 """Changes that a test may let pass before it is listed."""
+ASKED_S = 300.0
+"""It is asked no longer, however long each run of it takes."""
 SECONDS = 120.0
 """For one run of one test as it is."""
 PATIENCE_S = 6.0
@@ -280,21 +282,21 @@ class Examiner:
     def judge(self, claim: Claim, chosen: Iterable[Site]) -> Verdict:
         """Ask until the test notices a change."""
         verdict = Verdict(claim)
+        until = time.monotonic() + ASKED_S
         for site in chosen:
+            if time.monotonic() > until:
+                break
             answer = self.ask(claim, site)
             told = f"{site.path}:{site.line} {site.what}"
-            if (
-                answer == "assertion" and self.ask(claim, site) == answer
-            ):  # and not because the machine is slow just now
+            if answer == "assertion" and self.ask(claim, site) == answer:  # twice: it was no pause of the machine
                 verdict.noticed = told
                 break
             if answer == "":
                 verdict.passed_by.append(told)
             else:
                 verdict.fell.append(f"{told}: {answer}")
-        else:
-            if not verdict.passed_by and not verdict.fell:
-                verdict.trouble = "it runs no line of the product that could be changed"
+        if not (verdict.stands or verdict.passed_by or verdict.fell):
+            verdict.trouble = "it runs no line of the product that could be changed"
         return verdict
 
 

@@ -23,7 +23,17 @@ class Known:
     reason: str
 
 
-KNOWN: tuple[Known, ...] = ()
+_TABLE = "it compares a table of the product, no function's line, with a document; a row more in the table fails it"
+
+KNOWN: tuple[Known, ...] = (
+    Known(
+        "scenarios/amps/test_whole_files.py::test_every_element_of_the_tables_is_in_the_example",
+        "it compares two documents; what the server makes of the example is test_an_example_converts_to_its_settings",
+    ),
+    Known("scenarios/amps/test_whole_files.py::test_every_module_that_is_run_is_in_the_example", _TABLE),
+    Known("unit/expr/test_cases.py::test_every_function_has_a_case", _TABLE),
+    Known("unit/expr/test_page.py::test_each_function_is_in_the_table_and_each_row_is_a_function", _TABLE),
+)
 
 
 def node_of(claim: Claim) -> str:
