@@ -49,6 +49,12 @@ def take(broker: Broker, count: int) -> list[bytes]:
     return out
 
 
+def somebody_waits(broker: Broker) -> None:
+    """Returns when a publisher waits for room; the queue holds no more than it may."""
+    eventually(lambda: broker.command(lambda one: bool(one.engine.rooms.waiting)), "nobody waits for room")
+    assert broker.stats("q")["ready"] == 2
+
+
 def test_nothing_is_stored_in_process_where_nobody_could_wait() -> None:
     with broker_of() as broker:
         fill(broker)
@@ -86,7 +92,7 @@ def test_an_unmodified_client_is_told_and_goes_on_when_there_is_room() -> None:
         taken = list[bytes]()
 
         def take_when_somebody_waits() -> None:
-            eventually(lambda: broker.command(lambda one: bool(one.engine.rooms.waiting)), "nobody waits for room")
+            somebody_waits(broker)
             taken.extend(take(broker, 3))
 
         other = threading.Thread(target=take_when_somebody_waits)
@@ -112,6 +118,7 @@ def test_an_upload_waits_within_its_call() -> None:
             bodies = [b"%d" % n for n in range(3, 40)]
             other = threading.Thread(target=lambda: client.publish_table("q", pa.table({"body": bodies})))
             other.start()
+            somebody_waits(broker)
             assert take(broker, 39) == [b"%d" % n for n in range(1, 40)]
             other.join()
         assert broker.stats("q")["ready"] == 0
@@ -145,8 +152,10 @@ def test_numbered_messages_that_wait_are_stored_once() -> None:
                 )
             )
             other.start()
+            somebody_waits(broker)
             assert take(broker, 4) == [b"1", b"2", b"3", b"4"]
             other.join()
+        assert broker.stats("q")["queue_depth"] == 0
 
 
 def test_artemis_settings_are_taken_over(tmp_path: Path) -> None:

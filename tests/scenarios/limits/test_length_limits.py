@@ -73,6 +73,9 @@ def test_only_ready_messages_count() -> None:
         assert broker.stats("q")["leased"] == 3
         assert broker.stats("q")["ready"] == 2
         assert [message.body for message in subscription.take()] == [b"1", b"2", b"3"]
+        publish(broker, b"6", b"7")  # as many give way as are too many of those that are ready
+        assert (broker.stats("q")["leased"], broker.stats("q")["dropped"]) == (3, 2)
+        assert [record.body for record in broker.sow("q")] == [b"6", b"7"]
 
 
 def test_what_would_be_limited_is_told() -> None:
