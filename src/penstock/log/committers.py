@@ -66,6 +66,7 @@ class Readers(Protocol):
         """No longer."""
         ...
 
+
 class CommitThread:
     """Runs commits one after the other beside the loop."""
 

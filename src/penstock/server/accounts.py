@@ -21,7 +21,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import orjson
@@ -208,15 +208,8 @@ class Accounts:
                 for name, more in self.vhosts.items()
                 if more or name not in self.fixed_vhosts
             ],
-            "permissions": [
-                {"user": one.user, "vhost": one.vhost, "configure": one.configure, "write": one.write,
-                 "read": one.read}
-                for one in self.permissions.values()
-            ],
-            "topic_permissions": [
-                {"user": one.user, "vhost": one.vhost, "exchange": one.exchange, "write": one.write, "read": one.read}
-                for one in self.topic_permissions.values()
-            ],
+            "permissions": list(map(asdict, self.permissions.values())),
+            "topic_permissions": list(map(asdict, self.topic_permissions.values())),
             "vhost_limits": [{"name": name, "value": value} for name, value in self.vhost_limits.items()],
             "user_limits": [{"name": name, "value": value} for name, value in self.user_limits.items()],
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
@@ -299,19 +292,15 @@ class Accounts:
         """A user goes, with permissions and limits."""
         self.users.pop(name, None)
         self.user_limits.pop(name, None)
-        for key in [key for key in self.permissions if key[0] == name]:
-            del self.permissions[key]
-        for narrower in [key for key in self.topic_permissions if key[0] == name]:
-            del self.topic_permissions[narrower]
+        self.permissions = {key: one for key, one in self.permissions.items() if one.user != name}
+        self.topic_permissions = {key: one for key, one in self.topic_permissions.items() if one.user != name}
 
     def forget_vhost(self, name: str) -> None:
         """A vhost goes, with permissions and limits."""
         self.vhosts.pop(name, None)
         self.vhost_limits.pop(name, None)
-        for key in [key for key in self.permissions if key[1] == name]:
-            del self.permissions[key]
-        for narrower in [key for key in self.topic_permissions if key[1] == name]:
-            del self.topic_permissions[narrower]
+        self.permissions = {key: one for key, one in self.permissions.items() if one.vhost != name}
+        self.topic_permissions = {key: one for key, one in self.topic_permissions.items() if one.vhost != name}
 
 
 def accounts_of(settings: Settings) -> Accounts:

@@ -151,13 +151,15 @@ class Logins:
 
     async def ask(self, door: str, user: str, password: str, host: str) -> Verdict:
         """Whether somebody is let in.  For the loop."""
+        begun = self._begun(door, user, password, host)
+        if isinstance(begun, Verdict):
+            return begun
+        return self._judged(door, user, password, host, await asyncio.shield(asyncio.wrap_future(begun)))
+
+    def _begun(self, door: str, user: str, password: str, host: str) -> Verdict | Future[bool]:
+        """What is known at once, or what is worked out."""
         verdict = self.at_once(door, user, password, host)
-        if verdict is not None:
-            return verdict
-        future = self._work_out(user, password)
-        if future is None:
-            return self._crowded(door, user, host)
-        return self._judged(door, user, password, host, await asyncio.shield(asyncio.wrap_future(future)))
+        return verdict or self._work_out(user, password) or self._crowded(door, user, host)
 
     async def ask_patiently(self, door: str, user: str, password: str, host: str) -> Verdict:
         """The same, and a refusal comes late."""
@@ -169,13 +171,8 @@ class Logins:
 
     def wait(self, door: str, user: str, password: str, host: str) -> Verdict:
         """The same for a thread that may wait."""
-        verdict = self.at_once(door, user, password, host)
-        if verdict is not None:
-            return verdict
-        future = self._work_out(user, password)
-        if future is None:
-            return self._crowded(door, user, host)
-        return self._judged(door, user, password, host, future.result())
+        begun = self._begun(door, user, password, host)
+        return begun if isinstance(begun, Verdict) else self._judged(door, user, password, host, begun.result())
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether somebody is let in over Flight, whose threads may wait."""

@@ -208,8 +208,7 @@ class FlightDoor:
         writer: Any,
     ) -> None:
         """DoPut."""
-        caller, slot = self._enter(context)
-        try:
+        with self._streaming(context) as (caller, slot):
             wanted = parse_put(_command(descriptor))
             self.gate.admit(caller, wanted)
             arriving = Arriving(reader, slot, self.limits.bounds)
@@ -220,8 +219,6 @@ class FlightDoor:
             else:
                 stage, rows = self.stages.write(caller, arriving, wanted, self.gate)
                 writer.write(orjson.dumps({"stage": stage, "rows": rows}))
-        finally:
-            slot.close()
 
     def get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """DoGet."""
@@ -241,8 +238,7 @@ class FlightDoor:
         writer: Any,
     ) -> None:
         """DoExchange."""
-        caller, slot = self._enter(context)
-        try:
+        with self._streaming(context) as (caller, slot):
             wanted = parse_exchange(_command(descriptor))
             self.gate.admit(caller, wanted)
             stream = Exchange(self.handover, caller, wanted, slot)
@@ -251,8 +247,6 @@ class FlightDoor:
                 stream.serve(Arriving(reader, slot, self.limits.bounds), writer, secrets.token_hex(8))
             finally:
                 self.exchanges.discard(stream)
-        finally:
-            slot.close()
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> bytes:
         """DoAction."""
@@ -305,6 +299,15 @@ class FlightDoor:
         self._refuse_when_closing()
         caller = self.calls.caller(context)
         return caller, self.calls.stream(caller)
+
+    @contextmanager
+    def _streaming(self, context: flight.ServerCallContext) -> Generator[tuple[Caller, Slot]]:
+        """Who makes a call that is a stream, and its place for as long as this lasts."""
+        caller, slot = self._enter(context)
+        try:
+            yield caller, slot
+        finally:
+            slot.close()
 
     @contextmanager
     def _call(self, context: flight.ServerCallContext) -> Generator[Caller]:

@@ -23,7 +23,7 @@ from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
-from penstock.server.counters import Rates
+from penstock.server.counters import Counters, Rates
 from penstock.server.figures import (
     action_numbers,
     consumers,
@@ -231,27 +231,9 @@ class Facts:
             queues_declared=engine.core.queues_declared,
             queues_created=engine.core.queues_created,
             queues_deleted=engine.core.queues_deleted,
-            connections_opened=counters.connections_opened,
-            connections_closed=counters.connections_closed,
-            channels_opened=counters.channels_opened,
-            channels_closed=counters.channels_closed,
-            published=counters.published,
-            published_confirm=counters.published_confirm,
-            confirmed=counters.confirmed,
-            routed=counters.routed,
-            unroutable_dropped=counters.unroutable_dropped,
-            unroutable_returned=counters.unroutable_returned,
+            **_counted(counters),
             transactions=engine.core.transactions,
             dead_letters_refused=engine.core.dead_letters_refused,
-            refused=counters.refused,
-            delivered=counters.delivered,
-            delivered_consume_auto_ack=counters.delivered_consume_auto_ack,
-            delivered_consume_manual_ack=counters.delivered_consume_manual_ack,
-            delivered_get_auto_ack=counters.delivered_get_auto_ack,
-            delivered_get_manual_ack=counters.delivered_get_manual_ack,
-            get_empty=counters.get_empty,
-            redelivered=counters.redelivered,
-            acknowledged=counters.acknowledged,
             dead_lettered=dict(engine.core.dead_lettered),
             actions=action_numbers(engine),
             actions_waiting=engine.acts.waiting,
@@ -405,6 +387,10 @@ def idle_since(queue: Queue, wall: int) -> dict[str, object]:
     if wall - used < IDLE_US or not used:
         return {}
     return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
+
+
+def _counted(counters: Counters) -> dict[str, Any]:
+    return {**asdict(counters), "delivered": counters.delivered}
 
 
 def _strangers(entry: Entry, flight: Connections) -> dict[str, Any]:

@@ -191,51 +191,38 @@ def look(
 ) -> Found:
     """Messages with LSNs in [start, end): the next page of them, at most `rows`.  Any thread; raises nothing."""
     try:
-        return _look(log, selection, sieve, start, end, mono, rows, ask)
+        stop = mono() + LOOK_US
+        out = Rows([], [], [], [], [], [], [])
+        left_rows, left_bytes = rows, PAGE_BYTES
+        upto = start
+        for batch in joined(log.batches(start, end, None, selection.names()), PAGE_ROWS, 4 * PAGE_BYTES):
+            last = int(column(batch, "lsn", "<i8")[-1])
+            found = _wanted(log, selection, sieve, batch, ask)
+            if found.num_rows:
+                costs = np.cumsum(lengths(found, "body") + lengths(found, "properties") + ROW_COST)
+                fit = min(int(np.searchsorted(costs, left_bytes, "right")), left_rows)
+                if not out.lsns:
+                    fit = max(fit, 1)
+                if fit:
+                    _add(log, found.slice(0, fit), out)
+                    left_rows -= fit
+                    left_bytes -= int(costs[fit - 1])
+                if fit < found.num_rows:
+                    upto = out.lsns[-1] + 1 if fit else upto
+                    break
+            upto = last + 1
+            if left_rows <= 0 or left_bytes <= 0 or mono() > stop:
+                break
+            breathe()
+        else:
+            upto = end
+        return Found(page_of(out) if out.lsns else None, upto)
     except PenstockError as error:
         return Found(None, start, error)
     except OSError as error:
         failure = LogDamaged(f"the log cannot be read: {error}")
         failure.__cause__ = error
         return Found(None, start, failure)
-
-
-def _look(
-    log: Past,
-    selection: Selection,
-    sieve: Sieve | None,
-    start: int,
-    end: int,
-    mono: Callable[[], int],
-    rows: int,
-    ask: Ask | None,
-) -> Found:
-    stop = mono() + LOOK_US
-    out = Rows([], [], [], [], [], [], [])
-    left_rows, left_bytes = rows, PAGE_BYTES
-    upto = start
-    for batch in joined(log.batches(start, end, None, selection.names()), PAGE_ROWS, 4 * PAGE_BYTES):
-        last = int(column(batch, "lsn", "<i8")[-1])
-        found = _wanted(log, selection, sieve, batch, ask)
-        if found.num_rows:
-            costs = np.cumsum(lengths(found, "body") + lengths(found, "properties") + ROW_COST)
-            fit = min(int(np.searchsorted(costs, left_bytes, "right")), left_rows)
-            if not out.lsns:
-                fit = max(fit, 1)
-            if fit:
-                _add(log, found.slice(0, fit), out)
-                left_rows -= fit
-                left_bytes -= int(costs[fit - 1])
-            if fit < found.num_rows:
-                upto = out.lsns[-1] + 1 if fit else upto
-                break
-        upto = last + 1
-        if left_rows <= 0 or left_bytes <= 0 or mono() > stop:
-            break
-        breathe()
-    else:
-        upto = end
-    return Found(page_of(out) if out.lsns else None, upto)
 
 
 def _wanted(

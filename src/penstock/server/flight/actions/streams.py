@@ -33,7 +33,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay
-    from penstock.server.flight.followed import Following
+    from penstock.server.flight.followed import Following, Handle
     from penstock.server.flight.handover import Handover
 
 
@@ -91,7 +91,7 @@ class StreamActions:
 
     # -- helpers
 
-    def _do(self, caller: Caller, work: Callable[[], T], *, durable: bool = True) -> T:
+    def do(self, caller: Caller, work: Callable[[], T], *, durable: bool = True) -> T:
         """Run on the loop; answered when what was decided is durable."""
 
         def checked() -> T:
@@ -100,14 +100,6 @@ class StreamActions:
             return work()
 
         return self._handover.call(checked, caller.gone, durable=durable)
-
-    def do(self, caller: Caller, work: Callable[[], T], *, durable: bool = True) -> T:
-        """For actions that stand beside these: run on the loop, answered when what was decided is durable."""
-        return self._do(caller, work, durable=durable)
-
-    def epoch(self, f: Fields, stream: str) -> Callable[[], int]:
-        """For them too: the epoch that was named, or on the loop the present one."""
-        return self._epoch(f, stream)
 
     # -- streams
 
@@ -136,9 +128,9 @@ class StreamActions:
                 "origin": core.origin,
             }
 
-        return self._do(caller, work)
+        return self.do(caller, work)
 
-    def _epoch(self, f: Fields, stream: str) -> Callable[[], int]:
+    def epoch(self, f: Fields, stream: str) -> Callable[[], int]:
         """The epoch that was named, or on the loop the present one."""
         named = f.optional_count("epoch")
         streams = self.engine.core.streams
@@ -146,7 +138,7 @@ class StreamActions:
 
     def _plan(self, caller: Caller, f: Fields) -> Reply:
         stream = f.name("stream")
-        epoch = self._epoch(f, stream)
+        epoch = self.epoch(f, stream)
         start, rows = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
         wait = min(f.duration("wait", 0), PLAN_WAIT_MAX_US) / 1e6
         lost, beside = f.flag("lost"), f.texts("beside", SIBLINGS_MOST)
@@ -174,7 +166,7 @@ class StreamActions:
             }
 
         while True:
-            reply = self._do(caller, work)
+            reply = self.do(caller, work)
             if reply["batch"] != start:
                 self.siblings.had(stream)
                 return reply
@@ -187,14 +179,14 @@ class StreamActions:
 
     def _stream_resume(self, caller: Caller, f: Fields) -> Reply:
         stream = f.name("stream")
-        epoch = self._epoch(f, stream)
+        epoch = self.epoch(f, stream)
         batch, limit, blame = f.number("batch", 1), f.count("poison_after"), f.flag("blame", True)
         f.finish()
 
         def work() -> Resumed:
             return self.engine.core.streams.poison.resume(self.engine.now(), stream, epoch(), batch, limit, blame=blame)
 
-        resumed = self._do(caller, work)
+        resumed = self.do(caller, work)
         if resumed.link is not None:
             self.void(caller, resumed.link.query, resumed.link.query_batch)
         return {
@@ -210,7 +202,7 @@ class StreamActions:
     def _plan_changes(self, caller: Caller, f: Fields) -> Reply:
         """What is available is looked at on the loop, compared here, and written down on the loop."""
         stream, vhost, name = f.name("stream"), f.text("vhost", DEFAULT_VHOST), f.name("queue")
-        epoch = self._epoch(f, stream)
+        epoch = self.epoch(f, stream)
         start, most = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
         f.finish()
         core = self.engine.core
@@ -224,23 +216,23 @@ class StreamActions:
             chunks = [] if planned is not None else list(queue.chunks(*AVAILABLE))
             return planned, queue.id, core.streams.changes.counted(stream), chunks
 
-        planned, queue, counted, chunks = self._do(caller, look, durable=False)
+        planned, queue, counted, chunks = self.do(caller, look, durable=False)
         if planned is None:
             found = difference(counted, available(chunks), most)
-            planned = self._do(
+            planned = self.do(
                 caller, lambda: core.streams.changes.plan(self.engine.now(), stream, epoch(), start, queue, found)
             )
         return {"stream": stream, "batch": planned}
 
     def _settle(self, caller: Caller, f: Fields) -> Reply:
         stream = f.name("stream")
-        epoch = self._epoch(f, stream)
+        epoch = self.epoch(f, stream)
         batch, origin = f.number("batch"), f.optional_count("origin", high=2**63 - 1)
         f.finish()
         if origin is not None and origin != self.engine.core.origin:
             return {"stream": stream, "floor": None}  # another server has a stream of this name, and that one is meant
         streams = self.engine.core.streams
-        self._do(caller, lambda: streams.settle(self.engine.now(), stream, epoch(), batch))
+        self.do(caller, lambda: streams.settle(self.engine.now(), stream, epoch(), batch))
         return {"stream": stream, "floor": batch}
 
 
@@ -271,23 +263,17 @@ class ReplayActions:
     def _pause(self, caller: Caller, f: Fields) -> Reply:
         name = f.name("id")
         f.finish()
-
-        def work() -> Reply:
-            self._following.named(caller, name).pause()
-            return {"id": name, "paused": True}
-
-        return self._handover.call(work, caller.gone, durable=False)
+        return self._handled(caller, name, lambda handle: handle.pause(), paused=True)
 
     def _resume(self, caller: Caller, f: Fields) -> Reply:
         name, text = f.name("id"), f.optional_text("rate")
         f.finish()
         rate = None if text is None else parse_rate(text)
+        return self._handled(caller, name, lambda handle: handle.resume(rate), paused=False)
 
-        def work() -> Reply:
-            self._following.named(caller, name).resume(rate)
-            return {"id": name, "paused": False}
-
-        return self._handover.call(work, caller.gone, durable=False)
+    def _handled(self, caller: Caller, name: str, work: Callable[[Handle], None], *, paused: bool) -> Reply:
+        self._handover.call(lambda: work(self._following.named(caller, name)), caller.gone, durable=False)
+        return {"id": name, "paused": paused}
 
     def _publisher(self, caller: Caller, f: Fields) -> Reply:
         """Answered when everything that was decided is durable, so a client resends nothing that is stored."""

@@ -94,11 +94,11 @@ class Actions(SinkActions):
                 "streams_max": calls.streams_max,
             }
 
-        return self._do(caller, work, durable=False)
+        return self.do(caller, work, durable=False)
 
     def _segments(self, caller: Caller, f: Fields) -> Reply:
         f.finish()
-        return self._do(
+        return self.do(
             caller,
             lambda: {
                 "segments": [one._asdict() for one in self.engine.log.segments()],

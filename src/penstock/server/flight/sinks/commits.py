@@ -138,7 +138,7 @@ class SinkActions(StreamActions):
         query = f.name("query")
         f.finish()
         sinks = self.engine.core.sinks
-        owner, batch = self._do(caller, lambda: (sinks.owner(query), sinks.batches.get(query)), durable=False)
+        owner, batch = self.do(caller, lambda: (sinks.owner(query), sinks.batches.get(query)), durable=False)
         if not self.gate.owns(caller, owner):
             batch = None  # as one that has committed nothing
         return {"query": query, "batch": batch}
@@ -147,7 +147,7 @@ class SinkActions(StreamActions):
         limit = f.count("limit", LISTED, 1, LISTED_MOST)
         f.finish()
         core = self.engine.core
-        batches, marks, copying = self._do(
+        batches, marks, copying = self.do(
             caller,
             lambda: (
                 dict(core.sinks.batches),
@@ -198,7 +198,7 @@ class SinkActions(StreamActions):
         settle = list[Settlement]()
         for inner in f.inners("settle"):
             stream, origin = inner.name("stream"), inner.optional_count("origin", high=2**63 - 1)
-            settlement = (stream, self._epoch(inner, stream), inner.number("batch", 1))
+            settlement = (stream, self.epoch(inner, stream), inner.number("batch", 1))
             inner.finish()
             if origin is None or origin == self.engine.core.origin:  # else it is read from another server
                 settle.append(settlement)
@@ -208,7 +208,7 @@ class SinkActions(StreamActions):
             f.flag("skip_late"), owner=self.gate.owner(caller, query), mine=partial(self.gate.owns, caller),
         )  # fmt: skip
         f.finish()
-        self._do(caller, lambda: asked.owner(self.engine.core.sinks.owner(query)), durable=False)
+        self.do(caller, lambda: asked.owner(self.engine.core.sinks.owner(query)), durable=False)
         committed: Committed | None = None
         while committed is None:
             self._catch_up(caller, query, batch)
@@ -232,7 +232,7 @@ class SinkActions(StreamActions):
 
     def _highest(self, caller: Caller, query: str) -> int:
         """The highest batch of a query that is committed; -1 for none."""
-        state = self._do(caller, lambda: self.engine.core.sink_state(query), durable=False)
+        state = self.do(caller, lambda: self.engine.core.sink_state(query), durable=False)
         return -1 if state is None else state
 
     def _brought(self, asked: Asked, stages: Sequence[str], goes: Goes | None) -> Brought:
@@ -305,7 +305,7 @@ class SinkActions(StreamActions):
             state = self.engine.core.decided.get(query)
             return None if state is None else state.batch
 
-        return self._do(caller, decided, durable=False)
+        return self.do(caller, decided, durable=False)
 
     def _slow(self, uploads: Uploads) -> bool:
         """Whether the loop would work on these rows for long in one piece: rows that differ, records of keys."""
@@ -380,22 +380,22 @@ class SinkActions(StreamActions):
         Rows of which only the topic matters are not read where they all have one.
         """
         core = self.engine.core
-        closely = self._do(caller, core.sink_asks, durable=False)
+        closely = self.do(caller, core.sink_asks, durable=False)
         if not (closely or asked.mandatory):
             return
         whole = core.sink_whole(asked.query, asked.batch, mandatory=asked.mandatory)
         if not closely:
             places = {(i.vhost, i.exchange, str(i.topic)) for _, i in line if i.uniform and i.rows}
             line = [one for one in line if not one[1].uniform]
-            self._do(caller, lambda: whole.refuse_unwanted({core.topic(*one) for one in places}), durable=False)
+            self.do(caller, lambda: whole.refuse_unwanted({core.topic(*one) for one in places}), durable=False)
         state = DecidedState(asked.batch, 0, tuple(parts_of(line)))
 
         def look(chunk: Chunk) -> None:
             core.sink_look(self.engine.now(), whole, chunk_publishes(self.engine, chunk))
 
         for chunk in chunks_of(self.copier.disk, asked.query, state, self.copier.limits, core.sows.by_name):
-            self._do(caller, partial(look, chunk), durable=False)
-        self._do(caller, whole.room, durable=False)
+            self.do(caller, partial(look, chunk), durable=False)
+        self.do(caller, whole.room, durable=False)
 
     def _refuse_unkept(self, asked: Asked) -> None:
         """On the loop: NotFound for a topic that somebody must keep, and nobody does."""

@@ -152,15 +152,22 @@ def info_of(disk: Disk, path: str) -> StageInfo | None:
 def check(disk: Disk, stem: str, size: int, crc: int) -> None:
     """LogDamaged unless the file is there and is what was written."""
     path = path_of(stem)
+    with _opened(disk, path) as file:
+        if file.size() != size:
+            raise LogDamaged(f"{path} has {file.size()} bytes of {size}")
+        if _sum_of(file, size - _FOOT.size) != crc:
+            raise LogDamaged(f"{path} is not what was written: its sum differs")
+
+
+@contextmanager
+def _opened(disk: Disk, path: str) -> Generator[File]:
+    """A stage to read.  LogDamaged when it is not there."""
     try:
         file = disk.open(path, readonly=True)
     except FileNotFoundError:
         raise LogDamaged(f"{path} is missing") from None
     try:
-        if file.size() != size:
-            raise LogDamaged(f"{path} has {file.size()} bytes of {size}")
-        if _sum_of(file, size - _FOOT.size) != crc:
-            raise LogDamaged(f"{path} is not what was written: its sum differs")
+        yield file
     finally:
         file.close()
 
@@ -175,21 +182,16 @@ def _sum_of(file: File, size: int) -> int:
 def rows_of(disk: Disk, stem: str, skip: int = 0) -> Iterator[pa.RecordBatch]:
     """The rows of a stage after the first `skip`, in pieces.  LogDamaged when it is no Arrow stream."""
     path = path_of(stem)
-    try:
-        file = disk.open(path, readonly=True)
-    except FileNotFoundError:
-        raise LogDamaged(f"{path} is missing") from None
-    try:
-        for batch in pa.ipc.open_stream(_Source(file)):
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            yield from pieces(batch.slice(skip), PIECE)
-            skip = 0
-    except (pa.ArrowException, OSError) as error:
-        raise LogDamaged(f"{path} is not what was written: {error}") from error
-    finally:
-        file.close()
+    with _opened(disk, path) as file:
+        try:
+            for batch in pa.ipc.open_stream(_Source(file)):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                yield from pieces(batch.slice(skip), PIECE)
+                skip = 0
+        except (pa.ArrowException, OSError) as error:
+            raise LogDamaged(f"{path} is not what was written: {error}") from error
 
 
 def pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
