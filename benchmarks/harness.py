@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START_LIMIT_S = 300.0
 """A server that has not written its ready file by then has failed."""
 
-STOP_LIMIT_S = 20.0
+STOP_LIMIT_S = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CPU_CLOCK = 2
@@ -186,7 +186,7 @@ class Server:
     def output(self) -> str:
         """What the server has printed, for an error message."""
         path = self.folder / "server.out"
-        return path.read_text(errors="replace")[-1500:] if path.exists() else ""
+        return path.read_text(errors="replace")[-6000:] if path.exists() else ""
 
     def start(self) -> None:
         """Start it and wait for its ready file.  Raises Wrong with its output when it does not come up."""
@@ -201,7 +201,7 @@ class Server:
             self.spawned = time.perf_counter()
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, **self._environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **self._environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -250,6 +250,8 @@ class Server:
         try:
             status = self._process.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGABRT)  # its last words are then where each of its threads stands
+            time.sleep(1)
             self.kill()
             raise Wrong(f"the server did not stop within {STOP_LIMIT_S:.0f} s of SIGTERM") from None
         self._process = None
