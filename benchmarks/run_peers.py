@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import wrap
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -188,6 +189,11 @@ def figures(targets: Sequence[Target], given: argparse.Namespace) -> Table:
     return table
 
 
+def _digits(value: float) -> str:
+    """Two or more that count."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def _cell(one: Target, what: Load, given: argparse.Namespace) -> str:
     """A line of JSON for each figure of a load on a server, and a cell of the table."""
     outcomes = one.outcomes[what]
@@ -197,14 +203,14 @@ def _cell(one: Target, what: Load, given: argparse.Namespace) -> str:
     rate = emit(f"{what.title}: rate", [each.rate for each in outcomes], "messages/s", settings=settings)
     p50 = emit(f"{what.title}: {what.answer} p50", [each.p50 for each in outcomes], "ms", settings=settings)
     p99 = emit(f"{what.title}: {what.answer} p99", [each.p99 for each in outcomes], "ms", settings=settings)
-    told = f"{rate:,.0f}/s · {p50:.3g} / {p99:.3g} ms"
+    told = f"{rate:,.0f}/s · {_digits(p50)} / {_digits(p99)} ms"
     if what.kind == "one":
         delivered = [each.delivered_p50 for each in outcomes]
         told = f"delivered {emit(f'{what.title}: delivered p50', delivered, 'ms', settings=settings) * 1e3:,.0f} us, "
         told += f"confirmed {p50 * 1e3:,.0f} us"
     if one.pid is not None:
         cpu = emit(f"{what.title}: server CPU", [each.cpu_us for each in outcomes], "us/message", settings=settings)
-        told = f"{cpu:,.0f} us · {told}" if cpu >= 10 else f"{cpu:.1f} us · {told}"
+        told = f"{_digits(cpu)} us · {told}"
     return told
 
 
@@ -215,12 +221,13 @@ def markdown(targets: Sequence[Target], missing: Sequence[str], given: argparse.
     head += f"{datetime.now(UTC):%Y-%m-%d}, {here['cores']} cores ({here['processor']}), kernel {here['kernel']}, "
     head += f"commit `{commit()}`, median of {given.repeat} runs of {given.seconds:g} s; "
     head += f"load of the machine when it began {busy:.1f}"
+    head += " (busy with other work: rates and times say little)" if busy > 1 else ""
     head += f"; not measured: {', '.join(missing)}." if missing else "."
     rows = [["load", *(one.name for one in targets)], ["---"] * (len(targets) + 1)]
     rows.append(["a confirm means", *(one.promise for one in targets)])
     for what in targets[0].outcomes:
         rows.append([what.title, *(_cell(one, what, given) for one in targets)])
-    return "\n".join([head, "", *(f"| {' | '.join(row)} |" for row in rows)])
+    return "\n".join([*wrap(head, 120), "", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def put(text: str, file: Path) -> None:
