@@ -11,7 +11,7 @@ from penstock.memory.budget import READ_ROWS
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
 from penstock.server.amqp.links import SEND_MOST
-from penstock.server.amqp.outgoing import SEND_FREE
+from penstock.server.amqp.session import SEND_FREE
 from penstock.server.scanning import JOIN_SHARE
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, frame

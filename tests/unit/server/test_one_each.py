@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.queue.dispatching import granting
 from penstock.log import SimDisk
-from penstock.server.amqp import settling
+from penstock.server.amqp import session
 from penstock.server.amqp.channel import Channel
 from penstock.server.gates import Gates
 from penstock.wire.amqp import methods as m
@@ -83,7 +83,7 @@ def test_whatever_is_said_of_them(seed: int, monkeypatch: pytest.MonkeyPatch, pa
     arguments: dict[str, Any] = [{}, {"x-max-deliveries": 2}, {"x-fairness-model": "proportional"}][seed % 3]
     sides = [Side(least, budget=budget, filtered=seed % 2 > 0, **arguments) for least in (2, NEVER)]
     if seed % 4 == 1:
-        monkeypatch.setattr(settling, "PORTION", 1)
+        monkeypatch.setattr(session, "PORTION", 1)
     size = 900 if seed % 3 == 0 else 10
     number = consumers = 0
     blocked = tx = False

@@ -11,7 +11,7 @@ from penstock.log import MEMORY, SimDisk
 from penstock.memory import budget as budget_module
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import door as door_module
-from penstock.server.amqp import incoming, settling, tags
+from penstock.server.amqp import incoming, session, tags
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, Limits, frame
 from sim.serverkit import HANDSHAKE, PERSISTENT, Client, Content, Life, clock, message
@@ -658,7 +658,7 @@ def _held_in_pieces(life: Life) -> Client:
 
 
 def test_one_ack_for_very_much_is_settled_in_portions(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "PORTION", 1)
+    monkeypatch.setattr(session, "PORTION", 1)
     monkeypatch.setattr(tags, "SMALL", 1)
     client = _held_in_pieces(life)
     queue = life.core.queue("/", "q")
@@ -674,7 +674,7 @@ def test_one_ack_for_very_much_is_settled_in_portions(life: Life, monkeypatch: p
 def test_what_was_acknowledged_does_not_go_back_when_the_link_breaks_at_once(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "PORTION", 1)
+    monkeypatch.setattr(session, "PORTION", 1)
     monkeypatch.setattr(tags, "SMALL", 1)
     client = _held_in_pieces(life)
     client.ack(5, multiple=True)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic
     from penstock.server.amqp.channel import Channel
-    from penstock.server.amqp.holding import Holding
     from penstock.server.amqp.incoming import Incoming
     from penstock.server.amqp.tags import Settled
     from penstock.server.counters import Counters
@@ -71,8 +70,8 @@ class House(Protocol):
         ...
 
     @property
-    def holding(self) -> Holding:
-        """Publishers that wait for room."""
+    def held(self) -> bool:
+        """Whether publishers wait for room."""
         ...
 
     def refusal(self) -> Refused | None:
@@ -168,7 +167,7 @@ class Gathering:
         """Whether nothing holds publishes up, and the topics mean what they meant when they were found."""
         publishers = self._publishers
         known = self._core.topology_version == self.version
-        return known and publishers.refusal() is None and not publishers.holding.held
+        return known and publishers.refusal() is None and not publishers.held
 
     # -- acks
 

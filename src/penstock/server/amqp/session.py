@@ -1,30 +1,248 @@
 """One AMQP connection, as whoever acts for it knows it: its core, its machine, what goes out, and how it is refused.
 
 `Connection` is one that has a peer, and turns its events into calls of these; nothing here knows what an event means.
+Bytes to the peer gather during a turn, are written once at its end, and count against the budget of bodies while they
+wait.  What it settles at once goes to the core in portions, each other one in a turn of its own, so that one ack for a
+million messages holds nobody up; until then the consumer holds them, and their tags are spent.
 """
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
+from penstock.core.queue.queue import queue_of
 from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
 from penstock.server.amqp.incoming import Incoming
-from penstock.server.amqp.outgoing import Outgoing
-from penstock.server.amqp.settling import Settling
-from penstock.server.amqp.tags import Settled
+from penstock.server.amqp.links import SEND_MOST
+from penstock.server.amqp.tags import Owner, Settled, singly
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.queue import Queue
+    from penstock.core.queue.settling.settle import Acked
+    from penstock.records.chunks import Chunk, Now
     from penstock.server.amqp.links import Link
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
     from penstock.server.logins import Logins
+    from penstock.server.runtime import Runtime
     from penstock.server.tls import Peer
     from penstock.wire.amqp.machine import ServerConnection
+
+
+SEND_FREE = 64 << 10
+"""Bytes that may wait for any peer, however short the budget is; more only as long as that has room."""
+
+
+class Outgoing:
+    """What one connection has to send.  Deliveries add to `frames` and `unsent`, and mark it dirty."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        machine: ServerConnection,
+        link: Link,
+        on_room: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        """on_room: called when deliveries were written and the link takes more.  on_end: with the last word."""
+        self.frames: list[bytes] = []
+        self.unsent = 0  # bytes of deliveries in `frames`, about
+        self.blocked = False  # the peer does not read
+        self.sent_at = runtime.clock.mono()
+        self.sent = self.writes = 0  # bytes; how often some went out
+        self._runtime = runtime
+        self._machine = machine
+        self._link = link
+        self._on_room = on_room
+        self._on_end = on_end
+        self._ended = False  # the last word was said
+        self._dirty = False
+        self._over = False
+        self._narrow = False  # the budget is short: no more than SEND_FREE may wait
+        self._charged = 0  # bytes waiting for the peer that count against the budget
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits for the peer as may."""
+        return (self.blocked or self.unsent > SEND_MOST) and not self._over
+
+    def mark_dirty(self) -> None:
+        """See that `frames` and the machine's bytes are written at the end of the turn."""
+        if not self._dirty:
+            self._dirty = True
+            self._runtime.on_flush.append(self.flush)
+
+    def send(self, channel: int, method: methods.Method) -> None:
+        """A method frame, in order with what is already in `frames`."""
+        self._machine.send(channel, method)
+        self.take_machine_output()
+
+    def confirm(self, channel: int, sequence: int) -> None:
+        """Everything that was published up to a number is durable."""
+        self._machine.confirm(channel, sequence, multiple=True)
+        if self.frames:
+            self.take_machine_output()
+        else:
+            self.mark_dirty()
+
+    def take_machine_output(self) -> None:
+        """What the machine has to say goes behind what is in `frames` already."""
+        data = self._machine.take_output()
+        if data:
+            self.frames.append(data)
+        self.mark_dirty()
+
+    def flush(self) -> None:
+        """One write of everything this turn brought."""
+        self._dirty = False
+        data = self._machine.take_output()
+        frames = self.frames
+        if frames:
+            if data:
+                frames.append(data)
+            data = b"".join(frames)
+            frames.clear()
+        if data and not self._over:
+            self.sent_at = self._runtime.clock.mono()
+            self.sent += len(data)
+            self.writes += 1
+            self._link.write(data)
+            self.count_unsent()
+        if self.unsent:
+            self.unsent = 0
+            if not self.blocked:
+                self._on_room()
+        if self._machine.finished and not self._ended:
+            self._ended = True
+            if not self._over:
+                self._on_end()
+
+    def count_unsent(self) -> None:
+        """Charge what waits for the peer to the budget; when that is short, let less wait."""
+        waiting = self._link.buffered()
+        if waiting == self._charged and not self._narrow and waiting <= SEND_FREE:
+            return
+        caches = self._runtime.bodies
+        caches.sending.add(waiting - self._charged)
+        self._charged = waiting
+        narrow = waiting > SEND_FREE and caches.tight
+        if narrow != self._narrow:
+            self._narrow = narrow
+            self._link.keep_below(SEND_FREE if narrow else SEND_MOST)
+
+    def end(self) -> None:
+        """The link is gone: nothing is written any more, and nothing waits."""
+        self._over = True
+        self._runtime.bodies.sending.add(-self._charged)
+        self._charged = 0
+
+
+PORTION = 32_768
+"""Messages in a portion, about; a range counts as few, however long."""
+
+RANGE_WEIGHT = 64
+
+EACH_WEIGHT = 16
+"""What a message counts for that has a consumer of its own."""
+
+
+class Settling:
+    """What one connection has settled and the core does not know yet."""
+
+    __slots__ = ("_engine", "_left")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._left: deque[tuple[Settled, Verb]] = deque()
+
+    def settle(self, settled: Settled, verb: Verb) -> None:
+        """Settle chunks, those of one consumer together; of very much only the first part at once."""
+        few = len(settled) == 1
+        if not few:
+            weight = sum([_weight(owner, chunk) for owner, chunk in settled])
+            few = weight + RANGE_WEIGHT * len(settled) <= PORTION
+        portions = [settled] if few else list(_portions(settled))
+        self._now(portions[0], verb)
+        if len(portions) > 1:
+            if not self._left:
+                self._engine.call_soon(self._step)
+            self._left += ((portion, verb) for portion in portions[1:])
+
+    def finish(self) -> None:
+        """Settle all that is left."""
+        while self._left:
+            self._now(*self._left.popleft())
+
+    def _step(self) -> None:
+        if not self._left:
+            return  # finished meanwhile
+        self._now(*self._left.popleft())
+        self._engine.arm()
+        if self._left:
+            self._engine.call_soon(self._step)
+
+    def _now(self, settled: Settled, verb: Verb) -> None:
+        core, now = self._engine.core, self._engine.now()
+        if len(settled) == 1 and not isinstance(consumer := settled[0][0], list):
+            core.settle(now, queue_of(consumer), [settled[0][1]], verb, by=consumer)
+            return
+        if verb is not Verb.ACK:
+            for consumer, chunks in _by_consumer(singly(settled)):
+                core.settle(now, queue_of(consumer), chunks, verb, by=consumer)
+            return
+        alone: list[tuple[Consumer, Chunk]] = []
+        for owner, chunk in settled:
+            if isinstance(owner, list):
+                self._several(now, alone)
+                alone = []
+                core.settle_each(now, queue_of(owner[0]), owner, chunk)
+            else:
+                alone.append((owner, chunk))
+        self._several(now, alone)
+
+    def _several(self, now: Now, settled: Sequence[tuple[Consumer, Chunk]]) -> None:
+        core = self._engine.core
+        for queue, some in groupby(_by_consumer(settled), key=_queue_of):
+            each = list(some)
+            if len(each) > 1:
+                core.settle_several(now, queue, each)
+            else:
+                core.settle(now, queue, each[0][1], Verb.ACK, by=each[0][0])
+
+
+def _by_consumer(settled: Sequence[tuple[Consumer, Chunk]]) -> Iterator[Acked]:
+    for consumer, own in groupby(settled, key=itemgetter(0)):
+        yield consumer, [chunk for _, chunk in own]
+
+
+def _queue_of(acked: Acked) -> Queue:
+    return queue_of(acked[0])
+
+
+def _portions(settled: Settled) -> Iterator[Settled]:
+    weight = start = 0
+    for at, (owner, chunk) in enumerate(settled):
+        if weight >= PORTION:
+            yield settled[start:at]
+            weight, start = 0, at
+        weight += _weight(owner, chunk)
+    yield settled[start:]
+
+
+def _weight(owner: Owner, chunk: Chunk) -> int:
+    if isinstance(owner, list):
+        return EACH_WEIGHT * len(owner)
+    return RANGE_WEIGHT if isinstance(chunk, range) else len(chunk)
 
 
 class Session(ABC):
