@@ -382,6 +382,13 @@ class Audit:
                 where = where[~absent]
             queue.take(own[where], np.zeros(len(where), dtype=np.int64), state[where], until[where], transient[where])
 
+    def _note_letters(self, window: Window, lsn: int, header: Mapping[str, object], removed: Ints) -> None:
+        """What an EXPIRE record says of the dead letters, or the rows sent on, of the pairs that it removed."""
+        for key in ("dead", "sent"):
+            if dead := header.get(key):
+                named = np.array(cast("list[list[int]]", dead), dtype=np.int64).reshape(-1, 2)
+                self._letters.record(window, lsn, named, removed, sent=key == "sent")
+
     def _events(self, window: Window) -> None:
         """Give each queue what happened to its messages."""
         ops = _OP_OF[np.clip(window.kinds, 0, 127)]
@@ -413,15 +420,10 @@ class Audit:
                 value[mine] = np.array([cast(int, load(header).get(key, 0)) for header in headers])[which]
         expired = op == Op.EXPIRE
         if expired.any() and self._share.rest:
-            first = np.cumsum(counts) - counts
+            ends = np.cumsum(counts)
             headers = blobs(pick(some, expired), "properties")
             for i, header in zip(np.flatnonzero(expired).tolist(), headers, strict=True):
-                told = load(header)
-                for key in ("dead", "sent"):
-                    if dead := told.get(key):
-                        named = np.array(cast("list[list[int]]", dead), dtype=np.int64).reshape(-1, 2)
-                        removed = pairs[first[i] : first[i] + counts[i]]
-                        self._letters.record(window, int(order[i]), named, removed, sent=key == "sent")
+                self._note_letters(window, int(order[i]), load(header), pairs[ends[i] - counts[i] : ends[i]])
             self._letters.close()
         if not self._share.messages:
             return

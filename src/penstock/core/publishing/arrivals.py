@@ -22,7 +22,7 @@ from penstock.core.publishing.evaluating import keys_of, last_keys_of, ranks_of
 from penstock.core.publishing.published import TraitsMemo
 from penstock.core.publishing.routed import dedup_keys
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
-from penstock.core.queue.order.runs import view
+from penstock.core.queue.order.runs import holds, view
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.lsns import Ints, chunked, ints, to_array
@@ -251,32 +251,28 @@ def share_out(now: Now, shares: list[Share], sink: Sink, effects: Sequence[Effec
     """
     shares.sort(key=_by_id)
     for share in shares:
-        if share.queue.is_due(now):
-            share.queue.tick(now, sink)  # what it frees, it frees before the batch
+        share.queue.catch_up(now, sink)  # what it frees, it frees before the batch
     before = len(effects)
     while shares:
         contested = _contested(shares)
-        bound: set[int] = set()
-        cut: tuple[int, int] | None = None
-        for room, mine in contested:
-            bound.update(share.queue.id for share in mine)
-            first = _first_beyond(mine, room)
-            if first is not None and (cut is None or first < cut):
-                cut = first
+        bound = {share.queue.id for _, mine in contested for share in mine}
+        cuts = [first for room, mine in contested if (first := _first_beyond(mine, room)) is not None]
         left: list[Share] = []
         for share in shares:
             chunk, rows = share.chunk, share.rows
-            n = len(chunk)
-            if cut is not None and share.queue.id in bound:
-                n = bisect_left(chunk, cut[0])
-                if share.queue.id < cut[1] and n < len(chunk) and chunk[n] == cut[0]:
-                    n += 1
+            n = _before(share, min(cuts)) if cuts and share.queue.id in bound else len(chunk)
             if n < len(chunk):
                 left.append(Share(share.queue, chunk[n:], rows[n:]))
             if n:
                 give(share.queue, chunk[:n], rows[:n])
         shares = left
     _turn(effects[before:])
+
+
+def _before(share: Share, cut: tuple[int, int]) -> int:
+    """How many of a share come before this message arrives in the queue of this id."""
+    n = bisect_left(share.chunk, cut[0])
+    return n + (share.queue.id < cut[1] and n < len(share.chunk) and share.chunk[n] == cut[0])
 
 
 def _by_id(share: Share) -> int:
@@ -306,13 +302,8 @@ def _first_beyond(shares: list[Share], room: int) -> tuple[int, int] | None:
     lsns = np.concatenate([view(share.chunk) for share in shares])
     lsn = int(np.partition(lsns, room)[room])
     place = room - int(np.count_nonzero(lsns < lsn))
-    takers = [share.queue.id for share in shares if _holds(share.chunk, lsn)]
+    takers = [share.queue.id for share in shares if holds(share.chunk, lsn)]
     return lsn, takers[place]
-
-
-def _holds(chunk: Chunk, lsn: int) -> bool:
-    place = bisect_left(chunk, lsn)
-    return place < len(chunk) and chunk[place] == lsn
 
 
 def _turn(effects: Sequence[Effect]) -> None:

@@ -88,8 +88,7 @@ class Deduplication:
         singly: what becomes of a row elsewhere may have let go what one of them has before the next comes.
         """
         for queue, _ in takers:
-            if queue.is_due(now):
-                queue.tick(now, self._outbox)
+            queue.catch_up(now, self._outbox)
         keys = [dedup_keys(queue.settings, batch, rows, self._memo) for queue, rows in takers]
         if not singly and size_of(batch.bodies) < GROUP_BYTES_MAX // 2 and all(map(_new, takers, keys)):
             return self._in_group(batch, skip, banned or {}, store)

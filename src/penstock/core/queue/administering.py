@@ -20,9 +20,10 @@ from penstock.core.queue import places
 from penstock.core.queue.agenda import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
+from penstock.core.queue.held import mixed
 from penstock.core.queue.lasting import follow_settings
-from penstock.core.queue.limits import Figures, Pace, limits_of
-from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, sift, sorted_chunk, view
+from penstock.core.queue.limits import Pace, limits_of
+from penstock.core.queue.order.runs import NEVER, Run, holds, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.state.lsns import Ints, flat
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> None:
     """New settings, at once.  Deadlines that messages and leases already have stay as they are."""
-    if queue.is_due(now):
-        queue.tick(now, sink)
+    queue.catch_up(now, sink)
     if settings.lease_period != queue.settings.lease_period and queue.outstanding:
         queue.leases_in_order = False
     before, queue.settings = queue.settings, settings
@@ -61,42 +61,49 @@ def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> Non
 
 def halt(queue: Contents, now: Now, until: int, sink: Sink, by: str = "") -> None:
     """Deliver nothing before `until` (wall; `NEVER`: before somebody says so), or go on with 0."""
-    if queue.is_due(now):
-        queue.tick(now, sink)
+    queue.catch_up(now, sink)
     pause(queue, until, sink, by)
     queue.carry_on(now, sink)
 
 
 def drain(queue: Contents, now: Now, draining: bool, sink: Sink) -> None:
     """Deliver nothing while the server drains, or go on."""
-    if queue.is_due(now):
-        queue.tick(now, sink)
+    queue.catch_up(now, sink)
     set_draining(queue, draining)
     queue.carry_on(now, sink)
 
 
 def withdraw(queue: Contents, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
-    """Remove those of the wanted that wait, for they are not wanted any more; how many."""
-    if queue.is_due(now):
-        queue.tick(now, sink)
-    count = remove_waiting(queue, wanted, sink, by)
+    """Remove those of the wanted that wait, in any state; how many.  No dead letter comes of them."""
+    queue.catch_up(now, sink)
+    count = _dropped(queue, queue.extract(wanted), CANCELLED, sink, by)
     queue.carry_on(now, sink)
     return count
 
 
 def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
-    """Remove what is older than `start`, waiting or leased, for the queue begins there now; how many."""
-    if queue.is_due(now):
-        queue.tick(now, sink)
-    count = remove_older(queue, start, sink)
+    """Remove what is older than `start`, waiting or leased, for the queue begins there now; how many.
+
+    No dead letter comes of it.  What a stream has planned stays with its batch, which must be the same whenever it is
+    asked for; what is dying is gone already.  What a queue keeps for everybody it hands out without leasing it.
+    """
+    queue.catch_up(now, sink)
+    old, runs = range(start), list[Run]()
+    for holder in () if queue.settings.non_destructive or not old else tuple(queue.holders()):
+        if not holder.fenced:
+            held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, old)[0])]
+            taken = holder.leases.take(sorted_chunk(held))[0] if held else []
+            queue.freed(holder, taken)
+            runs += taken
+    runs += queue.extract(old) if old else []
+    count = _dropped(queue, runs, LEFT_BEHIND, sink)
     queue.carry_on(now, sink)
     return count
 
 
 def reschedule(queue: Contents, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
     """Delay those of the wanted that wait until `when` (wall), whatever they waited for; how many."""
-    if queue.is_due(now):
-        queue.tick(now, sink)
+    queue.catch_up(now, sink)
     count = delay_waiting(queue, wanted, when, sink, by)
     if queue.is_due(now):
         queue.tick(now, sink)
@@ -107,8 +114,7 @@ def reschedule(queue: Contents, now: Now, wanted: Chunk, when: int, sink: Sink, 
 
 def purge(queue: Contents, now: Now, sink: Sink) -> int:
     """Drop everything that is ready or held back; returns how much that was."""
-    if queue.is_due(now):
-        queue.tick(now, sink)
+    queue.catch_up(now, sink)
     count = drop_all(queue, sink)
     queue.agenda &= ~DISPATCH
     if queue.targets.lists:
@@ -208,51 +214,22 @@ def pause(queue: Contents, until: int, sink: Sink, by: str = "") -> None:
     if until == paused_until(queue):
         return
     stay_paused(queue, until or (DRAINING if queue.draining else 0))
-    header: dict[str, object] = {"until": until}
-    if by:
-        header["by"] = by
-    sink.record(Kind.PAUSE, queue.name, header, pack_pairs(queue.id, ()))
+    sink.record(Kind.PAUSE, queue.name, _with_author({"until": until}, by), pack_pairs(queue.id, ()))
 
 
-def remove_waiting(queue: Contents, wanted: Chunk, sink: Sink, by: str) -> int:
-    """Remove those that wait, in any state.  No dead letter comes of them; how many there were."""
-    runs = queue.extract(wanted)
-    header: dict[str, object] = {"reason": CANCELLED}
-    if by:
-        header["by"] = by
-    return _dropped(queue, runs, header, sink)
-
-
-def remove_older(queue: Contents, start: int, sink: Sink) -> int:
-    """Remove what is older than `start`, whether it waits or is leased; no dead letter comes of it; how many.
-
-    What a stream has planned stays with its batch, which must be the same whenever it is asked for; what is dying is
-    gone already.  What a queue keeps for everybody it hands out without leasing it.
-    """
-    old, runs = range(start), list[Run]()
-    if not old:
-        return 0
-    for holder in () if queue.settings.non_destructive else tuple(queue.holders()):
-        if not holder.fenced:
-            held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, old)[0])]
-            taken = holder.leases.take(sorted_chunk(held))[0] if held else []
-            queue.freed(holder, taken)
-            runs += taken
-    runs += queue.extract(old)
-    return _dropped(queue, runs, {"reason": LEFT_BEHIND}, sink)
-
-
-def _dropped(queue: Contents, runs: Sequence[Run], header: dict[str, object], sink: Sink) -> int:
+def _dropped(queue: Contents, runs: Sequence[Run], reason: str, sink: Sink, by: str = "") -> int:
     """Say that these, which are in no place any more, have left the queue; how many."""
     if not runs:
         return 0
     queue.left(runs)
-    sink.record(Kind.DROP, queue.name, header, pairs_body(queue.id, runs))
+    sink.record(Kind.DROP, queue.name, _with_author({"reason": reason}, by), pairs_body(queue.id, runs))
     count = sum(len(run.chunk) for run in runs)
-    if queue.figures is None:
-        queue.figures = Figures()
-    queue.figures.expired(str(header["reason"]), count)
+    queue.counted().expired(reason, count)
     return count
+
+
+def _with_author(header: dict[str, object], by: str) -> dict[str, object]:
+    return {**header, "by": by} if by else header
 
 
 def delay_waiting(queue: Contents, wanted: Chunk, when: int, sink: Sink, by: str) -> int:
@@ -264,14 +241,12 @@ def delay_waiting(queue: Contents, wanted: Chunk, when: int, sink: Sink, by: str
     moving: list[Run] = []
     if moved is not None and len(moved):
         moving.append(Run(packed(np.sort(moved)), False))
-        wanted = _without(wanted, moving[0].chunk)
+        wanted = sorted_chunk(sift(wanted, moving[0].chunk)[1])
     fences = _fences(queue, wanted)
     runs = queue.extract(wanted) if len(wanted) else []
     if not moving and not runs:
         return 0
-    header: dict[str, object] = {"not_before": when}
-    if by:
-        header["by"] = by
+    header = _with_author({"not_before": when}, by)
     sink.record(Kind.RESCHEDULE, queue.name, header, pairs_body(queue.id, moving + runs))
     if queue.shares is not None:
         queue.shares.moved(queue, runs)
@@ -295,13 +270,7 @@ def _keep_until(queue: Contents, runs: Sequence[Run], when: int, fences: set[int
             queue.ensure_barriers().dormant.update(lsn for lsn in run.chunk if lsn in fences)
         queue.barriers.delay(run.chunk, 1)
     if fences:  # what stood before and behind one was joined, and it lives on between them
-        for main in (queue.ensure_main(), *(barrier.order() for barrier in queue.barriers.waiting())):
-            main.loosen()
-            main.seal(max(fences))
-
-
-def _without(wanted: Chunk, moved: Chunk) -> Chunk:
-    return sorted_chunk(sift(wanted, moved)[1])
+        mixed(queue, max(fences))
 
 
 def _fences(queue: Contents, wanted: Chunk) -> set[int]:
@@ -309,9 +278,7 @@ def _fences(queue: Contents, wanted: Chunk) -> set[int]:
     barriers = queue.barriers
     out: set[int] = set()
     if len(wanted) and (len(barriers) or barriers.dormant):
-        marked = barriers.marked()
-        inside = sift(marked, wanted)[0] if len(marked) else None
-        out.update(() if inside is None else inside)
+        out.update(lsn for lsn in barriers.marked() if holds(wanted, lsn))
     if queue.older is not None and queue.older.barriers:
         out.update(queue.older.barriers.intersection(wanted))
     return out

@@ -22,13 +22,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from penstock.core.arena import Move
-from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.order.runs import NEVER, Run, holds
 from penstock.records.chunks import Chunk, as_chunk
 
 GONE_MOST = 64
 """Places of barriers that went are cut off when they are more than this, and more than those that wait."""
+
+
+_NOTHING = Nothing()
+_NOTHING_BACK = Returned()
+"""Parts of barriers that hold nothing back share these."""
 
 
 class Barrier:
@@ -39,26 +44,41 @@ class Barrier:
     def __init__(self, lsn: int, place: int) -> None:
         self.lsn = lsn
         self.place = place  # its own LSN, or that of the record by which it became due
-        self.main: Main | None = None  # never delivered; None: nothing
-        self.back: Returned | None = None  # what has a place of its own, or was delivered before
+        self.main: Main = _NOTHING  # never delivered; `order` is what to add to
+        self.back = _NOTHING_BACK  # what has a place of its own, or was delivered before
         self.delayed = 0  # delayed messages that belong here
 
     @property
     def behind(self) -> int:
         """Messages held in its part."""
-        return (self.main.count if self.main is not None else 0) + (self.back.count if self.back is not None else 0)
+        return self.main.count + self.back.count
 
     def order(self) -> Main:
         """Its part, to append to."""
-        if self.main is None:
+        if self.main is _NOTHING:
             self.main = Main()
         return self.main
 
     def push(self, run: Run) -> None:
         """Add what has its own place in its part."""
-        if self.back is None:
+        if self.back is _NOTHING_BACK:
             self.back = Returned()
         self.back.push(run)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What its part holds, each chunk ascending."""
+        yield from self.main.chunks()
+        yield from (run.chunk for run in self.back.runs())
+
+    def absorb(self, gone: Barrier) -> None:
+        """The part of the next one, which is gone, is behind this one."""
+        if self.main is _NOTHING:
+            self.main = gone.main
+        else:
+            self.main.absorb(gone.main)
+        for run in gone.back.runs():
+            self.push(run)
+        self.delayed += gone.delayed
 
 
 class Barriers:
@@ -196,12 +216,8 @@ class Barriers:
         if not len(self) or (wanted[-1] < self._places[self._start] and not self.late):
             return out, []
         for barrier, part in self.cut(wanted):
-            if barrier is None:
-                continue
-            runs = barrier.main.extract(part) if barrier.main is not None else []
-            if barrier.back is not None:
-                runs += barrier.back.extract(part)
-            out += runs
+            if barrier is not None:
+                out += [*barrier.main.extract(part), *barrier.back.extract(part)]
         self.held -= sum(len(run.chunk) for run in out)
         gone = self._among(wanted)
         for barrier in gone:
@@ -216,12 +232,12 @@ class Barriers:
         index = bisect_left(self._places, wanted[0], self._start)
         while index < len(self._all) and self._places[index] <= wanted[-1]:
             barrier = self._all[index]
-            if barrier.place == barrier.lsn and _has(wanted, barrier.lsn):
+            if barrier.place == barrier.lsn and holds(wanted, barrier.lsn):
                 out.append(barrier)
             index += 1
         if self.late:
-            places = {place for lsn, place in self.late.items() if _has(wanted, lsn)}
-            out += (b for b in self.waiting() if b.place in places and b.place != b.lsn and _has(wanted, b.lsn))
+            places = {place for lsn, place in self.late.items() if holds(wanted, lsn)}
+            out += (b for b in self.waiting() if b.place in places and b.place != b.lsn and holds(wanted, b.lsn))
         return out
 
     def _remove(self, gone: Sequence[Barrier]) -> list[Barrier]:
@@ -239,8 +255,7 @@ class Barriers:
             if barrier not in going:
                 kept.append(barrier)
                 continue
-            merge(kept[-1], barrier)
-            kept[-1].delayed += barrier.delayed
+            kept[-1].absorb(barrier)
             self.held -= 1
         self._all, self._start = kept, 0
         self._places = [barrier.place for barrier in kept]
@@ -254,30 +269,25 @@ class Barriers:
         if len(lsns):
             yield lsns
         for barrier in self.waiting():
-            if barrier.main is not None:
-                yield from barrier.main.chunks()
+            yield from barrier.main.chunks()
 
     def runs(self) -> Iterator[Run]:
         """The rest of what is held."""
         for lsn, place in self.late.items():
             yield Run(range(lsn, lsn + 1), True, place=place)
         for barrier in self.waiting():
-            if barrier.back is not None:
-                yield from barrier.back.runs()
+            yield from barrier.back.runs()
 
     def solid(self) -> Iterator[Chunk]:
         """Arrays of parts within which no other message of the queue lies."""
         for barrier in self.waiting():
-            if barrier.main is not None:
-                yield from barrier.main.solid()
+            yield from barrier.main.solid()
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena."""
         for barrier in self.waiting():
-            if barrier.main is not None:
-                barrier.main.page(move)
-            if barrier.back is not None:
-                barrier.back.page(move)
+            barrier.main.page(move)
+            barrier.back.page(move)
 
     def marked(self) -> Chunk:
         """All barriers: those that wait and those that are delayed."""
@@ -286,22 +296,3 @@ class Barriers:
     def floor(self) -> int:
         """Nothing that is held is older."""
         return min([self._places[self._start] if len(self) else NEVER, *self.late])
-
-
-def merge(before: Barrier, gone: Barrier) -> None:
-    """The part of a barrier that is gone, behind that of the one before it."""
-    if gone.main is not None:
-        if before.main is None:
-            before.main = gone.main
-        else:
-            before.main.absorb(gone.main)
-    if gone.back is not None:
-        for run in gone.back.runs():
-            before.push(run)
-
-
-def _has(chunk: Chunk, lsn: int) -> bool:
-    if isinstance(chunk, range):
-        return lsn in chunk
-    at = bisect_left(chunk, lsn)
-    return at < len(chunk) and chunk[at] == lsn

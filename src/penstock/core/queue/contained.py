@@ -326,8 +326,8 @@ class Contained:
             self.loose = []
         return [*self.main, *(run.chunk for run in self.runs), *(lsns for lsns, _ in self.scheduled)]
 
-    def columns(self) -> dict[str, array[int]]:
-        """What is remembered of it; `transient` and `letter` are not known here."""
+    def _tallies(self) -> dict[str, list[Ints]]:
+        """What was counted of the runs' messages, and their places, as triples a column."""
         counts: dict[str, list[Ints]] = {name: [] for name in (*Tally._fields, "place")}
         for run in self.runs:
             values = (*run.tally, run.place)
@@ -336,7 +336,12 @@ class Contained:
                 for column, value in zip(counts.values(), values, strict=True):
                     if value:
                         column.append(_triples(pairs, value))
-        columns = {name: _joined(parts) for name, parts in {**counts, "not_before": self._due()}.items() if parts}
+        return counts
+
+    def columns(self) -> dict[str, array[int]]:
+        """What is remembered of it; `transient` and `letter` are not known here."""
+        counts = {**self._tallies(), "not_before": self._due()}
+        columns = {name: _joined(parts) for name, parts in counts.items() if parts}
         if len(self.barriers):
             columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
         if any(known is not None for known in (self.expiry, self.ranks, self.keys, self.dedup)):

@@ -14,7 +14,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.agenda import LEASES, SHARES, TRIM
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
-from penstock.core.queue.limits import Figures, limits_of
+from penstock.core.queue.limits import limits_of
 from penstock.core.queue.order.returned import take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
 from penstock.core.queue.parts import (
@@ -81,10 +81,6 @@ class Contents(Parts):
         self.barriers.clear()
         if self.older is not None:
             self.older.clear()
-
-    def begin_anew(self) -> None:
-        """Nothing is ready or held for a moment: the caller has it all, and puts it in order."""
-        self.drop_ready()
 
     def clear_returned(self) -> None:
         """Nothing stands beside the main order."""
@@ -169,10 +165,7 @@ class Contents(Parts):
         """Up to `count` of the oldest ready messages, in order; of several tenants those whose turn it is."""
         if self.shares is not None and self.shares.tenants is not None:
             runs = self.shares.tenants.take(count, self.shares.mono)
-            if self.weight >= 0:
-                self.weight -= self.weight_of(runs)
-            return runs
-        if not self.returned.count:
+        elif not self.returned.count:
             runs = self.main.take(count)
         else:
             runs = take_oldest(self.main, self.returned, count, self.targets.left if self.targets.lists else None)
@@ -271,9 +264,7 @@ class Contents(Parts):
         if not runs:
             return
         self.left(runs)
-        if self.figures is None:
-            self.figures = Figures()
-        self.figures.expired(reason, sum(len(run.chunk) for run in runs))
+        self.counted().expired(reason, sum(len(run.chunk) for run in runs))
         if self.wants_letter(reason):
             if dying is not None:
                 dying.append(Letter(list(runs), reason, by, why))
@@ -357,6 +348,11 @@ class Contents(Parts):
         """`waiting`, in any order, and `columns` of a `QueueState`; `transient` and `letter` are not known here."""
         contained = self.capture()
         return ([], {}) if contained is None else (contained.waiting(), contained.columns())
+
+    def catch_up(self, now: Now, sink: Sink) -> None:
+        """Do what is due before anything else is decided."""
+        if self.is_due(now):
+            self.tick(now, sink)
 
     # -- what is done with all of it (`core.queue.queue` says where)
 

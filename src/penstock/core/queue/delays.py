@@ -165,7 +165,11 @@ class Schedule(Timetable):
             self._horizon = self._reach(NEAR)
             if self._horizon < wall:
                 return False  # very many are due
-        horizon = self._horizon
+        return self._bring_near(self._horizon)
+
+    def _bring_near(self, horizon: int) -> bool:
+        """Put all that is due up to then into the near block, unless it is too much."""
+        near = self._near
         lsns, times = [NOBODY], [NOBODY]
         chosen_of: dict[Block, npt.NDArray[np.bool_]] = {}
         for block in self.blocks:

@@ -108,6 +108,14 @@ def offer_first(queue: Contents, now: Now, sink: Sink) -> None:
         dispatch(queue, now, sink)
 
 
+def _by_room(chunks: Sequence[Chunk], room: int) -> Iterator[tuple[Chunk, Chunk]]:
+    """Of each chunk, the last first, those for which there is no room, and the others."""
+    for chunk in reversed(chunks):
+        at = max(len(chunk) - room, 0)
+        yield chunk[:at], chunk[at:]
+        room -= len(chunk) - at
+
+
 def enter_scheduled(queue: Contents, now: Now, sink: Sink) -> None:
     """Scheduled messages whose time has come enter at the head, the earliest in front; of very many the first.
 
@@ -118,27 +126,21 @@ def enter_scheduled(queue: Contents, now: Now, sink: Sink) -> None:
     limits = queue.limits
     assert limits is not None
     chunks, over = fallen_due(queue, now, sink)
-    entering, late = list[Run](), list[Run]()
     stay = None if queue.last_values is None else queue.last_values.come_due(queue, chunks, over, limits.ring, sink)
     if over:
         queue.expire([Run(as_chunk(sorted(over)), False)], TIME_LIMIT, sink)
-    room = max(limits.ring - queue.ready, 0)
-    for chunk in reversed(chunks):
-        if stay is None:
-            at = max(len(chunk) - room, 0)
-            outside, inside = chunk[:at], chunk[at:]
-            room -= len(inside)
-        else:
-            outside = as_chunk([lsn for lsn in chunk if lsn not in stay and lsn not in over])
-            inside = as_chunk([lsn for lsn in chunk if lsn in stay])
-        if len(outside):
-            late.append(Run(outside, False))
-        if len(inside):
-            entering.append(Run(inside, False))
-    late.reverse()
+    if stay is None:
+        parts = list(_by_room(chunks, max(limits.ring - queue.ready, 0)))
+    else:
+        gone = stay | set(over)
+        parts = [
+            (as_chunk([lsn for lsn in chunk if lsn not in gone]), as_chunk([lsn for lsn in chunk if lsn in stay]))
+            for chunk in reversed(chunks)
+        ]
+    late = [Run(outside, False) for outside, _ in reversed(parts) if len(outside)]
     _log_due(queue, late, sink)
     queue.give_way(late, REPLACED, sink)
-    for run in entering:
+    for run in [Run(inside, False) for _, inside in parts if len(inside)]:
         lsn = _log_due(queue, [run], sink)
         run.place = HEAD + lsn if queue.ranks is None else 0
         queue.put_back(run)

@@ -7,7 +7,7 @@ Each reason is a word for programs and a sentence for people.  Looking changes n
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
@@ -16,13 +16,13 @@ from penstock.core.queue.administering import DRAINING
 from penstock.core.queue.agenda import TRIM
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.order.runs import NEVER, Run, holds
 from penstock.core.queue.places import Place, leased
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.queue.settling.attempts import binding_limit
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.shares.staging import NO_KEY
-from penstock.records.chunks import Chunk, Now
+from penstock.records.chunks import Now
 from penstock.units import format_duration
 
 if TYPE_CHECKING:
@@ -42,18 +42,18 @@ def where(queue: Contents, lsn: int, now: Now) -> Said | None:
     """Where a message is; None for one that the queue does not have."""
     for place in queue.places():
         for run in place.runs():
-            if _has(run.chunk, lsn):
+            if holds(run.chunk, lsn):
                 return _told(queue, place, run, lsn, now)
     for consumer in queue.holders():
-        if any(run.place == SLOT and _has(run.chunk, lsn) for run in consumer.leases.held()):
+        if any(run.place == SLOT and holds(run.chunk, lsn) for run in consumer.leases.held()):
             return "delivered", f"it was delivered, at most once, to {named(consumer)}"
     return None
 
 
 def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
     match place.part:
-        case "main":
-            return "ready", "it is ready"
+        case "main" | "found" | "letters":
+            return _SAID[place.part]
         case "returned":
             return "ready", f"it is ready again{_after(queue, run)}"
         case "tenants" | "lines" | "unkeyed":
@@ -62,8 +62,6 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
             return word, f"{text}, of which is said: {holder[1]}" if holder is not None else text
         case "barriers":
             return "barrier", _of_barriers(queue, lsn)
-        case "found":
-            return "recovering", RECOVERING
         case "tail":
             return "inactive", f"it is inactive behind the target depth of {queue.settings.target_queue_depth}"
         case "retries":
@@ -74,8 +72,6 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
             return "delayed", f"it is delayed until {told(due)}"
         case "leases":
             return "leased", _held(queue, lsn, now)
-        case "letters":
-            return "dying", "it has expired, and its dead letter is being written"
         case _:
             assert_never(place.part)
 
@@ -85,15 +81,13 @@ def _of_barriers(queue: Contents, lsn: int) -> str:
     for barrier in queue.barriers.waiting():
         if barrier.lsn == lsn:
             return "it is a barrier, and waits until all before it is settled"
-        held = [] if barrier.main is None else list(barrier.main.chunks())
-        held += [] if barrier.back is None else [run.chunk for run in barrier.back.runs()]
-        if any(_has(chunk, lsn) for chunk in held):
+        if any(holds(chunk, lsn) for chunk in barrier.chunks()):
             before = barrier.lsn
     return f"it is held back by the barrier at LSN {before}"
 
 
 def _held(queue: Contents, lsn: int, now: Now) -> str:
-    run, consumer = next((run, holder) for run, holder in leased(queue) if _has(run.chunk, lsn))
+    run, consumer = next((run, holder) for run, holder in leased(queue) if holds(run.chunk, lsn))
     if consumer.fenced:
         return f"it is planned for the {consumer.tag.replace(':', ' ', 1)}"
     until = f" until {told(now.wall + run.deadline - now.mono)}" if run.deadline else ", and its lease has no end"
@@ -112,6 +106,12 @@ def before(queue: Contents, lsn: int) -> int:
 # -- the queue
 
 RECOVERING = "older messages are being looked for in the log, and it waits for their order"
+
+_SAID: Mapping[Part, Said] = {
+    "main": ("ready", "it is ready"),
+    "found": ("recovering", RECOVERING),
+    "letters": ("dying", "it has expired, and its dead letter is being written"),
+}
 
 
 def not_ready(queue: Contents, now: Now) -> Iterator[Said]:
@@ -187,13 +187,6 @@ def _after(queue: Contents, run: Run) -> str:
 def _limit(queue: Contents) -> str:
     limit = binding_limit(queue.settings)
     return "" if limit is None else f"; {limit[0]} allows {limit[1]} deliveries"
-
-
-def _has(chunk: Chunk, lsn: int) -> bool:
-    if isinstance(chunk, range):
-        return lsn in chunk
-    at = bisect_left(chunk, lsn)
-    return at < len(chunk) and chunk[at] == lsn
 
 
 def share_figures(queue: Contents) -> dict[str, object]:
@@ -345,11 +338,16 @@ def _takers(queue: Queue, now: Now) -> Iterator[Reason]:
         return
     full = [_why_full(consumer) for consumer in roster]
     lists = dict.fromkeys(consumer.targets for consumer, why in zip(roster, full, strict=True) if why is None)
-    if not lists:
-        yield from filter(None, full[:CONSUMERS_MOST])
-        if len(roster) > CONSUMERS_MOST:
-            yield Reason("no_credit", f"{len(roster) - CONSUMERS_MOST} more consumers have no room either")
+    if lists:
+        yield from _nothing_wanted(queue, lists)
         return
+    yield from filter(None, full[:CONSUMERS_MOST])
+    if len(roster) > CONSUMERS_MOST:
+        yield Reason("no_credit", f"{len(roster) - CONSUMERS_MOST} more consumers have no room either")
+
+
+def _nothing_wanted(queue: Queue, lists: Iterable[TargetList | None]) -> Iterator[Reason]:
+    """Why those who have room, by their filters, take nothing; None among these: somebody has none."""
     filters = [one for one in lists if one is not None]
     if None not in lists and all(queue.first_wanted(one) is None for one in filters):
         yield from (_unmatched(queue, one) for one in filters)

@@ -45,7 +45,6 @@ from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.due import expire_due, fall_due
 from penstock.core.queue.expiry import deadlines, queue_deadline
 from penstock.core.queue.held import BEHIND_BARRIERS, BEHIND_DEPTH
-from penstock.core.queue.limits import Figures
 from penstock.core.queue.order.ranking import BY_PRIORITY, RANKED
 from penstock.core.queue.order.runs import NEVER, Run, packed, view
 from penstock.core.queue.parts import NO_EXPIRY
@@ -244,9 +243,13 @@ def arrive(
             queue.look_on(now, sink)
         return
     new = Newcomers(chunk, batch, rows, expires_at, not_before, ranks, keys, last_keys, barriers)
+    _pass(queue, now, new, plan, sink)
+
+
+def _pass(queue: Contents, now: Now, new: Newcomers, plan: Sequence[Stage], sink: Sink) -> None:
+    """Newcomers pass the stages of the queue, and those that they bring with them, in parts decided as a whole."""
     while True:
-        if queue.is_due(now):
-            queue.tick(now, sink)
+        queue.catch_up(now, sink)
         stages = [stage for stage in STAGES if stage in plan or stage.wanted(new)]
         count = len(new)
         if count > 1:
@@ -326,9 +329,7 @@ STEP = 4096
 def depart(queue: Contents, sink: Sink) -> None:
     """What is ready leaves: its body is asked for, and it counts as dying until it is published."""
     runs = queue.take_ready(STEP)
-    if queue.figures is None:
-        queue.figures = Figures()
-    queue.figures.expired(DUE, sum(len(run.chunk) for run in runs))
+    queue.counted().expired(DUE, sum(len(run.chunk) for run in runs))
     queue.ensure_letters().add(Letter(runs, DUE), sink)
     if queue.ready:
         queue.agenda |= DISPATCH

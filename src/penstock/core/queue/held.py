@@ -21,7 +21,7 @@ from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.barrier import Barrier, Barriers
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.order.main_order import Main
-from penstock.core.queue.order.runs import NEVER, Run, sift, sorted_chunk
+from penstock.core.queue.order.runs import NEVER, Run, holds, sift, sorted_chunk
 from penstock.core.queue.parts import NO_BARRIERS, NO_TAIL
 from penstock.core.queue.stages import Newcomers, Stage, append_around, append_rest
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
@@ -135,7 +135,7 @@ class _BehindBarriers(Stage):
         delayed = queue.delayed - (0 if new.delayed is None else len(new.delayed))
         start = 0
         for lsn in marked:
-            if _among(gone, lsn):
+            if holds(gone, lsn):
                 continue
             at = bisect_left(chunk, lsn, start)
             _append(queue, new, start, at, gone)
@@ -143,7 +143,7 @@ class _BehindBarriers(Stage):
             start = at + 1
         _append(queue, new, start, len(chunk), gone)
         if new.delayed is not None:
-            barriers.dormant.update(lsn for lsn in marked if _among(new.delayed, lsn))
+            barriers.dormant.update(lsn for lsn in marked if holds(new.delayed, lsn))
             barriers.delay(new.delayed, 1)
         new.placed = True
 
@@ -185,29 +185,30 @@ def _hold(queue: Contents, last: Barrier, chunk: Chunk, out: Chunk | None) -> No
     queue.barriers.held += main.count - before
 
 
-def _among(chunk: Chunk, lsn: int) -> bool:
-    at = bisect_left(chunk, lsn)
-    return at < len(chunk) and chunk[at] == lsn
-
-
 # -- parts of the queue behind barriers
 
 
 def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
     """Parts that no barrier holds back any more are ready."""
     for barrier in freed:
-        if barrier.main is not None and barrier.main.count:
+        if barrier.main.count:
             if queue.targets.lists:
                 queue.targets.rewind(barrier.main.head() - 1)
             if queue.main.count:
                 queue.main.absorb(barrier.main)
             else:
                 queue.main = barrier.main
-        elif barrier.main is not None:
+        elif barrier.main.sealed:
             queue.ensure_main().seal(barrier.main.sealed)
-        if barrier.back is not None:
-            for run in barrier.back.runs():
-                queue.offer(run)
+        for run in barrier.back.runs():
+            queue.offer(run)
+
+
+def mixed(queue: Contents, last: int) -> None:
+    """Messages of the queue up to `last` may lie between those of any array from now on."""
+    for main in (queue.ensure_main(), *(barrier.order() for barrier in queue.barriers.waiting())):
+        main.loosen()
+        main.seal(last)
 
 
 def unbarred(queue: Contents, wanted: Chunk) -> list[Run]:
@@ -254,7 +255,7 @@ def dissolve(queue: Contents) -> None:
         if barrier.place == barrier.lsn:
             own = Main()
             own.append(range(barrier.lsn, barrier.lsn + 1))
-            own.absorb(barrier.order())
+            own.absorb(barrier.main)
             barrier.main = own
         else:
             barrier.push(Run(range(barrier.lsn, barrier.lsn + 1), True, place=barrier.place))
@@ -289,10 +290,8 @@ def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
     for run in back:
         queue.put_back(run)
     barriers.delayed = 0
-    for run in queue.delays.retries.runs():
-        barriers.delay(run.chunk, 1)
-    for block in queue.delays.scheduled.blocks:
-        barriers.delay(block.lsns, 1)
+    for chunk in queue.chunks("delayed"):
+        barriers.delay(chunk, 1)
 
 
 def _taken(main: Main, limit: int) -> Main:

@@ -23,12 +23,12 @@ from penstock.core.effects import Sink
 from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
-from penstock.core.queue.held import dissolve, split
+from penstock.core.queue.held import dissolve, mixed, split
 from penstock.core.queue.order.pool import Older, Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
 from penstock.core.queue.order.ranking import load_ranks, take_unranked
 from penstock.core.queue.order.ranks import LOWEST, Ranks
-from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, tidy
+from penstock.core.queue.order.runs import NEVER, Run, holds, packed, sorted_chunk, tidy
 from penstock.core.queue.places import STATES
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.shares.shares import Shares, expressions
@@ -303,6 +303,11 @@ def check(queue: Contents) -> None:
         assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
     _check_barriers(queue)
     _check_leases(queue)
+    _check_solid(queue)
+
+
+def _check_solid(queue: Contents) -> None:
+    """A message stands once, and nothing lies within what is called solid."""
     everything = flat(capture(queue).waiting())
     assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
     for place in queue.places():
@@ -326,7 +331,7 @@ def _check_barriers(queue: Contents) -> None:
     barriers = queue.barriers
     if not len(barriers):
         return
-    late = [run.chunk for run in queue.delays.retries.runs()] + [block.lsns for block in queue.delays.scheduled.blocks]
+    late = queue.chunks("delayed")
     delayed = np.array([lsn for chunk in late for lsn in chunk if lsn not in barriers.dormant], dtype=np.int64)
     before, count = 0, barriers.delayed
     parts: list[tuple[Chunk, ...]] = [(*queue.main.chunks(), *(run.chunk for run in queue.returned.runs()))]
@@ -338,9 +343,7 @@ def _check_barriers(queue: Contents) -> None:
         here = int(np.count_nonzero((delayed > before) & (delayed < edge)))
         assert here == count, f"{queue!r}: {here} delayed between {before} and {edge}, counted {count}"
         if barrier is not None:
-            main = () if barrier.main is None else barrier.main.chunks()
-            back = () if barrier.back is None else barrier.back.runs()
-            parts.append((*main, *(run.chunk for run in back)))
+            parts.append(tuple(barrier.chunks()))
             before, count = edge, barrier.delayed
 
 
@@ -387,13 +390,14 @@ def take_older(
     if not len(lsns):
         return
     if queue.older is not None:
-        queue.older.add(packed(lsns), [lsn for lsn in barriers if _among(lsns, lsn)])
+        chunk = packed(lsns)
+        queue.older.add(chunk, [lsn for lsn in barriers if holds(chunk, lsn)])
         return
     if queue.main.last() < int(lsns[0]):
         _append(queue, lsns)
-    else:
-        for chunk, _ in tidy(lsns):
-            queue.put_back(Run(chunk, False))
+        return
+    for chunk, _ in tidy(lsns):
+        queue.put_back(Run(chunk, False))
 
 
 def _append(queue: Contents, lsns: Ints) -> None:
@@ -418,12 +422,7 @@ def _schedule(queue: Contents, lsns: Ints, times: Ints, barriers: Sequence[int])
 
 def _mix(queue: Contents, last: int) -> None:
     """What comes, up to `last`, may lie between others: no array may be called solid any more."""
-    for main in (
-        queue.ensure_main(),
-        *(barrier.main for barrier in queue.barriers.waiting() if barrier.main is not None),
-    ):
-        main.loosen()
-        main.seal(last)
+    mixed(queue, last)
     for place in queue.places():
         for run in place.back():
             run.solid = False
@@ -450,17 +449,12 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
     barriers = np.array(sorted({*older.barriers, *queue.barriers.all_lsns()}), dtype=np.int64)
     contained.barriers = packed(barriers) if len(barriers) else range(0)
     dormant = queue.barriers.dormant
-    queue.begin_anew()
+    queue.drop_ready()  # for a moment: `contained` has it all
     if dormant:
         queue.ensure_barriers().dormant = dormant
     queue.load(contained.waiting(), contained.columns())
-    for main in (queue.ensure_main(), queue.ensure_tail(), *(barrier.order() for barrier in queue.barriers.waiting())):
-        main.loosen()
-        main.seal(last)
+    mixed(queue, last)
+    queue.ensure_tail().loosen()
+    queue.ensure_tail().seal(last)
     queue.renew_targets()
     queue.weigh()
-
-
-def _among(lsns: Ints, lsn: int) -> bool:
-    at = int(np.searchsorted(lsns, lsn))
-    return at < len(lsns) and int(lsns[at]) == lsn

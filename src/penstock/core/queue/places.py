@@ -19,7 +19,7 @@ from penstock.core.queue.agenda import WEIGHING
 from penstock.core.queue.held import unbarred
 from penstock.core.queue.limits import Weighing, limits_of
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run, view
+from penstock.core.queue.order.runs import NEVER, Run, holds, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AVAILABLE, STATES, WAITING, Part, Place, State
 from penstock.records.chunks import Chunk
@@ -180,7 +180,7 @@ def lives(queue: Contents, lsn: int, *states: State) -> bool:
     if (not states or "ready" in states) and queue.main.has(lsn):
         return True
     others = (chunk for place in places(queue, *states) if place.part != "main" for chunk in place.chunks())
-    return any(len(chunk) and chunk[0] <= lsn <= chunk[-1] and lsn in chunk for chunk in others)
+    return any(holds(chunk, lsn) for chunk in others)
 
 
 def oldest(queue: Contents, most: int = NEVER) -> int:
@@ -210,18 +210,11 @@ class Weight(NamedTuple):
     total: int  # in whatever state: also delayed, beyond the target depth, and dying
 
 
-def ready_bytes(queue: Contents) -> int:
-    """Of the messages that `ready` counts."""
-    return sum(map(queue.sizes.total, chunks(queue, "ready")))
-
-
 def weighed(queue: Contents) -> Weight:
     """Of all that it holds, by state."""
     by_state = dict[State, int]()
     for place in places(queue):
-        by_state[place.state] = by_state.get(place.state, 0) + sum(
-            [queue.sizes.total(chunk) for chunk in place.chunks()]
-        )
+        by_state[place.state] = by_state.get(place.state, 0) + sum(map(queue.sizes.total, place.chunks()))
     told = by_state.get
     return Weight(told("ready", 0), told("leased", 0), told("held", 0), sum(by_state.values()))
 

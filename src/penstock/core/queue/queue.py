@@ -47,7 +47,7 @@ from penstock.core.queue.dispatching.joining import pull, subscribe, unsubscribe
 from penstock.core.queue.due import offer_first
 from penstock.core.queue.flow import arrive, depart, is_due, next_deadline, plan, tick
 from penstock.core.queue.held import looked
-from penstock.core.queue.limits import Figures, Limits
+from penstock.core.queue.limits import Limits
 from penstock.core.queue.order.ranking import rated
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.parts import NO_CREDIT
@@ -278,8 +278,7 @@ class Queue(Surface):
 
     def resume(self, now: Now, consumer: Consumer, sink: Sink) -> None:
         """Its connection takes bytes again."""
-        if self.is_due(now):
-            self.tick(now, sink)
+        self.catch_up(now, sink)
         consumer.paused = False
         if consumer.targets is not None:
             consumer.targets.wake(consumer)
@@ -341,8 +340,7 @@ class Queue(Surface):
 
     def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk, sink: Sink) -> int:
         """The consumer cannot be given these, which it holds (`core.queue.dispatching.attendance`); how many."""
-        if self.is_due(now):
-            self.tick(now, sink)
+        self.catch_up(now, sink)
         count = set_aside(self, consumer, chunk)
         self.carry_on(now, sink)
         return count
@@ -408,8 +406,7 @@ class Queue(Surface):
 
     def scanned(self, now: Now, token: Token, found: Sequence[Sequence[int]], upto: int, sink: Sink) -> None:
         """The answer to a `Scan`: for each of its filters the LSNs that match, of those up to `upto`."""
-        if self.is_due(now):
-            self.tick(now, sink)
+        self.catch_up(now, sink)
         if token.purpose is Purpose.BARRIER:
             looked(self, token, found, upto)
         else:
@@ -418,15 +415,13 @@ class Queue(Surface):
 
     def rated(self, now: Now, token: Token, chunk: Chunk, ranks: Sequence[int], sink: Sink) -> None:
         """The answer to a `Rate`: ranks of the messages of the chunk, the first part of what was asked."""
-        if self.is_due(now):
-            self.tick(now, sink)
+        self.catch_up(now, sink)
         rated(self, token, chunk, ranks, sink)
         self.carry_on(now, sink)
 
     def keyed(self, now: Now, token: Token, chunk: Chunk, keys: Sequence[Told], sink: Sink) -> None:
         """The answer to a `Key`: keys of the messages of the chunk, the first part of what was asked."""
-        if self.is_due(now):
-            self.tick(now, sink)
+        self.catch_up(now, sink)
         if self.shares is not None:
             self.shares.keyed(self, token, chunk, keys, sink)
             if self.limits is not None and self.limits.drops:
@@ -450,9 +445,7 @@ class Queue(Surface):
         """A target has no room for the rest of a letter, whose first so many messages it refused: they stay dying."""
         self.letters.hold(token.serial, rest, now.mono)
         self.agenda |= LETTERS
-        if self.figures is None:
-            self.figures = Figures()
-        self.figures.letters_refused += count
+        self.counted().letters_refused += count
 
 
 def queue_of(consumer: Consumer) -> Queue:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import room_now
-from penstock.core.queue.limits import Figures
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.causes import MAXLEN
@@ -113,10 +112,7 @@ def _through(queue: Queue, now: Now, batch: Publishes) -> int | None:
 
 def refusal(queue: Queue, count: int) -> QueueFull:
     """Why newcomers are refused; they are counted."""
-    figures = queue.figures
-    if figures is None:
-        figures = queue.figures = Figures()
-    figures.refused += count
+    queue.counted().refused += count
     return QueueFull(
         f"queue '{queue.name}' in vhost '{queue.vhost}' takes no more: {told(queue)}; of those that came with it "
         f"{count} {'is' if count == 1 else 'are'} refused",
@@ -145,9 +141,7 @@ def told(queue: Queue) -> str:
 
 def dropped(queue: Queue, count: int) -> None:
     """So many newcomers find no room, and nobody is told; they are counted."""
-    if queue.figures is None:
-        queue.figures = Figures()
-    queue.figures.dropped += count
+    queue.counted().dropped += count
 
 
 class Reckoning:

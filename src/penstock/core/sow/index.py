@@ -336,24 +336,12 @@ class Index:
         there = at < len(there_numbers)
         there[there] = there_numbers[at[there]] == numbers[there]
         if there.any():
-            present = np.frombuffer(leaf.lsns, dtype=np.int64)
-            present[at[there]] = lsns[there]
-            if leaf.deadlines:
-                times = np.frombuffer(leaf.deadlines, dtype=np.int64)
-                times[at[there]] = 0 if deadlines is None else deadlines[there]
-                del times
-            del present
+            _overwrite(leaf, at[there], lsns[there], None if deadlines is None else deadlines[there])
         fresh = ~there
         if fresh.any():
             where = at[fresh]
             leaf.numbers = packed_array("Q", np.insert(there_numbers, where, numbers[fresh]))
-            own = np.frombuffer(leaf.lsns, dtype=np.int64) if leaf.lsns else _NO_LSNS
-            if leaf.deadlines or deadlines is not None:
-                times = np.frombuffer(leaf.deadlines, dtype=np.int64) if leaf.deadlines else _NO_LSNS
-                leaf.deadlines = packed_array(
-                    "q", np.insert(times, where, 0 if deadlines is None else deadlines[fresh])
-                )
-            leaf.lsns = packed_array("q", np.insert(own, where, lsns[fresh]))
+            _insert(leaf, where, lsns[fresh], None if deadlines is None else deadlines[fresh])
             self.count += len(where)
         if deadlines is not None and deadlines.any():
             leaf.due = min(leaf.due, int(deadlines[deadlines > 0].min()))
@@ -439,3 +427,19 @@ def unpack_put(values: Ints) -> Put:
 def pack_drop(number: int, numbers: Sequence[int] | Numbers) -> bytes:
     """The body of a SOW_DROP."""
     return np.array([number], dtype="<i8").tobytes() + np.array(numbers, dtype="<u8").tobytes()
+
+
+def _overwrite(leaf: Leaf, where: Ints, lsns: Ints, deadlines: Ints | None) -> None:
+    """Other records, and their deadlines, for keys that stand at these places."""
+    np.frombuffer(leaf.lsns, dtype=np.int64)[where] = lsns
+    if leaf.deadlines:
+        np.frombuffer(leaf.deadlines, dtype=np.int64)[where] = 0 if deadlines is None else deadlines
+
+
+def _insert(leaf: Leaf, where: Ints, lsns: Ints, deadlines: Ints | None) -> None:
+    """Records of keys that were inserted before these places, and their deadlines."""
+    if leaf.deadlines or deadlines is not None:
+        times = np.frombuffer(leaf.deadlines, dtype=np.int64) if leaf.deadlines else _NO_LSNS
+        leaf.deadlines = packed_array("q", np.insert(times, where, 0 if deadlines is None else deadlines))
+    own = np.frombuffer(leaf.lsns, dtype=np.int64) if leaf.lsns else _NO_LSNS
+    leaf.lsns = packed_array("q", np.insert(own, where, lsns))

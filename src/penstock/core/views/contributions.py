@@ -150,13 +150,13 @@ class Contributions:
         span = range(bisect_left(block.lsns, low), bisect_left(block.lsns, high))
         if state in (AVAILABLE, INACTIVE):
             before = AWAY if state == AVAILABLE else INACTIVE
-            rows = [row for row in span if states[row] == before]
+            rows = _those(states, span, before)
             for row in rows:
                 states[row] = AVAILABLE
             if rows:
                 change(block, rows, 1)
             return False
-        rows = [row for row in span if states[row] == AVAILABLE]
+        rows = _those(states, span, AVAILABLE)
         living = [row for row in span if states[row]]
         for row in living:
             states[row] = state
@@ -201,6 +201,11 @@ class Contributions:
 
 
 Key: TypeAlias = "tuple[str, ...] | None"
+
+
+def _those(states: bytearray, span: Iterable[int], state: int) -> list[int]:
+    """Rows of the span that are in this state."""
+    return [row for row in span if states[row] == state]
 
 
 def _digest(record: Table) -> int:

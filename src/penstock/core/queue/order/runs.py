@@ -106,6 +106,14 @@ def pairs_body(queue: int, runs: Sequence[Run]) -> bytes:
     return b"".join([struct.pack("<q", queue), *(run.pair_bytes() for run in runs)])
 
 
+def holds(chunk: Chunk, lsn: int) -> bool:
+    """Whether this is among ascending LSNs."""
+    if isinstance(chunk, range):
+        return lsn in chunk
+    at = bisect_left(chunk, lsn)
+    return at < len(chunk) and chunk[at] == lsn
+
+
 def view(chunk: Chunk) -> npt.NDArray[np.int64]:
     """The chunk as numpy integers, without a copy if it is an array."""
     if isinstance(chunk, range):
