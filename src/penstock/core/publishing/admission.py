@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import Published, Refusal, banned_in, joined
+from penstock.core.publishing.published import Banned, Published, Refusal, banned_in, joined, part_of
 from penstock.core.queue import refusing
 from penstock.core.queue.queue import Queue
 from penstock.errors import QueueFull
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.core.publishing.published import Traits
 
 
-Store: TypeAlias = "Callable[[Publishes, int, Mapping[int, frozenset[str]]], Published]"
+Store: TypeAlias = "Callable[[Publishes, int, Banned], Published]"
 """Publishes a batch from a row on, but for what queues of these names must not take, by row."""
 
 
@@ -62,7 +62,7 @@ class Admission:
         batch: Publishes,
         skip: int,
         takers: Sequence[tuple[Queue, Sequence[int]]],
-        banned: Mapping[int, frozenset[str]] | None,
+        banned: Banned | None,
         store: Store,
         funeral: Funeral | None = None,
     ) -> Published:
@@ -80,12 +80,7 @@ class Admission:
                 stop, refused = _up_to_letter(stop, refused, funeral)
             if start == skip and stop == size and not refused:
                 return store(batch, skip, banned or {})
-            rows = range(start, stop)
-            whole = not start and stop == size
-            bans = banned_in(rows, banned, ((row, queue.name) for queue, some in refused for row in some))
-            reasons, silent = _refused(refused)
-            published = store(batch if whole else batch.select(rows), 0, bans)
-            parts.append(_with(published, rows, reasons, silent))
+            parts.append(_stored(batch, range(start, stop), refused, banned, store))
             dying = [(queue, batch, some) for queue, some in refused if queue.buries]
             if dying and funeral is not None:
                 funeral.bury(dying)
@@ -122,6 +117,15 @@ def _up_to_letter(
     stop = min(row for _, row in dying) + 1
     some = [(queue, rows[: bisect_left(rows, stop)]) for queue, rows in refused]
     return stop, [(queue, rows) for queue, rows in some if len(rows)]
+
+
+def _stored(
+    batch: Publishes, rows: range, refused: Sequence[tuple[Queue, Sequence[int]]], banned: Banned | None, store: Store
+) -> Published:
+    """What becomes of these rows of a batch, of which queues refuse some, in rows of the whole."""
+    bans = banned_in(rows, banned, ((row, queue.name) for queue, some in refused for row in some))
+    reasons, silent = _refused(refused)
+    return _with(store(part_of(batch, rows), 0, bans), rows, reasons, silent)
 
 
 def _refused(refused: Iterable[tuple[Queue, Sequence[int]]]) -> tuple[dict[int, Refusal], set[int]]:

@@ -104,24 +104,30 @@ def takers(batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, aski
     if not here:
         return wanted
     chosen = rows if len(here) == len(rows) else [rows[place] for place in here]
-    properties = batch.properties
-    if isinstance(properties, list):
-        properties = [properties[row] for row in chosen]
-    asked = [bodies[row] for row in chosen]
-    if asking is None:
-        found = plan.together.matches(asked, properties, topic)
-    else:
-        held = asking.matches(plan, asked, properties, topic)
-        if held is None:
-            asking.ask(plan, chosen, batch)
-            return wanted
-        found = held
+    found = _matches(batch, [bodies[row] for row in chosen], chosen, topic, plan, asking)
+    if found is None:
+        return wanted
     places = [i for i, one in enumerate(plan.filters) if one is not None]  # a slot of the set to a queue of the plan
     for slot, hits in found.items():
         bit = 1 << places[slot]
         for hit in hits:
             wanted[here[hit]] |= bit
     return wanted
+
+
+def _matches(
+    batch: Publishes, bodies: Sequence[bytes], rows: Sequence[int], topic: Topic, plan: Plan, asking: Asking | None
+) -> dict[int, list[int]] | None:
+    """By filter of the plan the places of these rows that it matches; None: they are asked about elsewhere."""
+    properties = batch.properties
+    if isinstance(properties, list):
+        properties = [properties[row] for row in rows]
+    if asking is None:
+        return plan.together.matches(bodies, properties, topic)
+    found = asking.matches(plan, bodies, properties, topic)
+    if found is None:
+        asking.ask(plan, rows, batch)
+    return found
 
 
 def _known(batch: Publishes, rows: Sequence[int], plan: Plan, always: int) -> tuple[list[int], list[int]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.queue.last_values import key_of
 from penstock.errors import PreconditionFailed, ProtocolError, Refused
@@ -26,6 +26,8 @@ from penstock.records.field_tables import FieldValue, Table
 from penstock.records.header_classes import ASKING
 
 Refusal: TypeAlias = "Refused | ProtocolError"
+
+T = TypeVar("T")
 
 HEADER_KEPT = 1024
 """Bytes of a header beyond which nothing is remembered under it: the bound is on headers, and they are strangers'."""
@@ -71,6 +73,11 @@ class Traits:
         """Extra routing keys without those that nobody is shown."""
         return self.keys[: len(self.keys) - len(self.blind)]
 
+    @property
+    def timed(self) -> bool:
+        """Whether it says when a message is due."""
+        return self.delay is not None or self.deliver_at is not None
+
     def not_before(self, time: int) -> int:
         """When a message that is published at `time` is due; 0: at once."""
         if self.deliver_at is not None:
@@ -99,11 +106,34 @@ class TraitsMemo(dict[bytes, Traits]):
             self[data] = traits
         return traits
 
+    def kinds(self, batch: Publishes) -> set[Traits]:
+        """What the headers of a batch ask for, each once."""
+        properties = batch.properties
+        return {self[data] for data in ({properties} if isinstance(properties, bytes) else set(properties))}
+
+    def each(self, batch: Publishes) -> list[Traits]:
+        """What the header of each row asks for."""
+        properties = batch.properties
+        if batch.plain >= 0:
+            return [_plain(batch.plain)] * len(batch.bodies)
+        if isinstance(properties, bytes):
+            return [self[properties]] * len(batch.bodies)
+        return [self[data] for data in properties]
+
+    def uniform(self, batch: Publishes, header: bytes) -> Traits:
+        """The same of a batch with one header."""
+        return self[header] if batch.plain < 0 else _plain(batch.plain)
+
+
+def _plain(mode: int) -> Traits:
+    """What a header asks for that asks for this delivery mode alone."""
+    return PERSISTENT if mode == header_codec.PERSISTENT else TRANSIENT
+
 
 def read_traits(data: bytes) -> Traits:
     plain = header_codec.plain_mode(data)
     if plain >= 0:
-        return PERSISTENT if plain == header_codec.PERSISTENT else TRANSIENT
+        return _plain(plain)
     try:
         mode, priority, expiration, _, headers = header_codec.peek(data)
     except ProtocolError as error:
@@ -125,12 +155,26 @@ def read_traits(data: bytes) -> Traits:
 
 def fill_times(batch: Publishes, traits: list[Traits], time: int) -> None:
     """Columns from the rows' headers, where the edge has not set them.  time: now, microseconds since the epoch."""
-    if batch.expires_at is None and any(one.ttl is not None for one in traits):
-        batch.expires_at = [0 if one.ttl is None else time + one.ttl for one in traits]
-    if batch.priority is None and any(one.priority is not None for one in traits):
-        batch.priority = [one.priority or 0 for one in traits]
-    if batch.not_before is None and any(one.delay is not None or one.deliver_at is not None for one in traits):
-        batch.not_before = [one.not_before(time) for one in traits]
+    batch.expires_at = _filled(batch.expires_at, [None if one.ttl is None else time + one.ttl for one in traits])
+    batch.priority = _filled(batch.priority, [one.priority for one in traits])
+    batch.not_before = _filled(batch.not_before, [one.not_before(time) if one.timed else None for one in traits])
+
+
+def _filled(present: list[int] | None, said: list[int | None]) -> list[int] | None:
+    """The column that is there, else what headers say, if one of them says something."""
+    if present is not None or said.count(None) == len(said):
+        return present
+    return [value or 0 for value in said]
+
+
+def transient_of(traits: Sequence[Traits], persistent: bool | None) -> bool | list[bool]:
+    """Which rows a restart does not keep; one word where it is the same for all."""
+    return common([one.transient for one in traits]) if persistent is None else not persistent
+
+
+def common(values: list[T]) -> T | list[T]:
+    """One value where all rows have the same."""
+    return values[0] if values.count(values[0]) == len(values) else values
 
 
 def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]) -> Traits:
@@ -283,6 +327,11 @@ def joined(parts: Sequence[Published], skip: int, last: int) -> Published:
     )
 
 
+def part_of(batch: Publishes, rows: Sequence[int]) -> Publishes:
+    """These rows of a batch: the batch itself where they are all."""
+    return batch if len(rows) == len(batch.bodies) else batch.select(rows)
+
+
 def banned_in(rows: range, banned: Banned | None, more: Iterable[tuple[int, str]] = ()) -> dict[int, frozenset[str]]:
     """Of a part of a batch who must not take which row, in rows of the part: as was said, and these (row, name)."""
     out = {row - rows.start: names for row, names in (banned or {}).items() if row in rows}
@@ -370,9 +419,8 @@ def waiting_rows(
             for row, kind, one in zip(chosen, kinds, traits, strict=True)
         ]
     out.not_before = list(rows.values())
-    if out.priority is None and any(one.priority for one in traits):
-        out.priority = [one.priority or 0 for one in traits]
-    out.transient = [one.transient if persistent is None else not persistent for one in traits]
+    out.priority = _filled(out.priority, [one.priority or None for one in traits])
+    out.transient = transient_of(traits, persistent)
     return out
 
 

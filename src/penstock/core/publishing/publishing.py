@@ -10,7 +10,7 @@ of it, writes nothing, and is right until something else happens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.asks import Question
@@ -39,7 +39,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.queue.refusing import Reckoning, refusal
 from penstock.core.sizes import Sizes
 from penstock.core.topology.interning import Interning
-from penstock.core.topology.routing import Router
+from penstock.core.topology.routing import Plan, Router
 from penstock.errors import PreconditionFailed, QueueFull, Unroutable
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
@@ -139,7 +139,7 @@ class Publisher:
         takers = self._takers(batch, skip, terms, lambda queue: queue.deduplicates)
         if not takers:
             return store(batch, skip, terms.banned or {})
-        fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
+        fill_times(batch, self.traits.each(batch), self._outbox.time)
         dying: list[Queue] = []
         if self._router.rejecting:
             dying = [queue for queue, _ in self._takers(batch, skip, terms, lambda queue: queue.buries)]
@@ -157,7 +157,7 @@ class Publisher:
 
     def unwanted(self, batch: Publishes) -> list[int]:
         """The rows of a batch that no queue and no topic wants, by their filters too."""
-        return self._rows.unwanted(batch, self._storing.traits_of(batch))
+        return self._rows.unwanted(batch, self.traits.each(batch))
 
     def let_in(self, now: Now, batch: Publishes) -> tuple[int, Queue | None]:
         """How many rows of a batch, from its first on, may be published now, and which queue holds the next one up.
@@ -167,7 +167,7 @@ class Publisher:
         size = len(batch.bodies)
         if not self._router.blocking:
             return size, None
-        traits = self._storing.traits_of(batch)
+        traits = self.traits.each(batch)
         fill_times(batch, traits, self._outbox.time)
         wait = later(batch, self._router.delaying, self.traits, 0, self._outbox.time) if self._router.delaying else {}
         stop, by = size, None
@@ -198,7 +198,7 @@ class Publisher:
         if not self._router.rejecting:
             return {}
         if not trusted:
-            fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
+            fill_times(batch, self.traits.each(batch), self._outbox.time)
         out: dict[int, Queue] = {}
         terms = Terms(trusted=trusted, carbon=carbon, banned=banned)
         for queue, rows in self._takers(batch, 0, terms, lambda queue: queue.refuses):
@@ -222,7 +222,7 @@ class Publisher:
         if not takers:
             return store(batch, skip, terms.banned or {})
         if not terms.trusted:
-            fill_times(batch, self._storing.traits_of(batch), self._outbox.time)
+            fill_times(batch, self.traits.each(batch), self._outbox.time)
         if not any(queue.buries for queue, _ in takers):
             return self._admission.publish(now, batch, skip, takers, terms.banned, store)
 
@@ -248,22 +248,22 @@ class Publisher:
 
     def _comes_back(self, dying: Sequence[Queue], batch: Publishes, skip: int, terms: Terms) -> bool:
         """Whether dead letters of what these queues refuse of a batch may come to a queue that takes some of it."""
-        if any(one.keys for one in set(self._storing.traits_of(batch))):
+        topics = list(batch.distinct_topics)
+        if any(one.keys for one in self.traits.kinds(batch)) or any(topic.blind for topic in topics):
             return True  # dead letters have these keys, too
         here = {queue for queue, _ in self._takers(batch, skip, terms, lambda _: True)}
-        topics = batch.topics if isinstance(batch.topics, list) else [batch.topics]
-        if any(topic.blind for topic in topics):
-            return True
+        return any(plan.by_headers or not here.isdisjoint(plan.queues) for plan in self._letter_plans(dying, topics))
+
+    def _letter_plans(self, dying: Sequence[Queue], topics: Sequence[Topic]) -> Iterator[Plan]:
+        """Where dead letters of what these queues refuse go, and where those go that are refused there."""
         assert self.letters_to is not None
         left, seen = list(dying), set(dying)
         while left:
             for plan in map(self._rows.plan, self.letters_to(left.pop(), topics)):
-                if plan.by_headers or any(queue in here for queue in plan.queues):
-                    return True
+                yield plan
                 further = [queue for queue in plan.queues if queue not in seen and queue.buries]
                 seen.update(further)
                 left += further
-        return False
 
     def _takers(
         self, batch: Publishes, skip: int, terms: Terms, asked: Callable[[Queue], bool]
@@ -277,7 +277,7 @@ class Publisher:
             plan = self._rows.plan(topics)
             if not ((terms.carbon and traits.keys) or plan.filtered or plan.by_headers):
                 return [(queue, range(skip, len(batch.bodies))) for queue in plan.queues if asked(queue)]
-        routed = self._rows.route(batch, self._storing.traits_of(batch), skip, terms)
+        routed = self._rows.route(batch, self.traits.each(batch), skip, terms)
         self._rows.keep(batch, skip, terms, routed)
         return [(queue, sorted(rows)) for queue, rows in routed.takers.items() if asked(queue)]
 
@@ -330,12 +330,8 @@ class Publisher:
 
     def _named(self, batch: Publishes) -> list[Traits] | None:
         """The traits of the rows, if some header names a publisher."""
-        memo, properties = self.traits, batch.properties
-        if isinstance(properties, bytes):
-            one = memo[properties]
-            return None if one.publisher is None else [one] * len(batch.bodies)
-        traits = [memo[data] for data in properties]
-        return traits if any(one.publisher is not None for one in set(traits)) else None
+        named = any(one.publisher is not None for one in self.traits.kinds(batch))
+        return self.traits.each(batch) if named else None
 
     def _numbered(self, now: Now, batch: Publishes, traits: list[Traits], terms: Terms) -> Published:
         """Headers name publishers and sequences."""
@@ -354,13 +350,9 @@ class Publisher:
 
 def refused_headers(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
     """The rows that nothing could make acceptable, for what their headers ask."""
-    memo, properties = publisher.traits, batch.properties
-    if isinstance(properties, bytes):
-        why = memo[properties].refusal
-        return [] if why is None else [(row, why) for row in range(len(batch))]
-    if all(memo[data].refusal is None for data in set(properties)):
+    if all(one.refusal is None for one in publisher.traits.kinds(batch)):
         return []
-    return [(row, why) for row, data in enumerate(properties) if (why := memo[data].refusal) is not None]
+    return [(row, one.refusal) for row, one in enumerate(publisher.traits.each(batch)) if one.refusal is not None]
 
 
 def judged(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:

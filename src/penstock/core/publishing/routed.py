@@ -28,6 +28,7 @@ from penstock.core.publishing.published import (
     TraitsMemo,
     banned_in,
     joined,
+    part_of,
 )
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.interning import Interning
@@ -102,16 +103,7 @@ class Deduplication:
         while start < size:
             most = start + 1 if singly else size
             stop, duplicates = self._part(batch, start, most, keyed, by_row, sure, dict(takers))
-            rows = range(start, stop)
-            some = batch if not start and stop == size else batch.select(rows)
-            if some is not batch:
-                some.delta = batch.delta
-            some.deduplicated = True
-            spared = [(row, queue) for row, queues in duplicates.items() for queue in queues]
-            for _, queue in spared:
-                queue.spared(1)
-            bans = banned_in(rows, banned, ((row, queue.name) for row, queue in spared))
-            parts.append(_told(self._in_group(some, 0, bans, store), rows, duplicates))
+            parts.append(self._stored(batch, range(start, stop), duplicates, banned, store))
             start = stop
         return joined(parts, skip, self._outbox.last_lsn)
 
@@ -121,6 +113,19 @@ class Deduplication:
         published = store(batch, skip, bans)
         self._outbox.end()
         return published
+
+    def _stored(
+        self, batch: Publishes, rows: range, duplicates: Mapping[int, Sequence[Queue]], banned: Banned | None,
+        store: Store,
+    ) -> Published:  # fmt: skip
+        """What becomes of these rows of a batch, of which queues have some already, in rows of the whole."""
+        some = part_of(batch, rows)
+        some.delta, some.deduplicated = batch.delta, True
+        spared = [(row, queue) for row, queues in duplicates.items() for queue in queues]
+        for _, queue in spared:
+            queue.spared(1)
+        bans = banned_in(rows, banned, ((row, queue.name) for row, queue in spared))
+        return _told(self._in_group(some, 0, bans, store), rows, duplicates)
 
     def _part(
         self,
@@ -320,9 +325,7 @@ class RowRouter:
 
     def plans_of(self, batch: Publishes, skip: int, carbon: bool) -> Iterator[tuple[Plan, list[int]]]:
         """The plans of a batch, whatever their filters say, and the rows of each."""
-        properties = batch.properties
-        kinds = {properties} if isinstance(properties, bytes) else set(properties)
-        carbon = carbon and any(self._traits[data].keys for data in kinds)
+        carbon = carbon and any(one.keys for one in self._traits.kinds(batch))
         for topic, rows in by_topic(batch.topics, len(batch.bodies), skip).items():
             plan = self.plan(topic)
             if not (plan.by_headers or carbon):
@@ -340,12 +343,9 @@ class RowRouter:
             return []
         if not any(plan.filtered or plan.by_headers or terms.carbon for plan in map(self.plan, batch.distinct_topics)):
             return []
-        size = len(batch.bodies)
-        data, memo = batch.properties, self._traits
-        traits = [memo[data]] * size if isinstance(data, bytes) else [memo[one] for one in data]
         asking = Asking()
-        routed = Routed(size, asking)
-        self._route(batch, traits, skip, terms, routed)
+        routed = Routed(len(batch.bodies), asking)
+        self._route(batch, self._traits.each(batch), skip, terms, routed)
         if not asking.questions:
             self.keep(batch, skip, terms, routed)
         return list(asking.questions.values())
@@ -357,9 +357,8 @@ class RowRouter:
         carbon = terms.carbon and any(one.keys for one in kinds)
         for topic, rows in by_topic(batch.topics, len(traits), skip).items():
             if not clean:
-                refusals = [(row, traits[row].refusal) for row in rows]
-                routed.refused += [(row, refusal) for row, refusal in refusals if refusal is not None]
-                rows = [row for row, refusal in refusals if refusal is None]
+                routed.refused += [(row, why) for row in rows if (why := traits[row].refusal) is not None]
+                rows = [row for row in rows if traits[row].refusal is None]
             plan = self.plan(topic)
             if plan.by_headers or carbon or terms.banned:
                 self._route_singly(batch, rows, topic, plan, carbon, terms.banned or {}, routed)

@@ -8,22 +8,22 @@ grouped by topic.  Rows that nobody wants are left out of what is stored.  Wheth
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from penstock.core.effects import Effect, Reply
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import NO_BARRIERS, Arrivals
 from penstock.core.publishing.published import (
-    PERSISTENT,
-    TRANSIENT,
     Published,
     Terms,
     Traits,
     TraitsMemo,
     banned_in,
+    common,
     fill_times,
     joined,
+    transient_of,
 )
 from penstock.core.publishing.routed import Routed, RowRouter, by_topic
 from penstock.core.queue.queue import Queue
@@ -33,14 +33,11 @@ from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.records.message_bodies import size_of
-from penstock.records.properties import PERSISTENT as PERSISTENT_MODE
 from penstock.records.schema import GROUP_BYTES_MAX
 
 Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], Terms], Published]
 """Publishes rows whose headers name publishers and sequences."""
 
-
-T = TypeVar("T")
 
 PART_BYTES = GROUP_BYTES_MAX // 2
 """More than this is stored in parts where something may give way to it."""
@@ -56,21 +53,6 @@ def _parts(batch: Publishes, rows: range) -> Iterator[range]:
             start, size = row, 0
         size += weight
     yield range(start, rows.stop)
-
-
-def _common(values: list[T]) -> T | list[T]:
-    """One value where all rows have the same."""
-    return values[0] if values.count(values[0]) == len(values) else values
-
-
-def _plain(mode: int) -> Traits:
-    """What a header asks for that asks for this delivery mode alone."""
-    return PERSISTENT if mode == PERSISTENT_MODE else TRANSIENT
-
-
-def _transient(traits: list[Traits], persistent: bool | None) -> bool | list[bool]:
-    """Which rows a restart does not keep."""
-    return _common([one.transient for one in traits]) if persistent is None else not persistent
 
 
 class Storing:
@@ -109,7 +91,7 @@ class Storing:
         size = len(batch.bodies)
         topics, properties, trusted = batch.topics, batch.properties, terms.trusted
         if skip == 0 and not terms.banned and isinstance(topics, Topic) and isinstance(properties, bytes):
-            traits = self.traits[properties] if batch.plain < 0 else _plain(batch.plain)
+            traits = self.traits.uniform(batch, properties)
             if traits.refusal is not None and not trusted:
                 return Published(0, self._outbox.last_lsn, refused=[(row, traits.refusal) for row in range(size)])
             if not (terms.carbon and traits.keys) and (trusted or not traits.cleaned):
@@ -153,14 +135,9 @@ class Storing:
         """None when some topic needs a closer look; nothing is written then."""
         topics = batch.topics
         groups = by_topic(topics, len(traits))
-        route_of: dict[Topic, int] = {}
-        for topic in groups:
-            plan = self._rows.plan(topic)
-            if plan.filtered or plan.by_headers or not (plan.queues or plan.keep):
-                return None
-            route = route_of[topic] = self._rows.route_of(plan)
-            if route == NO_ROUTE and plan.queues:
-                return None  # the table of routes is full
+        route_of = self._plain_routes(groups)
+        if route_of is None:
+            return None
         takers: dict[Queue, list[int]] = {}
         shared: set[Queue] = set()
         wanted = 0
@@ -179,16 +156,28 @@ class Storing:
             batch.routes = next(iter(route_of.values()))
         else:
             batch.routes = [route_of[topic] for topic in topics] if isinstance(topics, list) else NO_ROUTE
-        batch.transient = _transient(traits, persistent)
+        batch.transient = transient_of(traits, persistent)
         for queue in shared:
             takers[queue].sort()
         first = self._into(now, batch, list(takers.items()))
         return Published(first, first + len(traits) - 1, stored=len(traits))
 
+    def _plain_routes(self, topics: Iterable[Topic]) -> dict[Topic, int] | None:
+        """The route of each topic; None when one asks more than its name, or the table of routes is full."""
+        out: dict[Topic, int] = {}
+        for topic in topics:
+            plan = self._rows.plan(topic)
+            if plan.filtered or plan.by_headers or not (plan.queues or plan.keep):
+                return None
+            out[topic] = self._rows.route_of(plan)
+            if out[topic] == NO_ROUTE and plan.queues:
+                return None
+        return out
+
     # anything else
 
     def _mixed(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
-        traits = self.traits_of(batch)
+        traits = self.traits.each(batch)
         kinds = set(traits)
         if not skip and not terms.banned and all(one.plain for one in kinds):
             published = self._by_topic(now, batch, traits, terms.persistent)
@@ -197,19 +186,22 @@ class Storing:
         if not terms.numbered and any(one.publisher is not None for one in kinds):
             return self._numbered(now, batch, traits, terms)
         routed = self._rows.route(batch, traits, skip, terms)
-        batch.transient = _transient(traits, terms.persistent)
+        batch.transient = transient_of(traits, terms.persistent)
         blind = not terms.trusted and any(one.blind for one in kinds)
         if not terms.trusted:
             batch = self._headers(batch, traits, blind)
-        for row, take in routed.replies:
-            self._outbox.effect(Reply(take, batch.topic_of(row), batch.properties_of(row), bytes(batch.bodies[row])))
+        dropped = self._reply(batch, routed) if routed.replies else ()
         batch.routes = routed.routes
         rows = [row for row, kept in enumerate(routed.kept) if kept]
         first = self._kept(now, batch, rows, traits, blind, routed) if rows else 0
-        return Published(
-            first, first + len(rows) - 1 if rows else self._outbox.last_lsn, routed.unroutable, routed.refused, skip,
-            len(rows), dropped=sorted({row for row, _ in routed.replies if not routed.kept[row]}),
-        )  # fmt: skip
+        last = first + len(rows) - 1 if rows else self._outbox.last_lsn
+        return Published(first, last, routed.unroutable, routed.refused, skip, len(rows), dropped=dropped)
+
+    def _reply(self, batch: Publishes, routed: Routed) -> Sequence[int]:
+        """Give replies to who waits for them; the rows that nobody else wants."""
+        for row, take in routed.replies:
+            self._outbox.effect(Reply(take, batch.topic_of(row), batch.properties_of(row), bytes(batch.bodies[row])))
+        return sorted({row for row, _ in routed.replies if not routed.kept[row]})
 
     def _kept(
         self, now: Now, batch: Publishes, rows: list[int], traits: list[Traits], blind: bool, routed: Routed
@@ -228,8 +220,8 @@ class Storing:
         takers = [(queue, stand(taken)) for queue, taken in routed.takers.items()]
         stored.wanted = sum(len(taken) for _, taken in takers)
         routes = stored.routes if isinstance(stored.routes, list) else [stored.routes] * len(rows)
-        stored.routes = _common(routes)
-        for topic in {stored.topics} if isinstance(stored.topics, Topic) else set(stored.topics):
+        stored.routes = common(routes)
+        for topic in stored.distinct_topics:
             self._interning.place(topic)
         unnamed: list[tuple[Queue, list[int] | None]] = []
         if self._interning.full and NO_ROUTE in routes:
@@ -305,7 +297,7 @@ class Storing:
         Topics, headers, times and modes are the caller's.  Nothing else sees the rows arrive; no filter is asked, and
         none of them is a barrier.
         """
-        for topic in {batch.topics} if isinstance(batch.topics, Topic) else set(batch.topics):
+        for topic in batch.distinct_topics:
             self._interning.place(topic)
         batch.routes = self._interning.route((queue.id,))
         batch.wanted = len(batch.bodies)
@@ -313,11 +305,3 @@ class Storing:
         rows = range(len(batch.bodies))
         self._arrivals.arrive_in(queue, now, range(first, first + len(rows)), batch, rows)
         return first
-
-    def traits_of(self, batch: Publishes) -> list[Traits]:
-        memo, properties = self.traits, batch.properties
-        if batch.plain >= 0:
-            return [_plain(batch.plain)] * len(batch.bodies)
-        if isinstance(properties, bytes):
-            return [memo[properties]] * len(batch.bodies)
-        return [memo[data] for data in properties]

@@ -7,7 +7,7 @@ never arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -116,6 +116,12 @@ def _by_room(chunks: Sequence[Chunk], room: int) -> Iterator[tuple[Chunk, Chunk]
         room -= len(chunk) - at
 
 
+def _by_key(chunk: Chunk, stay: Container[int], over: Container[int]) -> tuple[Chunk, Chunk]:
+    """The same where last values say who finds room; what is over is neither."""
+    outside = [lsn for lsn in chunk if lsn not in stay and lsn not in over]
+    return as_chunk(outside), as_chunk([lsn for lsn in chunk if lsn in stay])
+
+
 def enter_scheduled(queue: Contents, now: Now, sink: Sink) -> None:
     """Scheduled messages whose time has come enter at the head, the earliest in front; of very many the first.
 
@@ -132,11 +138,7 @@ def enter_scheduled(queue: Contents, now: Now, sink: Sink) -> None:
     if stay is None:
         parts = list(_by_room(chunks, max(limits.ring - queue.ready, 0)))
     else:
-        gone = stay | set(over)
-        parts = [
-            (as_chunk([lsn for lsn in chunk if lsn not in gone]), as_chunk([lsn for lsn in chunk if lsn in stay]))
-            for chunk in reversed(chunks)
-        ]
+        parts = [_by_key(chunk, stay, over) for chunk in reversed(chunks)]
     late = [Run(outside, False) for outside, _ in reversed(parts) if len(outside)]
     _log_due(queue, late, sink)
     queue.give_way(late, REPLACED, sink)

@@ -207,6 +207,10 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
         queue.agenda |= TRIM
 
 
+_APART = (*Tally._fields, "place", "not_before")
+"""Columns of messages that were delivered before, or do not stand at their own LSN, or not yet."""
+
+
 def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     if not columns and queue.ranks is None and all(a[-1] < b[0] for a, b in pairwise(waiting)):
         for chunk in waiting:
@@ -222,16 +226,13 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     keys: list[tuple[int, int]] = []
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
-    told = [
-        spread(lsns, columns.get(name, array("q")))
-        for name in ("deliveries", "failures", "cancels", "unseen", "place", "not_before")
-    ]
-    aside = np.logical_or.reduce([column > 0 for column in told])
+    told = np.stack([spread(lsns, columns.get(name, array("q"))) for name in _APART], axis=1)
+    aside = (told > 0).any(axis=1)
     late = [lsn for place, lsn in keys if place != lsn]
     _load_fresh(queue, lsns[~aside], np.union1d(lsns[aside], np.array(late, dtype=np.int64)))
     if aside.any():
         queue.agenda |= ATTEMPTS
-        _load_apart(queue, lsns[aside], np.stack([column[aside] for column in told], axis=1))
+        _load_apart(queue, lsns[aside], told[aside])
     split(queue, keys)
 
 
@@ -255,9 +256,9 @@ def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=len(kinds)))
     fresh: list[tuple[int, int]] = []
-    for i, (deliveries, failures, cancels, unseen, place, due) in enumerate(kinds.tolist()):
+    for i, (*counts, place, due) in enumerate(kinds.tolist()):
         mine = lsns[order[ends[i - 1] if i else 0 : ends[i]]]
-        tally = Tally(deliveries, failures, cancels, unseen)
+        tally = Tally(*counts)
         if due and tally == FRESH and not place:
             fresh += ((lsn, due) for lsn in mine.tolist())
             continue
@@ -393,15 +394,15 @@ def take_older(
         chunk = packed(lsns)
         queue.older.add(chunk, [lsn for lsn in barriers if holds(chunk, lsn)])
         return
-    if queue.main.last() < int(lsns[0]):
-        _append(queue, lsns)
+    _stand(queue, lsns)
+
+
+def _stand(queue: Contents, lsns: Ints) -> None:
+    """They stand behind all that there is, or each at its own place."""
+    if queue.main.last() >= int(lsns[0]):
+        for chunk, _ in tidy(lsns):
+            queue.put_back(Run(chunk, False))
         return
-    for chunk, _ in tidy(lsns):
-        queue.put_back(Run(chunk, False))
-
-
-def _append(queue: Contents, lsns: Ints) -> None:
-    """They stand behind all that there is."""
     if queue.targets.lists:
         queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
     for chunk, _ in tidy(lsns):

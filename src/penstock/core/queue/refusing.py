@@ -54,6 +54,15 @@ def judged(
         if through is not None:
             return rows[free + through :], None
         return (), rows[free] if free < len(rows) else None
+    return _judged_singly(queue, now, batch, rows, free, through)
+
+
+def _judged_singly(
+    queue: Queue, now: Now, batch: Publishes, rows: Sequence[int], free: int, through: int | None
+) -> tuple[list[int], int | None]:
+    """The same row by row.  free: messages that have room.  through: how many go out at once; None: not known."""
+    limits, later = queue.limits, batch.not_before
+    assert limits is not None
     space = limits.size - queue.weight if limits.size < NEVER else NEVER
     each = lengths(batch.bodies) if limits.size < NEVER else None
     refused: list[int] = []

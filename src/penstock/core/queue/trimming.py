@@ -107,7 +107,7 @@ def _of_all(queue: Contents, count: int) -> list[Run]:
     return queue.extract(packed(chosen)) if len(chosen) else []
 
 
-def heavy(queue: Contents, excess: int, most: int) -> int:
+def _count_of_bytes(queue: Contents, excess: int, most: int) -> int:
     """How many of those that give way first have so many bytes together; some of them where that is not known."""
     main = queue.main
     if queue.shares is not None or queue.returned.count or not main.count or isinstance(main, PriorityOrder):
@@ -123,19 +123,14 @@ def trim(queue: Contents, sink: Sink, most: int = STEP_MOST) -> None:
     """
     limits = queue.limits
     queue.agenda &= ~TRIM
-    if limits is None or not limits.drops:
-        return
-    if not limits.exceeded(queue):
+    if limits is None or not limits.drops or not limits.exceeded(queue):
         return
     if queue.last_values is not None and queue.last_values.waiting:
         queue.last_values.settle(queue, sink)  # nothing gives way to what a newer one replaced
         if not limits.exceeded(queue):
             return
-    if queue.expiry.busy or queue.ranking is not None:
-        return  # who expires, or who comes last, is not known yet
-    shares = queue.shares
-    if shares is not None and shares.staging.count and _have_room(queue) and shares.asks(queue, sink):
-        return  # nor who is taken at once: `Queue.keyed` offers what was told, and trims then
+    if _unknown(queue, sink):
+        return
     count = min(queue.ready - limits.length, most)
     runs = take_yielding(queue, count) if count > 0 else []
     left = most - max(count, 0)
@@ -143,11 +138,19 @@ def trim(queue: Contents, sink: Sink, most: int = STEP_MOST) -> None:
         if queue.shares is not None:
             queue.give_way(runs, MAXLEN, sink)  # whoever stood behind one of them may be the next
             runs = []
-        runs += take_yielding(queue, count := heavy(queue, queue.weight - limits.size, left))
+        runs += take_yielding(queue, count := _count_of_bytes(queue, queue.weight - limits.size, left))
         left -= count
     if limits.exceeded(queue):
         queue.agenda |= TRIM
     queue.give_way(runs, MAXLEN, sink)
+
+
+def _unknown(queue: Contents, sink: Sink) -> bool:
+    """Whether who gives way is not known yet: who expires, who comes last, or who is taken at once."""
+    if queue.expiry.busy or queue.ranking is not None:
+        return True
+    shares = queue.shares  # `Queue.keyed` offers what was told, and trims then
+    return shares is not None and shares.staging.count > 0 and _have_room(queue) and shares.asks(queue, sink)
 
 
 def _have_room(queue: Contents) -> bool:

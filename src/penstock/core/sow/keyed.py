@@ -101,9 +101,7 @@ class Keyed(KeyedRows):
             first, count = published.first, published.stored
             assert count in (0, len(numbers)), "rows of a declared topic are kept"
             if count == 1:
-                due = 0 if column is None else column[0]
-                outbox.record(Kind.SOW_PUT, sow.name, None, pack_one(sow.id, numbers[0], first, due))
-                self.sows.put_one(sow, numbers[0], first, due)
+                self._note_one(sow, numbers[0], first, 0 if column is None else column[0])
             elif count:
                 self._note(sow, numbers, np.array(published.positions, dtype=np.int64), column)
         finally:
@@ -115,6 +113,10 @@ class Keyed(KeyedRows):
         if batch.size > LARGE and any(len(body) > LARGE for body in bodies):
             return None  # their keys were worked out before, one by one
         return sow.rule.of_bodies(bodies)
+
+    def _note_one(self, sow: Sow, number: int, lsn: int, due: int) -> None:
+        self._outbox.record(Kind.SOW_PUT, sow.name, None, pack_one(sow.id, number, lsn, due))
+        self.sows.put_one(sow, number, lsn, due)
 
     def _note(self, sow: Sow, numbers: Sequence[int], lsns: Ints, deadlines: Sequence[int] | None) -> None:
         """Rows that were stored are the present records of these keys."""

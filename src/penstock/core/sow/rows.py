@@ -118,6 +118,12 @@ class KeyedRows:
                 return known
         return number_of_row(sow, body, traits)
 
+    def _large_merge(self, lsn: int, body: bytes) -> Iterator[Job]:
+        """The merge of a delta with this record, if the two are large and it was not worked out before."""
+        record = self.bodies.get(lsn) if lsn else None
+        if record is not None and len(record) + len(body) > LARGE and self.worked.get(body, -lsn) is None:
+            yield Job(body, -lsn, partial(_tried, record, body))
+
     def heavy(self, batch: Publishes, *, merging: bool) -> list[Job]:
         """What is to be worked out off the loop before this batch is published: keys of large bodies; when these are
         known and nothing is lacking, merging, the deltas among them.
@@ -133,10 +139,7 @@ class KeyedRows:
                 if len(body) > LARGE and not sow.rule.given and self.worked.get(body, sow.id) is None:
                     out.append(Job(body, sow.id, partial(sow.rule.of_body, body)))
             elif is_delta(batch, traits) and isinstance(number := self.number(sow, body, traits), int):
-                lsn = sow.index.get(number)
-                record = self.bodies.get(lsn) if lsn else None
-                if record is not None and len(record) + len(body) > LARGE and self.worked.get(body, -lsn) is None:
-                    out.append(Job(body, -lsn, partial(_tried, record, body)))
+                out += self._large_merge(sow.index.get(number), body)
         if out:
             batch.bodies = whole  # for good: an answer is found by the object that it is about
         return out

@@ -226,22 +226,7 @@ class Admin(Register):
                 ("internal", internal, existing.internal),
             ), arguments, existing.arguments)  # fmt: skip
             return
-        if name.startswith("amq."):
-            raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        alternate = arguments.get("alternate-exchange", "")
-        if not isinstance(alternate, str):
-            raise bad_argument(
-                "alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", f"{alternate!r} is not text"
-            )
-        if kind == DELAYED:
-            inner = arguments.get("x-delayed-type")
-            if inner not in ROUTING_TYPES:
-                raise PreconditionFailed(
-                    f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{vhost}': one of "
-                    f"{', '.join(ROUTING_TYPES)} is needed, not {inner!r}"
-                )
-            if len((PREFIX + name).encode()) > 255:
-                raise InvalidArgument(f"the name of an exchange that delays has at most {255 - len(PREFIX)} bytes")
+        _check_new_exchange(vhost, name, kind, arguments)
         now = self._outbox.at(now)
         self._outbox.begin()
         header = {
@@ -425,3 +410,21 @@ def binding_header(binding: Binding, arguments: Mapping[str, object]) -> dict[st
         "key": binding.key,
         "arguments": wrap(arguments),
     }
+
+
+def _check_new_exchange(vhost: str, name: str, kind: str, arguments: Mapping[str, object]) -> None:
+    """Errors of RabbitMQ for an exchange that cannot be so."""
+    if name.startswith("amq."):
+        raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+    alternate = arguments.get("alternate-exchange", "")
+    if not isinstance(alternate, str):
+        raise bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", f"{alternate!r} is not text")
+    if kind == DELAYED:
+        inner = arguments.get("x-delayed-type")
+        if inner not in ROUTING_TYPES:
+            raise PreconditionFailed(
+                f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{vhost}': one of "
+                f"{', '.join(ROUTING_TYPES)} is needed, not {inner!r}"
+            )
+        if len((PREFIX + name).encode()) > 255:
+            raise InvalidArgument(f"the name of an exchange that delays has at most {255 - len(PREFIX)} bytes")

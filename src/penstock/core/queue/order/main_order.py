@@ -152,25 +152,25 @@ class Main:
                 part = chunk[start:end]
                 self.cursor = end
             solid = segment.solid
-            if self.holes:
-                gone = (
-                    {lsn for lsn in self.holes if lsn <= part[-1]}
-                    if len(part) > len(self.holes)
-                    else self.holes.intersection(part)
-                )
-                if gone:
-                    self.holes -= gone
-                    for kept in sift(part, as_chunk(sorted(gone)))[1]:
-                        out.append(Run(kept, False))
-                        count -= len(kept)
-                        self.count -= len(kept)
-                    continue
+            if self.holes and (gone := self._holes_in(part)):
+                for kept in sift(part, as_chunk(sorted(gone)))[1]:
+                    out.append(Run(kept, False))
+                    count -= len(kept)
+                    self.count -= len(kept)
+                continue
             out.append(Run(part, solid))
             count -= len(part)
             self.count -= len(part)
         if not segments:
             self.segments = _NO_SEGMENTS
         return out
+
+    def _holes_in(self, part: Chunk) -> set[int]:
+        """Take the holes out that lie in the part at the head."""
+        holes = self.holes
+        gone = {lsn for lsn in holes if lsn <= part[-1]} if len(part) > len(holes) else holes.intersection(part)
+        self.holes -= gone
+        return gone
 
     def front(self, count: int) -> Chunk:
         """Up to `count` of the oldest, of one segment, in order; they stay.  Only when there is one."""
@@ -334,20 +334,15 @@ class Main:
         """What is here, in order; to be looked at before anything changes."""
         self.compact()
         for index, segment in enumerate(self.segments):
-            yield segment.chunk[self.cursor :] if index == 0 and self.cursor else segment.chunk
+            yield segment.chunk if index or not self.cursor else segment.chunk[self.cursor :]
 
     def chunks(self) -> Iterator[Chunk]:
         """What is here, as chunks that will not change."""
         self.compact()
         last = len(self.segments) - 1
         for index, segment in enumerate(self.segments):
-            chunk = segment.chunk
-            if index == 0 and self.cursor:
-                yield chunk[self.cursor :]
-            elif index == last:
-                yield chunk[:]
-            else:
-                yield chunk
+            chunk, start = segment.chunk, 0 if index else self.cursor
+            yield chunk[start:] if start or index == last else chunk
 
 
 class Nothing(Main):

@@ -183,26 +183,27 @@ class PriorityOrder(Standing):
                 self.punch(lsn)
             return [Run(as_chunk(found), False)] if found else []
         if self._rows is not None:
-            low, high = wanted[0], wanted[-1]
-            asked = None if isinstance(wanted, range) else view(wanted)
-
-            def chosen(columns: list[Ints]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-                lsns = columns[1]
-                inside = (lsns >= low) & (lsns <= high)
-                if asked is not None and inside.any():
-                    inside &= np.isin(lsns, asked)
-                return inside
-
-            gone = self._rows.sift(chosen)[1]
-            if self.pool is not None:
-                gone = np.concatenate((gone, self.pool.extract(wanted)))
-            gone = np.sort(gone)
+            gone = self._extract_rows(self._rows, wanted)
             chunks = [packed(gone)] if len(gone) else []
         else:
             chunks = [run.chunk for rank in list(self._order) for run in self._extract_level(rank, wanted)]
-        out = [Run(chunk, False) for chunk in chunks]
         self.count -= sum(len(chunk) for chunk in chunks)
-        return out
+        return [Run(chunk, False) for chunk in chunks]
+
+    def _extract_rows(self, rows: SortedRows, wanted: Chunk) -> Ints:
+        """Take those of the wanted out of the rows and the pool; ascending."""
+        low, high = wanted[0], wanted[-1]
+        asked = None if isinstance(wanted, range) else view(wanted)
+
+        def chosen(columns: list[Ints]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+            lsns = columns[1]
+            inside = (lsns >= low) & (lsns <= high)
+            if asked is not None and inside.any():
+                inside &= np.isin(lsns, asked)
+            return inside
+
+        gone = rows.sift(chosen)[1]
+        return np.sort(gone if self.pool is None else np.concatenate((gone, self.pool.extract(wanted))))
 
     def take_unranked(self, first: int, last: int) -> Ints:
         """Take what has the lowest rank and an LSN in [first, last]; only where rows are asked for anyhow.

@@ -245,15 +245,13 @@ def _ahead(queue: Contents, now: Now, chunk: Chunk, new: Newcomers, rows: Sequen
         return start
     if new.batch is None:
         return len(chunk)
-    part = chunk[start:]
-    found = queue.targets.matches(part, new.batch, new.rows_of(rows, start, len(chunk)) or ())
-    if found is None:
-        return len(chunk)
-    first = len(part)
-    for targets, places in found:
-        if places and any(not (c.paused or c.passive) and c.room > 0 for c in targets.consumers):
-            first = min(first, places[0])
-    return start + first
+    found = queue.targets.matches(chunk[start:], new.batch, new.rows_of(rows, start, len(chunk)) or ())
+    taken = [
+        start + places[0]
+        for targets, places in found or ()
+        if places and any(not (c.paused or c.passive) and c.room > 0 for c in targets.consumers)
+    ]
+    return min(taken, default=len(chunk))
 
 
 def _room(queue: Contents, now: Now) -> int:

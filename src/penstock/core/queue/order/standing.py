@@ -128,14 +128,12 @@ class Standing(Main):
         return self._between(first, stop, NEVER)
 
     def _between(self, first: int, stop: int, count: int) -> Chunk:
-        parts = list[Chunk]()
+        parts: list[Chunk] = []
         if self._rows is not None and stop - first > SINGLY:
-            for _, lsns in self._rows.blocks():
-                chosen = lsns[(lsns >= first) & (lsns < stop)]
-                if len(chosen):
-                    parts.append(to_array(np.sort(chosen)))
+            found = [lsns[(lsns >= first) & (lsns < stop)] for _, lsns in self._rows.blocks()]
             if self.pool is not None and self.pool.count:
-                parts.append(to_array(np.sort(self.pool.between(first, stop))))
+                found.append(self.pool.between(first, stop))
+            parts = [to_array(np.sort(one)) for one in found]
         elif self._rows is not None:
             parts.append(as_chunk([lsn for lsn in range(first, stop) if self.has(lsn)]))
         else:

@@ -312,10 +312,14 @@ class Groups:
         counted.pop(NO_KEY, None)
         told = {key: count for key, count in enumerate(self.keys.living) if count}
         assert counted == told, f"keys of {counted} messages, counted {told}"
-        assert self.count == sum(len(line) - line[0] for line in self._lines.values())
+        self._check_lines()
         offered = [self.keys.of(lsn) for lsn in ready]
         for lsn, key in zip(ready, offered, strict=True):
             assert key == NO_KEY or self._front[key] == lsn, f"{lsn} is offered and does not stand for its key"
+
+    def _check_lines(self) -> None:
+        """Somebody stands before each line, and it is in order."""
+        assert self.count == sum(len(line) - line[0] for line in self._lines.values())
         for key, line in self._lines.items():
             assert self._front[key], f"nobody stands before {line}"
             places = [self._place(lsn) for lsn in line[line[0] :]]

@@ -295,16 +295,17 @@ class Shares:
         for chunk in (*self.staging.chunks(), *(run.chunk for run in self.staging.runs())):
             known = [lsn for lsn in chunk if self.keys.knows(lsn)]  # became due while others waited for their keys
             offered.append(as_chunk(array("q", known)))
-        for lsn, key in [] if groups is None else list(groups.clear_lines()):
-            self.keys.drop(lsn, key)
-            if tenants is not None:
-                tenants.leave(lsn, self.mono)
-        for chunk in offered:
-            for lsn in chunk:
-                if groups is not None:
-                    groups.leave(lsn)
+        gone = [lsn for chunk in offered for lsn in chunk]
+        if groups is not None:
+            for lsn, key in list(groups.clear_lines()):
+                self.keys.drop(lsn, key)
                 if tenants is not None:
                     tenants.leave(lsn, self.mono)
+            for lsn in gone:
+                groups.leave(lsn)
+        if tenants is not None:
+            for lsn in gone:
+                tenants.leave(lsn, self.mono)
         out, self.staging = self.staging.out, Staging()
         self.staging.out = out
 

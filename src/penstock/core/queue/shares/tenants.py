@@ -490,9 +490,9 @@ class Tenants:
         for tenant in self._by_number.values():
             if tenant.count and tenant.leased < self._leased_most and tenant.pace is None:
                 assert tenant.standing or tenant.number in self._entering, f"tenant {tenant.number} is left out"
-        ring = sorted(tenant.number for tenant in self._ring)
-        standing = sorted(tenant.number for tenant in self._by_number.values() if tenant.standing)
-        assert standing == ring, f"tenants {standing} stand in the ring, which has {ring}"
+        standing = {tenant.number for tenant in self._by_number.values() if tenant.standing}
+        ring = [tenant.number for tenant in self._ring]
+        assert sorted(standing) == sorted(ring), f"tenants {standing} stand in the ring, which has {ring}"
         for tenant in self._ring:
             assert tenant.count or tenant in self._emptied, f"tenant {tenant.number} stands there with nothing"
             assert tenant.leased < self._leased_most, f"tenant {tenant.number} stands there with {tenant.leased} out"
