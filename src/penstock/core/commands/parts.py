@@ -9,7 +9,7 @@ shell says when, and brings the arenas.  The commands stand beside it, by noun, 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias
@@ -127,9 +127,9 @@ class Timers:
         """The earliest deadlines on the wall and on the monotonic clock; None: nothing is due ever."""
         self._look()
         wall, mono = self._wall, self._mono
-        while wall and self._known.get(wall[0][1], (None, None))[0] != wall[0][0]:
+        while wall and self._known.get(wall[0][1], _NEVER)[0] != wall[0][0]:
             heappop(wall)
-        while mono and self._known.get(mono[0][1], (None, None))[1] != mono[0][0]:
+        while mono and self._known.get(mono[0][1], _NEVER)[1] != mono[0][0]:
             heappop(mono)
         return (wall[0][0] if wall else None), (mono[0][0] if mono else None)
 
@@ -255,8 +255,6 @@ class Stamps:
 TOPICS_MAX = 65_536
 """Topics interned in one generation; two generations are kept."""
 
-NO_TABLE: Mapping[str, object] = {}
-
 
 class Parts:
     """What one instance consists of."""
@@ -306,6 +304,13 @@ class Parts:
         self._letters = DeadLetters(
             self._out, self._publisher, self.rules, self.hops, self._letter_topic, self._interning, origin, instance
         )
+        # what these do needs nothing of the other parts
+        self.take_journal, self.take_effects = self._out.take_journal, self._out.take_effects
+        self.watch_queues, self.changed_queues = self._timers.watch, self._timers.changed
+        self.declare_exchange, self.delete_exchange = self._admin.declare_exchange, self._admin.delete_exchange
+        self.bind, self.unbind = self._admin.bind, self._admin.unbind
+        self.queue, self.find_queue = self._admin.queue, self._admin.queues.find
+        self.queues_of_route = self._interning.queues_of
         self.transactions: int = 0  # committed by this process
         self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged
         self._sinks = Sinks(self._out, self._publisher, self.streams)
@@ -371,14 +376,6 @@ class Parts:
         """Effects that nobody has taken to perform yet; to be read."""
         return self._out.effects
 
-    def take_journal(self) -> list[Entry]:
-        """The entries to log, in LSN order; the core starts a new list."""
-        return self._out.take_journal()
-
-    def take_effects(self) -> list[Effect]:
-        """The effects to perform, in order; the core starts a new list."""
-        return self._out.take_effects()
-
     @contextmanager
     def group(self) -> Generator[None]:
         """What is decided inside lies in one group: a crash keeps or loses all of it.
@@ -438,14 +435,6 @@ class Parts:
     def _at(self, now: Now) -> Now:
         """The instant to decide at: record times never decrease, and what is decided follows them."""
         return self._out.at(now)
-
-    def watch_queues(self, wanted: bool) -> None:
-        """Whether somebody will ask for `changed_queues`."""
-        self._timers.watch(wanted)
-
-    def changed_queues(self) -> set[Queue]:
-        """Queues to which something happened since this was asked last, also what is gone; none unless watched."""
-        return self._timers.changed()
 
     def _by_id(self, number: int) -> Queue | None:
         return self._admin.by_id.get(number)

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.core.commands.life import NOWHERE, RecoveryCommands
-from penstock.core.commands.parts import NO_TABLE
 from penstock.core.queue.administering import paused_until, set_draining
 from penstock.core.queue.dispatching.attendance import active_tag, count_aside, note_use
 from penstock.core.queue.explaining import share_figures
+from penstock.core.queue.limits import NOTHING_COUNTED
 from penstock.core.queue.order.ranking import priorities
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
+from penstock.core.topology.admin import NO_TABLE
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings, Ruling, ruling_of
@@ -33,7 +34,7 @@ RUNS_MOST = 1000
 
 def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
     """Snapshots, counts since the start, and settings."""
-    figures = queue.figures
+    figures = queue.figures or NOTHING_COUNTED
     depth = depth_of(queue)
     settings = queue.settings
     return {
@@ -50,19 +51,17 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
         "target_queue_depth": settings.target_queue_depth,
         "message_type": "json",
         "topic": settings.underlying_topic or queue.name,
-        "redelivered": 0 if figures is None else figures.redelivered,
-        "expirations": {} if figures is None else dict(figures.expirations or {}),
-        "ack_rate": 0.0 if figures is None else round(figures.rate(now.mono), 3),
-        "lease_to_ack": {} if figures is None else told(figures.quantiles()),
+        "redelivered": figures.redelivered,
+        "expirations": dict(figures.expirations or {}),
+        "ack_rate": round(figures.rate(now.mono), 3),
+        "lease_to_ack": told(figures.quantiles()),
     }
 
 
 def given_way(queue: Queue) -> dict[str, object]:
     """What its limits did since the start: dropped at the head, replaced in a ring, refused;
     and how often a target refused one of its dead letters."""
-    figures = queue.figures
-    if figures is None:
-        return {"dropped": 0, "replaced": 0, "refused": 0, "dead_letter_refused": 0}
+    figures = queue.figures or NOTHING_COUNTED
     return {
         "dropped": figures.dropped,
         "replaced": figures.replaced,
@@ -122,14 +121,6 @@ class QueueCommands(RecoveryCommands):
         """Queues that this process deleted, with those whose time or connection ended."""
         return self._admin.deleted
 
-    def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
-        """A queue that `by` may use.  Raises NotFound or ResourceLocked."""
-        return self._admin.queue(vhost, name, by)
-
-    def find_queue(self, vhost: str, name: str) -> Queue | None:
-        """A queue by its name, whoever may use it."""
-        return self._admin.queues.find(vhost, name)
-
     def queues(self) -> list[Queue]:
         """All queues, oldest first."""
         return list(self._admin.by_id.values())
@@ -137,10 +128,6 @@ class QueueCommands(RecoveryCommands):
     def queue_by_id(self, number: int) -> Queue | None:
         """The queue of an id, if it is there."""
         return self._by_id(number)
-
-    def queues_of_route(self, route: int) -> tuple[int, ...]:
-        """The ids of the queues that a route of the log names."""
-        return self._interning.queues_of(route)
 
     def declare_queue(
         self,

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.core.commands.acknowledging import AcknowledgeCommands
 from penstock.core.commands.life import NOWHERE
-from penstock.core.commands.parts import NO_TABLE
 from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.queue import Queue, queue_of
+from penstock.core.topology.admin import NO_TABLE
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now

@@ -15,12 +15,13 @@ from itertools import islice
 from typing import Any, Unpack, cast
 
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.commands.parts import NO_TABLE, Parts
+from penstock.core.commands.parts import Parts
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.queue import Queue
 from penstock.core.sow.holding import Bodies, Sow, Sows
 from penstock.core.sow.rows import Answer, Job
+from penstock.core.topology.admin import NO_TABLE
 from penstock.core.topology.register import check_expressions
 from penstock.core.topology.routing import Taker
 from penstock.core.topology.ruling import combined, dump_address, dump_exchanges, dump_policy
@@ -135,60 +136,6 @@ class TopologyCommands(SowCommands):
         """Whether somebody waits at this address."""
         return (vhost, name) in self._router.replies
 
-    def declare_exchange(
-        self,
-        now: Now,
-        vhost: str,
-        name: str,
-        type: str,
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Mapping[str, object] = NO_TABLE,
-        passive: bool = False,
-    ) -> None:
-        """Declare an exchange, or find an equal one."""
-        self._admin.declare_exchange(
-            self._at(now), vhost, name, type, durable=durable, auto_delete=auto_delete, internal=internal,
-            arguments=arguments, passive=passive,
-        )  # fmt: skip
-
-    def delete_exchange(self, now: Now, vhost: str, name: str, if_unused: bool = False) -> None:
-        """Delete an exchange with its bindings."""
-        self._admin.delete_exchange(self._at(now), vhost, name, if_unused=if_unused)
-
-    def bind(
-        self,
-        now: Now,
-        vhost: str,
-        source: str,
-        destination: str,
-        destination_type: str,
-        key: str,
-        arguments: Mapping[str, object] = NO_TABLE,
-        by: object | None = None,
-    ) -> None:
-        """Bind a queue ("queue") or an exchange ("exchange") to an exchange.
-
-        by: the connection that asks, which may not bind the exclusive queue of another one.
-        """
-        self._admin.bind(self._at(now), vhost, source, destination, destination_type, key, arguments, by)
-
-    def unbind(
-        self,
-        now: Now,
-        vhost: str,
-        source: str,
-        destination: str,
-        destination_type: str,
-        key: str,
-        arguments: Mapping[str, object] = NO_TABLE,
-        by: object | None = None,
-    ) -> None:
-        """Remove a binding, if it is there; `by` as in `bind`."""
-        self._admin.unbind(self._at(now), vhost, source, destination, destination_type, key, arguments, by)
-
     def declare_topic(
         self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object] | None = None
     ) -> None:
@@ -213,7 +160,6 @@ class TopologyCommands(SowCommands):
 
 KINDS = {False: "policy", True: "operator policy"}
 
-
 AT_ONCE = 128
 """Queues that one step looks at: a change of one takes 25 to 50 us, so a step some 5 ms."""
 
@@ -225,12 +171,8 @@ class PolicyCommands(DeliveryCommands):
 
     def policies(self, vhost: str | None = None, *, operator: bool = False) -> list[Policy]:
         """All of one kind, of one vhost or of all, by vhost and name."""
-        found = [
-            one
-            for one in self._topology.policies.all.values()
-            if one.operator == operator and (vhost is None or one.vhost == vhost)
-        ]
-        return sorted(found, key=_place)
+        every = sorted(self._topology.policies.all.items())  # by kind, vhost and name
+        return [one for _, one in every if one.operator == operator and vhost in {None, one.vhost}]
 
     def policy(self, vhost: str, name: str, *, operator: bool = False) -> Policy:
         """One of them.  Raises NotFound."""
@@ -275,8 +217,7 @@ class PolicyCommands(DeliveryCommands):
         Errors: ExpressionError or PreconditionFailed for an expression that no queue could take.
         """
         said = cast("dict[str, Any]", dict(policy.settings))
-        kind = "operator policy" if policy.operator else "policy"
-        check_expressions(f"{kind} '{policy.name}' in vhost '{policy.vhost}'", QueueSettings(**said))
+        check_expressions(f"{KINDS[policy.operator]} '{policy.name}' in vhost '{policy.vhost}'", QueueSettings(**said))
         policies = self._topology.policies
         new = policy.key not in policies.all
         if policies.all.get(policy.key) != policy:
@@ -401,7 +342,3 @@ class PolicyCommands(DeliveryCommands):
         settings, ruling = self._possible(queue, settings, ruling)
         if settings != queue.settings or ruling != queue.ruling:
             self._rule(now, queue, settings, ruling)
-
-
-def _place(policy: Policy) -> tuple[str, str]:
-    return policy.vhost, policy.name

@@ -286,6 +286,10 @@ class Figures:
         return out
 
 
+NOTHING_COUNTED = Figures()
+"""Stands for those of a queue that has counted nothing yet; nobody counts here."""
+
+
 def bucket(micros: int) -> int:
     """The bucket of a duration."""
     if micros < 4:

@@ -16,7 +16,7 @@ from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.dispatching.roster import Attendance, Roster
 from penstock.core.queue.expiry import Expiry
 from penstock.core.queue.last_values import LastValues
-from penstock.core.queue.limits import Figures, Pace, Weighing, limits_of
+from penstock.core.queue.limits import NOTHING_COUNTED, Figures, Pace, Weighing, limits_of
 from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.pool import Older
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
@@ -220,22 +220,22 @@ class Parts:
     @property
     def delivered(self) -> int:
         """Deliveries since the start of the process."""
-        return 0 if self.figures is None else self.figures.delivered
+        return (self.figures or NOTHING_COUNTED).delivered
 
     @property
     def acked(self) -> int:
         """Messages that were acknowledged since the start."""
-        return 0 if self.figures is None else self.figures.acked
+        return (self.figures or NOTHING_COUNTED).acked
 
     @property
     def stale(self) -> int:
         """What was settled since the start by who did not hold it any more."""
-        return 0 if self.figures is None else self.figures.stale
+        return (self.figures or NOTHING_COUNTED).stale
 
     @property
     def expired_leases(self) -> int:
         """Deliveries that ended by time since the start."""
-        return 0 if self.figures is None else self.figures.expired_leases
+        return (self.figures or NOTHING_COUNTED).expired_leases
 
     def used(self, wall: int) -> None:
         """A turn that had to do with it is over; once for each, in their order."""

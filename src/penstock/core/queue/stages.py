@@ -18,6 +18,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.order.runs import Run, sift, sorted_chunk, view
 from penstock.records.chunks import Chunk, Now
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class Newcomers:
     """A chunk of messages, newer than all before, with a value for each in every column that there is.
 
@@ -39,37 +41,20 @@ class Newcomers:
     barriers       those of the chunk that are barriers, ascending; their BARRIER record is written
     """
 
-    __slots__ = (
-        "barriers", "batch", "chunk", "dead", "delayed", "expires_at", "keys", "last_keys", "not_before", "placed",
-        "ranks", "ready_before", "rows", "taken",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        chunk: Chunk,
-        batch: Publishes | None,
-        rows: Sequence[int] | None,
-        expires_at: Sequence[int] | None,
-        not_before: Sequence[int] | None,
-        ranks: Sequence[int] | None,
-        keys: Sequence[Told] | None,
-        last_keys: Sequence[int] | None,
-        barriers: Sequence[int] | None,
-    ) -> None:
-        self.chunk = chunk
-        self.batch = batch
-        self.rows = rows
-        self.expires_at = expires_at
-        self.not_before = not_before
-        self.ranks = ranks
-        self.keys = keys
-        self.last_keys = last_keys
-        self.barriers = barriers
-        self.delayed: Chunk | None = None  # those that are not due yet
-        self.dead: Chunk | None = None  # those that have expired already
-        self.taken: Chunk | None = None  # those that stand in line
-        self.placed = False  # the others stand in an order of their own
-        self.ready_before = 0  # messages that were ready as they came
+    chunk: Chunk
+    batch: Publishes | None = None
+    rows: Sequence[int] | None = None
+    expires_at: Sequence[int] | None = None
+    not_before: Sequence[int] | None = None
+    ranks: Sequence[int] | None = None
+    keys: Sequence[Told] | None = None
+    last_keys: Sequence[int] | None = None
+    barriers: Sequence[int] | None = None
+    delayed: Chunk | None = None  # those that are not due yet
+    dead: Chunk | None = None  # those that have expired already
+    taken: Chunk | None = None  # those that stand in line
+    placed: bool = False  # the others stand in an order of their own
+    ready_before: int = 0  # messages that were ready as they came
 
     def __len__(self) -> int:
         return len(self.chunk)
@@ -212,16 +197,8 @@ class Plan:
     """The stages of a queue in their order, and for each verb those of them that have it."""
 
     __slots__ = (
-        "delaying",
-        "keeps",
-        "leaving",
-        "preparing",
-        "readmitting",
-        "releasing",
-        "returning",
-        "stages",
-        "trimming",
-    )
+        "delaying", "keeps", "leaving", "preparing", "readmitting", "releasing", "returning", "stages", "trimming",
+    )  # fmt: skip
 
     def __init__(self, stages: tuple[Stage, ...]) -> None:
         self.stages = stages

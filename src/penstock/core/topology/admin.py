@@ -43,6 +43,8 @@ from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import ExchangeRule, QueueSettings, Ruling, given_after, kept, ruling_of, told
 
+NO_TABLE: Mapping[str, object] = {}
+
 _X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
@@ -199,13 +201,13 @@ class Admin(Register):
         name: str,
         kind: str,
         *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: Mapping[str, object],
-        passive: bool,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] = NO_TABLE,
+        passive: bool = False,
     ) -> None:
-        """Declare, or find an equal one."""
+        """Declare an exchange, or find an equal one."""
         if name == DEFAULT:
             raise on_default_exchange()
         existing = self._topology.exchange(vhost, name)
@@ -265,7 +267,7 @@ class Admin(Register):
                     out[vhost, name] = rule
         return out
 
-    def delete_exchange(self, now: Now, vhost: str, name: str, *, if_unused: bool) -> None:
+    def delete_exchange(self, now: Now, vhost: str, name: str, *, if_unused: bool = False) -> None:
         """Delete; one that does not exist is no error."""
         if name == DEFAULT:
             raise on_default_exchange()
@@ -311,10 +313,13 @@ class Admin(Register):
         destination: str,
         kind: str,
         key: str,
-        arguments: Mapping[str, object],
+        arguments: Mapping[str, object] = NO_TABLE,
         by: object | None = None,
     ) -> None:
-        """Bind a queue or an exchange to an exchange; the same twice is one."""
+        """Bind a queue ("queue") or an exchange ("exchange") to an exchange; the same twice is one.
+
+        by: the connection that asks, which may not bind the exclusive queue of another one.
+        """
         binding = _binding(vhost, source, destination, kind, key, arguments)
         if kind == "queue" and destination.startswith(REPLY_TO):
             raise AccessRefused("cannot bind or unbind to a volatile (direct reply-to) queue")
@@ -347,10 +352,10 @@ class Admin(Register):
         destination: str,
         kind: str,
         key: str,
-        arguments: Mapping[str, object],
+        arguments: Mapping[str, object] = NO_TABLE,
         by: object | None = None,
     ) -> None:
-        """Remove a binding; one that does not exist is no error, whether its ends do or not."""
+        """Remove a binding, `by` as in `bind`; one that does not exist is no error, whether its ends do or not."""
         binding = _binding(vhost, source, destination, kind, key, arguments)
         if self._topology.has(binding):
             bound = self.queues.find(vhost, destination) if kind == "queue" else None
