@@ -24,6 +24,7 @@ from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.held import dissolve, mixed, split
+from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Older, Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
 from penstock.core.queue.order.ranking import load_ranks, take_unranked
@@ -50,59 +51,69 @@ def follow_settings(queue: Contents, before: QueueSettings) -> None:
         queue.renew_dedup(before)
     by_rank = settings.rank_text != before.rank_text
     if expressions(settings) != expressions(before) or (by_rank and queue.shares is not None):
-        by_rank |= queue.ranking is not None
-        stage(queue)
-    elif queue.shares is not None and queue.shares.tenants is not None:
+        reorder(queue, by_key=True, by_rank=by_rank or queue.ranking is not None)
+        return
+    if queue.shares is not None and queue.shares.tenants is not None:
         queue.shares.tenants.change(settings)
     if by_rank:
-        change_ranks(queue)
+        reorder(queue, by_rank=True)
 
 
-def stage(queue: Contents, more: Sequence[Chunk] = ()) -> None:
-    """The queue, new or loaded, or with other settings: what is ready waits for its keys from now on.
+def reorder(queue: Contents, more: Sequence[Chunk] = (), *, by_key: bool = False, by_rank: bool = False) -> None:
+    """All that is ready is taken from where it stands, and flows in anew: the queue is loaded, or its settings changed.
 
-    more    messages that are ready too, and counted as such
+    more     messages that are ready too, and counted as such; by_rank: their ranks are known or mixed in
+    by_key   the expressions of keys are others, or nobody asked them yet: what has such waits for its keys
+    by_rank  the expression of priorities has changed, or came, or went: ranks are worked out anew
+
+    What costs more with very many that wait is done in steps, by `Shares.ask` and `ranking.go_on`.
     """
-    settings = queue.settings
-    fresh: list[Chunk] = [*more]
-    back: list[Run] = []
+    fresh, back = list[Chunk](more), list[Run]()
     for place in queue.places("ready"):
-        fresh += place.fresh()
+        fresh += place.lsns()
         back += [Run(run.chunk, False, run.tally, run.place) for run in place.back()]
     queue.main = queue.main.emptied()
     queue.clear_returned()
-    everything = sorted_chunk([chunk for chunk in fresh if len(chunk)])
-    queue.shares = shares = Shares(settings, queue.ranks) if expressions(settings) else None
-    queue.plan = None
-    queue.agenda |= SHARES
-    main = queue.main if shares is None else shares.staging.main
-    if len(everything):
-        for start in range(0, len(everything), 8192):
-            main.append(everything[start : start + 8192], solid=False)
-        queue.main.seal(everything[-1])
-    if shares is None:
+    if by_key:
+        queue.shares = Shares(queue.settings, queue.ranks) if expressions(queue.settings) else None
+        queue.plan = None
+        queue.agenda |= SHARES
+    if by_rank:
+        _begin_ranking(queue, fresh, back)
+    if queue.shares is not None:
+        _stage(queue, queue.shares, fresh, back)
+    else:
+        if not by_rank:  # else they lie in the pool
+            _append_all(queue, queue.main, fresh)
         for run in back:
             queue.ensure_returned().push(run)
-    else:
-        for run in back:
-            shares.staging.returned.push(run)
-        for run in queue.leased_runs():
-            shares.staging.out.update(dict.fromkeys(run.chunk, True))
-        for run in queue.delays.retries.runs():
-            shares.staging.out.update(dict.fromkeys(run.chunk, False))
     queue.renew_targets()
 
 
-def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
-    """The expression has changed, or came, or went; `more` messages, whose ranks are known or mixed in, are ready too.
+def _append_all(queue: Contents, main: Main, chunks: Sequence[Chunk]) -> None:
+    """Append these, in any order, to an empty order; the main order knows that they may go past it."""
+    everything = packed(flat([chunk for chunk in chunks if len(chunk)]))
+    for start in range(0, len(everything), 8192):
+        main.append(everything[start : start + 8192], solid=False)
+    if len(everything):
+        queue.main.seal(everything[-1])
 
-    What costs more with many that wait is done by `go_on`.
-    """
-    expression = queue.settings.rank_text
-    back = [Run(run.chunk, run.solid, run.tally, run.place) for run in queue.returned.runs()]
-    others = [chunk for place in queue.places() if place.part != "main" for chunk in place.chunks()]
-    before = queue.main
-    ready = [*(before.pieces() if isinstance(before, PriorityOrder) else before.chunks()), *more]
+
+def _stage(queue: Contents, shares: Shares, fresh: Sequence[Chunk], back: Sequence[Run]) -> None:
+    """All that is ready waits for its keys; what is out already is asked about first."""
+    staging = shares.staging
+    _append_all(queue, staging.main, fresh)
+    for run in back:
+        staging.returned.push(run)
+    for run in queue.leased_runs():
+        staging.out.update(dict.fromkeys(run.chunk, True))
+    for run in queue.delays.retries.runs():
+        staging.out.update(dict.fromkeys(run.chunk, False))
+
+
+def _begin_ranking(queue: Contents, fresh: Sequence[Chunk], back: Sequence[Run]) -> None:
+    """Ranks of all are worked out, from the lowest on; what is ready stands nowhere while this is called."""
+    elsewhere = [*(run.chunk for run in back), *queue.chunks()]
     ranks = queue.ranks
     if ranks is None:
         ranks = queue.ranks = Ranks()
@@ -110,22 +121,18 @@ def change_ranks(queue: Contents, more: Sequence[Chunk] = ()) -> None:
         queue.agenda |= RANKS
         if queue.shares is not None:
             queue.shares.serve_by(ranks)
-        ranks.level(flat([*ready, *others]), LOWEST)
+        ranks.level(flat([*fresh, *elsewhere]), LOWEST)
     else:
         ranks.make_level(LOWEST)
-    queue.clear_returned()
     pool, lsns = Pool(ranks.firsts), Pool(ranks.firsts)
-    for piece in ready:
-        pool.put(piece)
-    for piece in others:
+    for piece in elsewhere:
         lsns.put(piece)
+    for piece in fresh:  # it waits for keys, too, where there are such
+        (pool if queue.shares is None else lsns).put(piece)
     order = queue.main = PriorityOrder(ranks)
     order.use_pool(pool)
-    for run in back:
-        queue.ensure_returned().push(run)
-    queue.ranking = Ranking(expression, lsns)
+    queue.ranking = Ranking(queue.settings.rank_text, lsns)
     queue.ranking.more = True
-    queue.renew_targets()
 
 
 def draw_bound(queue: Contents) -> None:
@@ -197,7 +204,7 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
         lsns = flat(waiting)
         queue.dedup.load(lsns, spread(lsns, columns["dedup"]))
     if queue.shares is not None:
-        stage(queue)
+        reorder(queue, by_key=True)
     if len(queue.barriers):
         queue.agenda |= DISPATCH  # one may be free: what it waited for may have been delivered at most once
     if queue.settings.target_queue_depth:
@@ -437,10 +444,8 @@ def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
     if older is None:
         return
     if queue.ranks is not None:
-        if queue.shares is not None:
-            stage(queue, older.chunks)
-        else:
-            change_ranks(queue, older.chunks)
+        by_key = queue.shares is not None
+        reorder(queue, older.chunks, by_key=by_key, by_rank=not by_key)
         queue.weigh()
         return
     contained = Contained([*older.chunks])
