@@ -124,8 +124,7 @@ class InterventionCommands(QueueCommands):
             raise PreconditionFailed(f"queue '{source.name}' cannot give its messages to itself")
         now = self._at(now)
         for queue in (source, target):
-            if queue.is_due(now):
-                queue.tick(now, self._out)
+            queue.catch_up(now, self._out)
             self._touch(queue)
         runs = source.extract(as_chunk(list(lsns)))
         there = {lsn for run in runs for lsn in run.chunk}

@@ -79,8 +79,7 @@ class RecoveryCommands(Parts):
         reviewed, passing = self._passes.get(one.queue, ((), None))
         if queue is None or passing is None or queue.settings is not one.settings or passing.at != one.at:
             return
-        if queue.is_due(now):
-            queue.tick(now, self._out)
+        queue.catch_up(now, self._out)
         upto = min(step.upto, passing.until)
         self._out.begin()  # with the acks that came before what is found
         self._take(now, queue, found, upto)
@@ -99,15 +98,13 @@ class RecoveryCommands(Parts):
         later = np.where(found.not_before > now.wall, found.not_before, 0)[alive]
         living = set(lsns.tolist())
         barriers = [lsn for lsn in found.barriers if lsn in living]
-        columns = {"expires_at": runs_of(lsns, ends), "not_before": runs_of(lsns, later)}
-        if barriers:
-            columns["barrier"] = runs_of(lsns, np.isin(lsns, barriers).astype(np.int64))
         if len(lsns) and found.transient:
             self._publisher.transient.add_older(lsns[np.isin(lsns, found.transient)])
-        for name, marks in self._marks():
-            columns[name] = runs_of(lsns, marks.among(lsns).astype(np.int64))
+        columns = {"expires_at": ends, "not_before": later, "barrier": np.isin(lsns, barriers).astype(np.int64)}
+        columns |= {name: marks.among(lsns).astype(np.int64) for name, marks in self._marks()}
+        told = {name: runs_of(lsns, values).tolist() for name, values in columns.items()}
         header: dict[str, object] = {"upto": upto}
-        if told := {name: runs.tolist() for name, runs in columns.items() if len(runs)}:
+        if told := {name: runs for name, runs in told.items() if runs}:
             header["columns"] = told
         if len(lsns):
             header["sizes"] = runs_of(lsns, sizes).tolist()

@@ -133,9 +133,7 @@ class Upcoming:
 
 def main_between(main: Main, first: int, stop: int, count: int) -> Chunk:
     """Up to `count` messages of a main order with LSNs in [first, stop), ascending; they stay."""
-    if not main.count or count <= 0:
-        return range(0)
-    first = max(first, main.head())
+    first = max(first, main.head()) if main.count and count > 0 else NEVER
     segments, holes = main.segments, main.holes
     out = array("q")
     for index in range(bisect_left(segments, first, key=_last_of), len(segments)):
@@ -145,7 +143,8 @@ def main_between(main: Main, first: int, stop: int, count: int) -> Chunk:
         start = bisect_left(chunk, first, main.cursor if index == 0 else 0)
         end = min(bisect_left(chunk, stop, start), start + count - len(out))
         part = chunk[start:end]
-        if not holes and not out and (end - start == count or end < len(chunk) or index == len(segments) - 1):
+        last = end < len(chunk) or index == len(segments) - 1 or len(out) + len(part) == count
+        if last and not holes and not out:
             return part
         out.extend(lsn for lsn in part if lsn not in holes) if holes else out.extend(part)
         if len(out) >= count:

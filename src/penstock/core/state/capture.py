@@ -21,7 +21,7 @@ from penstock.core.queue.contained import Contained, Window
 from penstock.core.queue.parts import Declared
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
-from penstock.core.state.durable import DurableState, QueueState
+from penstock.core.state.durable import DurableState, QueueState, encode
 from penstock.core.state.lsns import Ints, flat, ints, merged, runs_of, to_array, within
 from penstock.core.state.pending import Passing, Spans
 from penstock.records.chunks import LSN_LIMIT
@@ -119,8 +119,6 @@ class Snapshot:
 
     def encode(self, breathe: Callable[[], object] = bool) -> bytes:
         """As bytes, one queue unfolded at a time; breathe: as for `queues`."""
-        from penstock.core.state.durable import encode
-
         self._fit_sizes()
         self._state.sows = dict(self._sows())
         return encode(self._state, self.queues(breathe))

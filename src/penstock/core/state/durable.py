@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import cast
 
 import numpy as np
@@ -220,13 +220,8 @@ TOGETHER = 256
 def canonical(state: DurableState) -> DurableState:
     """The same state with each queue in the one form that equal histories share.  The queues are copies."""
     queues = {number: canonical_queue(queue) for number, queue in sorted(state.queues.items())}
-    return DurableState(
-        state.last_lsn, state.unclean, state.exchanges, state.bindings, state.topics, queues, state.vias, state.blind,
-        state.routes,
-        state.next_route, state.publishers, state.streams, state.sinks, state.decided, dict(sorted(state.sows.items())),
-        state.deferred, state.acted, state.policies, state.addresses, state.exchange_rules,
-        state.sizes.only(living_pairs(queues.values())), state.sink_marks, state.defaults, state.measured,
-    )  # fmt: skip
+    sizes = state.sizes.only(living_pairs(queues.values()))
+    return replace(state, queues=queues, sows=dict(sorted(state.sows.items())), sizes=sizes)
 
 
 def canonical_queue(queue: QueueState) -> QueueState:
@@ -241,11 +236,7 @@ def canonical_queue(queue: QueueState) -> QueueState:
         lsns = flat(queue.waiting)
         waiting = chunked(lsns)
         columns = {name: runs_of(lsns, spread(lsns, queue.columns[name])) for name in COLUMNS if name in queue.columns}
-    return QueueState(
-        queue.id, queue.vhost, queue.name, queue.settings, queue.durable, queue.exclusive, queue.auto_delete,
-        queue.arguments, waiting, {name: runs for name, runs in columns.items() if len(runs)}, queue.since,
-        queue.reviewed, queue.passing, queue.ruling, queue.paused, queue.taken,
-    )  # fmt: skip
+    return replace(queue, waiting=waiting, columns={name: runs for name, runs in columns.items() if len(runs)})
 
 
 def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -> bytes:
@@ -261,17 +252,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         last_lsn=state.last_lsn,
         unclean=state.unclean,
         defaults=state.defaults,
-        exchanges=[
-            [vhost, name, x.type, x.durable, x.auto_delete, x.internal, wrap(x.arguments), x.used]
-            for (vhost, name), x in sorted(state.exchanges.items())
-        ],
-        bindings=sorted(
-            [b.vhost, b.source, b.destination, b.destination_type, b.key, b.arguments] for b in state.bindings
-        ),
-        topics=[[*key, wrap(value)] for key, value in sorted(state.topics.items())],
-        vias=[[number, *pair, *state.blind.get(number, ())] for number, pair in sorted(state.vias.items())],
-        routes=[[number, *queues_of] for number, queues_of in sorted(state.routes.items())],
-        next_route=state.next_route,
+        **_dump_topology(state),
         publishers=dict(sorted(state.publishers.items())),
         streams={name: one.dump() for name, one in sorted(state.streams.items())},
         sinks=dict(sorted(state.sinks.items())),
@@ -292,6 +273,23 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
     if queues:  # last, for they are many and were dumped already
         parts = [parts[0][:-1], b',"queues":[' if head else b'"queues":[', *queues, b"]}"]
     return b"".join((_HEAD.pack(MAGIC, VERSION, sum(map(len, parts))), *parts, *blobs))
+
+
+def _dump_topology(state: DurableState) -> dict[str, object]:
+    """The inverse of `_load_topology`."""
+    return {
+        "exchanges": [
+            [vhost, name, x.type, x.durable, x.auto_delete, x.internal, wrap(x.arguments), x.used]
+            for (vhost, name), x in sorted(state.exchanges.items())
+        ],
+        "bindings": sorted(
+            [b.vhost, b.source, b.destination, b.destination_type, b.key, b.arguments] for b in state.bindings
+        ),
+        "topics": [[*key, wrap(value)] for key, value in sorted(state.topics.items())],
+        "vias": [[number, *pair, *state.blind.get(number, ())] for number, pair in sorted(state.vias.items())],
+        "routes": [[number, *queues] for number, queues in sorted(state.routes.items())],
+        "next_route": state.next_route,
+    }
 
 
 def _queues(plain: Iterable[QueueState], settings: dict[QueueSettings, int], blobs: list[bytes]) -> list[bytes]:

@@ -6,6 +6,7 @@ knows no kind of record; the fold tells it what was removed, counted and delayed
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from penstock.core.queue.contained import Window, altered
 from penstock.core.queue.expiry import deadlines
 from penstock.core.state import pending
 from penstock.core.state.durable import QueueState
-from penstock.core.state.lsns import Ints, flat, spread
+from penstock.core.state.lsns import Ints, empty, flat, spread
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.queue_settings import QueueSettings
 
@@ -30,10 +31,7 @@ class FoldedQueue:
 
     def __init__(self, state: QueueState) -> None:
         """state: what was folded before; it is not changed."""
-        self.state = QueueState(
-            state.id, state.vhost, state.name, state.settings, state.durable, state.exclusive, state.auto_delete,
-            state.arguments, reviewed=state.reviewed, passing=state.passing, ruling=state.ruling, paused=state.paused,
-        )  # fmt: skip
+        self.state = replace(state, waiting=[], columns={}, since=0, taken=empty())
         self.since = state.since  # what the log says up to this LSN is in it already
         self.parts: list[Part] = []
         self.mixed = False  # they do not follow each other by LSN
@@ -120,12 +118,9 @@ class FoldedQueue:
 
     def finished(self, last_lsn: int) -> QueueState:
         """Its durable state after every table so far, which ended at `last_lsn`."""
-        s = self.state
-        blank = QueueState(s.id, s.vhost, s.name, s.settings, s.durable, s.exclusive, s.auto_delete, s.arguments)
-        blank.since = self.since if self.since > last_lsn else 0
-        blank.reviewed, blank.passing, blank.ruling, blank.paused = s.reviewed, s.passing, s.ruling, s.paused
-        if self.window is not None:
-            blank.taken = self.window.dump(s.settings.dedup_window)
+        taken = empty() if self.window is None else self.window.dump(self.state.settings.dedup_window)
+        since = self.since if self.since > last_lsn else 0
+        blank = replace(self.state, waiting=[], columns={}, since=since, taken=taken)
         parts = [part for part in self.parts if len(part["lsn"])]
         if not parts:
             return blank
