@@ -34,7 +34,8 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
 from penstock.core.state.pending import Passing, Spans
 from penstock.core.streams.sinks import Sinks
-from penstock.core.streams.streams import Holdings, Streams
+from penstock.core.streams.streams import Streams
+from penstock.core.streams.table import Holdings
 from penstock.core.topology.admin import Admin
 from penstock.core.topology.interning import Interning
 from penstock.core.topology.routing import Router

@@ -160,8 +160,7 @@ def _with_held(barriers: Barriers, some: Chunk, first: int, stop: int, count: in
             break
         if barrier.lsn == barrier.place >= first:
             out.append(barrier.lsn)
-        if barrier.main is not None:
-            out.extend(main_between(barrier.main, first, stop, count - len(out)))
+        out.extend(main_between(barrier.main, first, stop, count - len(out)))
     return as_chunk(out)
 
 

@@ -23,14 +23,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Protocol
 
-from penstock.core.effects import Effect, Verb
-from penstock.core.outbox import Outbox
-from penstock.core.queue.queue import Queue
+from penstock.core.effects import Verb
 from penstock.core.state.streams import StreamState
+from penstock.core.streams.table import StreamTable, chunks_of
 from penstock.errors import Fenced, PreconditionFailed
-from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
+from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
@@ -63,45 +61,15 @@ class Resumed:
     link: Link | None = None  # whose stages of earlier tries are void, when the batch was narrowed
 
 
-class Streams(Protocol):
-    """What it needs of the streams."""
-
-    def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
-        """A stream for the reader that holds this epoch."""
-        ...
-
-    def state(self, name: str) -> StreamState:
-        """What a stream is."""
-        ...
-
-    def batch(self, name: str, batch: int) -> tuple[Chunk, ...]:
-        """The messages of a planned batch."""
-        ...
-
-    def queue(self, name: str, state: StreamState) -> Queue:
-        """The queue of a stream."""
-        ...
-
-    def settle(self, now: Now, name: str, epoch: int, batch: int) -> None:
-        """Settle every batch up to this one."""
-        ...
-
-
-class Aside(Protocol):
-    """What it needs of the holdings."""
-
-    def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
-        """Give back what the stream holds, or put it aside as poison (EXPIRE)."""
-        ...
-
-
 class Poison:
     """The batches of all streams that came to nothing, and who reads them."""
 
-    def __init__(self, outbox: Outbox[Effect], holding: Aside, streams: Streams) -> None:
-        self._outbox = outbox
-        self._holding = holding
+    def __init__(self, streams: StreamTable, settle: Callable[[Now, str, int, int], None]) -> None:
+        """settle: every batch of a stream up to one, for the reader of this epoch."""
+        self._outbox = streams.outbox
+        self._holding = streams.holdings
         self._streams = streams
+        self._settle = settle
         self._links: dict[str, Link] = {}  # of the batch read last; of this process alone
         self._resumed: dict[str, tuple[int, int]] = {}  # the epoch and the batch that was resumed last; the same
         self.committed: Callable[[str], int] = lambda query: -1  # the highest batch of a query that a sink committed
@@ -159,8 +127,7 @@ class Poison:
         header: dict[str, object] = {"batch": batch, "epoch": epoch, "time": now.wall}
         if link is None or not self._may_change(link, batch) or not is_due(state, rows, tries, limit):
             header["tries"] = tries
-            self._outbox.record(Kind.STREAM_TRY, name, header)
-            state.fold(Kind.STREAM_TRY, header)
+            self._streams.write(Kind.STREAM_TRY, name, state, header)
             return Resumed(rows, doubt.revision, tries)
         piece = -(-rows // PARTS) if rows > 1 else 0
         kept, others = split(pairs, piece)
@@ -168,8 +135,7 @@ class Poison:
         header |= {"level": [piece, rows - piece]} if piece else {"poison": 1}
         body = pack_pairs(state.queue, kept)
         self._outbox.begin()
-        self._outbox.record(Kind.STREAM_NARROW, name, header, body)
-        state.fold(Kind.STREAM_NARROW, header, body)
+        self._streams.write(Kind.STREAM_NARROW, name, state, header, body)
         self._holding.settle(now, queue, name, list(chunks_of(others)), Verb.UNSEEN if piece else Verb.EXPIRE)
         self._outbox.end()
         if piece:
@@ -181,7 +147,7 @@ class Poison:
         state = self._streams.fenced(name, epoch, "queue")
         link = self._links.get(name)
         if link is not None and link.batch == state.planned and not self._may_change(link, link.batch):
-            self._streams.settle(now, name, epoch, link.batch)
+            self._settle(now, name, epoch, link.batch)
 
     def forget(self, name: str) -> None:
         self._links.pop(name, None)
@@ -221,24 +187,6 @@ def split(pairs: array[int], rows: int) -> tuple[array[int], array[int]]:
         if high > middle:
             others.extend((middle, high))
     return kept, others
-
-
-def chunks_of(pairs: array[int]) -> tuple[Chunk, ...]:
-    """The messages of exact pairs, ascending; short runs are packed together."""
-    out = list[Chunk]()
-    single = array("q")
-    for i in range(0, len(pairs), 2):
-        a, b = pairs[i], pairs[i + 1]
-        if b - a < 64:
-            single.extend(range(a, b))
-        else:
-            if single:
-                out.append(as_chunk(single))
-                single = array("q")
-            out.append(range(a, b))
-    if single:
-        out.append(as_chunk(single))
-    return tuple(out)
 
 
 def rows_of(pairs: array[int]) -> int:

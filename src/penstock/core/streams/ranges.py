@@ -1,99 +1,23 @@
-"""Streams in log mode: which LSN range was answered for which start; and streams that nobody reads.
+"""Streams in log mode: which LSN range was answered for which start, and what it is read with.
 
 In log mode nothing is granted and nothing settled.  A range is remembered until two others were planned after it, in
 the parts it is read in, so that asking for it again gives the same rows however the options have changed meanwhile.
-
-When a stream was read last is logged when it is opened and planned, and else only as often as `abandon_after` needs:
-ten times while it lasts.  So a start knows it well enough, and time in which no server ran counts; after a start
-readers have a while to come back first.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from penstock.core.effects import Effect
-from penstock.core.outbox import Outbox
 from penstock.core.state.lsns import Ints, combined, count, ints, merged, to_array, within
 from penstock.core.state.streams import Asked, StreamState
+from penstock.core.streams.table import StreamTable
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
-
-MARKS = 10
-"""How often it is logged, while `abandon_after` passes, that a stream is read."""
-
-GRACE_US = 600_000_000
-"""How long readers have after a start to come back, if `abandon_after` is not shorter."""
-
-
-class Watched(Protocol):
-    """The streams, as this file sees them."""
-
-    @property
-    def states(self) -> Mapping[str, StreamState]: ...
-
-
-class Keeping:
-    """When each stream was read last, and what is due because of it."""
-
-    def __init__(self, outbox: Outbox[Effect], streams: Watched) -> None:
-        self._outbox = outbox
-        self._streams = streams
-        self._seen = dict[str, int]()  # microseconds since the epoch, more exact than what is logged
-        self.abandoned = list[str]()  # since somebody took them out, for the server to tell
-        self._started = 0  # wall time of this process's start; 0: it has not been told
-
-    def begin(self, now: Now) -> None:
-        self._started = now.wall
-
-    def read(self, now: Now, name: str, state: StreamState) -> None:
-        """Somebody reads the stream now; logged where `abandon_after` needs it."""
-        self._seen[name] = now.wall
-        if state.abandoned or (state.abandon_after and now.wall - state.read >= state.abandon_after // MARKS):
-            header = {"time": now.wall}
-            self._outbox.record(Kind.STREAM_READ, name, header)
-            state.fold(Kind.STREAM_READ, header)
-
-    def last_read(self, name: str, state: StreamState) -> int:
-        """Microseconds since the epoch; 0: it is not known."""
-        return max(self._seen.get(name, 0), state.read)
-
-    def due(self) -> int | None:
-        """When the next stream is overdue: wall microseconds, None for never."""
-        return min((self._end(name, one) for name, one in self._streams.states.items() if _watched(one)), default=None)
-
-    def overdue(self, now: Now) -> list[str]:
-        """Streams that let go now."""
-        watched = [(name, one) for name, one in self._streams.states.items() if _watched(one)]
-        return [name for name, one in watched if self._end(name, one) <= now.wall]
-
-    def _end(self, name: str, state: StreamState) -> int:
-        grace = self._started + min(GRACE_US, state.abandon_after)
-        return max(self.last_read(name, state) + state.abandon_after, grace)
-
-
-def _watched(state: StreamState) -> bool:
-    return bool(state.abandon_after) and not state.released
-
-
-class Owner(Protocol):
-    """The streams, as this file sees them."""
-
-    @property
-    def keeping(self) -> Keeping: ...
-    def state(self, name: str) -> StreamState:
-        """What a stream is.  NotFound when there is none."""
-        ...
-
-    def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
-        """A stream for the reader that holds this epoch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +37,8 @@ class Range:
 class Ranges:
     """The log-mode half of all streams of a core."""
 
-    def __init__(self, outbox: Outbox[Effect], streams: Owner) -> None:
-        self._outbox = outbox
+    def __init__(self, streams: StreamTable) -> None:
+        self._outbox = streams.outbox
         self._streams = streams
 
     def begin(self, now: Now, name: str, epoch: int, said: str, lsn: int) -> int:
@@ -122,8 +46,7 @@ class Ranges:
         state = self._read(now, name, epoch)
         if state.start is None or state.said != said:
             header = {"start": lsn, "said": said, "time": self._outbox.time}
-            self._outbox.record(Kind.STREAM_START, name, header)
-            state.fold(Kind.STREAM_START, header)
+            self._streams.write(Kind.STREAM_START, name, state, header)
         assert state.start is not None
         return state.start
 
@@ -149,8 +72,7 @@ class Ranges:
             return present
         header = {"batch": state.planned + 1, "epoch": epoch, "queue": 0, "time": self._outbox.time}
         body = pack_pairs(0, array("q", [lsn for part in parts for lsn in part]))
-        self._outbox.record(Kind.PLAN, name, header, body)
-        state.fold(Kind.PLAN, header, body)
+        self._streams.write(Kind.PLAN, name, state, header, body)
         return Range(state.planned, tuple(parts), state.asked)
 
     def plan_range(self, now: Now, name: str, epoch: int, start: int, end: int) -> int:
@@ -221,8 +143,8 @@ def first(pairs: Ints, most: int) -> Ints:
 class Changes:
     """What streams in this mode ask for."""
 
-    def __init__(self, outbox: Outbox[Effect], streams: Owner) -> None:
-        self._outbox = outbox
+    def __init__(self, streams: StreamTable) -> None:
+        self._outbox = streams.outbox
         self._streams = streams
 
     def planned(self, name: str, epoch: int, start: int) -> int | None:
@@ -263,7 +185,6 @@ class Changes:
                 "batch": state.planned + 1, "epoch": epoch, "queue": queue, "change": change, "time": now.wall
             }  # fmt: skip
             body = pack_pairs(queue, to_array(pairs.reshape(-1)) if len(pairs) else array("q"))
-            self._outbox.record(Kind.PLAN, name, header, body)
-            state.fold(Kind.PLAN, header, body)
+            self._streams.write(Kind.PLAN, name, state, header, body)
         self._outbox.end()
         return state.planned

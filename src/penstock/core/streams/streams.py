@@ -3,46 +3,31 @@
 A stream's offset is a dense batch number.  One durable step settles what ended at the start and grants the next batch;
 asking twice with the same start gives the same batch, so a reader that lost its last step after a crash loses and
 repeats nothing.  Each opening has an epoch that fences older readers.  What a stream holds of a queue are ordinary
-leases of a silent consumer, without a deadline: nothing is delivered, the reader fetches the rows by LSN.
+leases of a silent consumer (`table`, which also has what becomes of streams that nobody reads).
 
-In `log` mode nothing is granted (`ranges`, which also has what becomes of streams that nobody reads).
+In `log` mode nothing is granted (`ranges`).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import le
-from typing import Protocol
 
-from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue.dispatching.consumers import Consumer
-from penstock.core.queue.order.runs import Run
 from penstock.core.queue.queue import Queue
 from penstock.core.state.streams import Asked, StreamState
-from penstock.core.streams.poison import Poison, chunks_of
-from penstock.core.streams.ranges import Changes, Keeping, Ranges, refuse_other_topic
-from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
-from penstock.records.causes import POISON
+from penstock.core.streams.poison import Poison
+from penstock.core.streams.ranges import Changes, Ranges, refuse_other_topic
+from penstock.core.streams.table import Holdings, StreamTable, chunks_of
+from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 GONE_MOST = 1000
 """Streams that are remembered for a sentence after their queue is gone."""
-
-
-class Holding(Protocol):
-    """What a stream asks of its queue: take, keep out of everybody's reach, give back, settle."""
-
-    def take(self, now: Now, queue: Queue, name: str, count: int) -> list[Chunk]:
-        """Lease up to `count` ready messages to the stream, without a deadline."""
-        ...
-
-    def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
-        """Settle what the stream holds, give it back, or (EXPIRE) put it aside as poison."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +48,15 @@ class Plan:
     revision: int = 0  # how often it was narrowed
 
 
-class Streams:
+class Streams(StreamTable):
     """All streams of a core."""
 
-    def __init__(self, outbox: Outbox[Effect], holding: Holding, queue_of: Callable[[int], Queue | None]) -> None:
-        self._outbox = outbox
-        self._holding = holding
-        self._queue_of = queue_of
-        self.states: dict[str, StreamState] = {}
-        self.readers: dict[str, str] = {}  # who opened each last; of this process alone
+    def __init__(self, outbox: Outbox[Effect], holdings: Holdings, queue_of: Callable[[int], Queue | None]) -> None:
+        super().__init__(outbox, holdings, queue_of)
         self._dropped: dict[str, int] = {}  # last epochs of streams that are no more; of this process alone
-        self.keeping = Keeping(outbox, self)
-        self.ranges = Ranges(outbox, self)
-        self.changes = Changes(outbox, self)
-        self._gone: dict[str, str] = {}  # the queues of streams that ended with them; of this process alone
-        self.poison = Poison(outbox, holding, self)
+        self.ranges = Ranges(self)
+        self.changes = Changes(self)
+        self.poison = Poison(self, self.settle)
 
     def reads(self, queue: int) -> bool:
         """Whether some stream reads the queue of this id."""
@@ -111,9 +90,9 @@ class Streams:
             self._refuse_other(name, state, number, mode, asked)
         else:
             state = self.states[name] = StreamState(number, self._dropped.get(name, 0), mode=mode)
-            self._gone.pop(name, None)
+            self.gone.pop(name, None)
         self.readers[name] = instance
-        now = self._outbox.at(now)
+        now = self.outbox.at(now)
         header: dict[str, object] = {
             "queue": number, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
         }  # fmt: skip
@@ -121,15 +100,14 @@ class Streams:
             "anew": anew or None, "asked": asked or None, "abandon_after": abandon_after, "pipeline": pipeline
         }  # fmt: skip
         header |= {key: value for key, value in said.items() if value is not None}
-        self._outbox.record(Kind.STREAM, name, header)
-        state.fold(Kind.STREAM, header)
+        self.write(Kind.STREAM, name, state, header)
         self.keeping.read(now, name, state)
         return Opened(state.epoch, state.floor, state.planned)
 
     def _refuse_other(self, name: str, state: StreamState, queue: int, mode: str, asked: Asked | None) -> None:
         """PreconditionFailed for a stream that reads something else."""
         if state.mode != mode or (mode != "changes" and state.queue != queue):
-            present = self._queue_of(state.queue)
+            present = self.queue_of(state.queue)
             what = f"queue '{present.name}' in vhost '{present.vhost}'" if present is not None else "the log"
             raise PreconditionFailed(f"stream '{name}' reads {what}; release and drop it, or use another name")
         if asked:
@@ -158,29 +136,29 @@ class Streams:
                 "messages are not delivered again; put the newest checkpoint back, or delete this one and set option "
                 f"onLostCheckpoint to continue, to go on at {state.floor + 1}"
             )
-        now = self._outbox.at(now)
+        now = self.outbox.at(now)
         self.keeping.read(now, name, state)
-        self._outbox.begin()
+        self.outbox.begin()
         try:
             self._settle(now, name, state, queue, start)
             if planned:
                 batch = min(planned)
-                return Plan(batch, self._chunks(state, batch), state.doubt.revision if batch == state.planned else 0)
-            chunks = self._holding.take(now, queue, name, min(rows_max, state.doubt.rows_max))
+                return Plan(batch, chunks_of(state.plans[batch]), state.doubt.revision if batch == state.planned else 0)
+            chunks = self.holdings.take(now, queue, name, min(rows_max, state.doubt.rows_max))
             if not chunks:
                 return Plan(start, ())
             return self._new(now, name, state, chunks)
         finally:
-            self._outbox.end()
+            self.outbox.end()
 
     def settle(self, now: Now, name: str, epoch: int, batch: int) -> None:
         """Settle every batch up to this one.  Errors as `plan`."""
         state = self.check(name, epoch, batch)
-        now = self._outbox.at(now)
+        now = self.outbox.at(now)
         self.keeping.read(now, name, state)
-        self._outbox.begin()
+        self.outbox.begin()
         self._settle(now, name, state, self.queue(name, state), batch)
-        self._outbox.end()
+        self.outbox.end()
 
     def check(self, name: str, epoch: int, batch: int) -> StreamState:
         """Whether `settle` would do it; raises what it would raise."""
@@ -192,13 +170,6 @@ class Streams:
         self.queue(name, state)
         return state
 
-    def batch(self, name: str, batch: int) -> tuple[Chunk, ...]:
-        """The messages of a planned batch, settled or not.  NotFound when it is no longer known."""
-        state = self.state(name)
-        if batch not in state.plans:
-            raise NotFound(f"stream '{name}' knows no batch {batch}; it has planned {state.planned}")
-        return self._chunks(state, batch)
-
     def release(self, now: Now, name: str, *, drop: bool = False, abandoned: bool = False) -> int:
         """Give back what is planned and not settled, hold nothing of the log; returns the number of messages.
 
@@ -206,8 +177,8 @@ class Streams:
         drop: forget the stream.  abandoned: nobody has read it for `abandon_after`; in log mode nobody is fenced then.
         """
         state = self.state(name)
-        held = [chunk for batch in state.plans if batch > state.floor for chunk in self._chunks(state, batch)]
-        now = self._outbox.at(now)
+        held = [chunk for batch in state.plans if batch > state.floor for chunk in chunks_of(state.plans[batch])]
+        now = self.outbox.at(now)
         epoch = state.epoch + (0 if abandoned and state.mode == "log" else 1)
         header: dict[str, object] = {"batch": state.planned, "epoch": epoch, "released": now.wall}
         if drop:
@@ -218,30 +189,20 @@ class Streams:
             self.keeping.abandoned.append(name)
         if epoch != state.epoch:
             self.readers.pop(name, None)
-        self._outbox.begin()
-        self._outbox.record(Kind.STREAM_RELEASE, name, header)
-        state.fold(Kind.STREAM_RELEASE, header)
+        self.outbox.begin()
+        self.write(Kind.STREAM_RELEASE, name, state, header)
         if state.dropped:
             del self.states[name]
-        queue = self._queue_of(state.queue)
+        queue = self.queue_of(state.queue)
         if queue is not None and held and state.mode == "queue":
-            self._holding.settle(now, queue, name, held, Verb.RELEASE)
-        self._outbox.end()
+            self.holdings.settle(now, queue, name, held, Verb.RELEASE)
+        self.outbox.end()
         return sum(map(len, held)) if state.mode == "queue" else 0
-
-    def state(self, name: str) -> StreamState:
-        """What a stream is.  NotFound when there is none."""
-        state = self.states.get(name)
-        if state is None:
-            if name in self._gone:
-                raise NotFound(f"stream '{name}' ended with its queue '{self._gone[name]}', which was deleted")
-            raise NotFound(f"no stream '{name}'")
-        return state
 
     def held(self, queue: int) -> dict[str, list[Chunk]]:
         """What each stream of a queue has planned and not settled."""
         return {
-            name: [chunk for batch in sorted(s.plans) if batch > s.floor for chunk in self._chunks(s, batch)]
+            name: [chunk for batch in sorted(s.plans) if batch > s.floor for chunk in chunks_of(s.plans[batch])]
             for name, s in self.states.items()
             if s.queue == queue and s.mode == "queue"
         }
@@ -252,49 +213,25 @@ class Streams:
             del self.states[name]
             self.readers.pop(name, None)
             self.poison.forget(name)
-            present = self._queue_of(queue)
-            if len(self._gone) < GONE_MOST and present is not None:
-                self._gone[name] = present.name
-
-    def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
-        """A stream for the reader that holds this epoch.  Errors: NotFound, InvalidArgument, Fenced."""
-        state = self.state(name)
-        if state.mode != mode:
-            raise InvalidArgument(f"stream '{name}' is read in mode '{state.mode}', not '{mode}'")
-        if epoch != state.epoch:
-            reader = self.readers.get(name)
-            by = f"by {reader} " if reader else ""
-            raise Fenced(f"stream '{name}' is now read {by}under epoch {state.epoch}; epoch {epoch} is over")
-        return state
-
-    def queue(self, name: str, state: StreamState) -> Queue:
-        """The queue of a stream.  NotFound when it is gone."""
-        queue = self._queue_of(state.queue)
-        if queue is None:
-            raise NotFound(f"the queue of stream '{name}' is gone")
-        return queue
+            present = self.queue_of(queue)
+            if len(self.gone) < GONE_MOST and present is not None:
+                self.gone[name] = present.name
 
     def _settle(self, now: Now, name: str, state: StreamState, queue: Queue, batch: int) -> None:
         if batch <= state.floor:
             return
-        done = [c for b in range(state.floor + 1, batch + 1) if b in state.plans for c in self._chunks(state, b)]
+        done = [c for b in range(state.floor + 1, batch + 1) if b in state.plans for c in chunks_of(state.plans[b])]
         header: dict[str, object] = {"batch": batch, **self.poison.whose(name, batch)}
-        self._outbox.record(Kind.PLAN_SETTLE, name, header)
-        state.fold(Kind.PLAN_SETTLE, header)
+        self.write(Kind.PLAN_SETTLE, name, state, header)
         if done:
-            self._holding.settle(now, queue, name, done, Verb.ACK)
+            self.holdings.settle(now, queue, name, done, Verb.ACK)
 
     def _new(self, now: Now, name: str, state: StreamState, chunks: list[Chunk]) -> Plan:
         pairs = joined(chunks)
         header = {"batch": state.planned + 1, "epoch": state.epoch, "queue": state.queue, "time": now.wall}
         body = pack_pairs(state.queue, pairs)
-        self._outbox.record(Kind.PLAN, name, header, body)
-        state.fold(Kind.PLAN, header, body)
-        return Plan(state.planned, self._chunks(state, state.planned))
-
-    @staticmethod
-    def _chunks(state: StreamState, batch: int) -> tuple[Chunk, ...]:
-        return chunks_of(state.plans[batch])
+        self.write(Kind.PLAN, name, state, header, body)
+        return Plan(state.planned, chunks_of(state.plans[state.planned]))
 
 
 def _refuse_mode(name: str, queue: Queue | None, mode: str) -> None:
@@ -325,68 +262,3 @@ def joined(chunks: Sequence[Chunk]) -> array[int]:
         else:
             out.extend((low, high))
     return out
-
-
-class Holdings:
-    """The silent consumers of all streams."""
-
-    def __init__(self, outbox: Outbox[Effect], touched: set[Queue]) -> None:
-        self._outbox = outbox
-        self._touched = touched  # queues whose deadlines may have changed
-        self._consumers: dict[tuple[int, str], Consumer] = {}
-
-    def take(self, now: Now, queue: Queue, name: str, count: int) -> list[Chunk]:
-        """Lease up to `count` ready messages to the stream; ascending, each run a chunk."""
-        consumer = self._consumer(now, queue, name)
-        queue.pull(now, consumer, count, self._outbox)
-        for run in consumer.leases.runs:
-            run.deadline = 0
-        chunks = list[Chunk]()
-        others = list[Effect]()
-        for effect in self._outbox.effects:
-            if isinstance(effect, Deliver) and effect.consumer is consumer:
-                chunks.append(effect.chunk)
-            else:
-                others.append(effect)
-        self._outbox.effects[:] = others
-        self._touched.add(queue)
-        return chunks
-
-    def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
-        """End what the stream holds."""
-        consumer = self._consumer(now, queue, name)
-        queue.settle(now, chunks, verb, self._outbox, by=consumer, cause=POISON)
-        self._touched.add(queue)
-
-    def restore(self, now: Now, queue: Queue, name: str, chunks: Iterable[Chunk]) -> None:
-        """After a start: what was planned and not settled is held again, as the log says; nothing is written."""
-        consumer = self._consumer(now, queue, name, starting=True)
-        for chunk in chunks:
-            for run in queue.extract(chunk):
-                consumer.leases.add(Run(run.chunk, False, run.tally, run.place))
-                queue.leased += len(run.chunk)
-                queue.outstanding += len(run.chunk)
-
-    def forget(self, queue: Queue, gone: Chunk) -> None:
-        """Messages that ended with the process are held no more; BOOT says so, nothing is written."""
-        for (number, _), consumer in self._consumers.items():
-            if number == queue.id:
-                held = sum(len(run.chunk) for run in consumer.leases.take(gone)[0])
-                queue.leased -= held
-                queue.outstanding -= held
-
-    def queue_gone(self, queue: int) -> None:
-        """The queue was deleted, with what was held of it."""
-        for key in [key for key in self._consumers if key[0] == queue]:
-            del self._consumers[key]
-
-    def _consumer(self, now: Now, queue: Queue, name: str, *, starting: bool = False) -> Consumer:
-        consumer = self._consumers.get((queue.id, name))
-        if consumer is None:
-            consumer = queue.subscribe(
-                now, self._outbox, starting=starting, tag=f"stream:{name}", holder=self, client=f"stream:{name}",
-                passive=True,
-            )  # fmt: skip
-            consumer.fenced = True
-            self._consumers[queue.id, name] = consumer
-        return consumer

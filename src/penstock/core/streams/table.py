@@ -1,0 +1,206 @@
+"""The table of streams: what each is, who may read it, when it was read last, and what it holds of its queue.
+
+What a stream holds of a queue are ordinary leases of a silent consumer, but without a deadline: it gets nothing
+unasked, and its grants cause no deliveries, for its reader fetches the rows by LSN.
+
+When a stream was read last is logged when it is opened and planned, and else only as often as `abandon_after` needs:
+ten times while it lasts.  So a start knows it well enough, and time in which no server ran counts; after a start
+readers have a while to come back first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+
+from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.outbox import Outbox
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.order.runs import Run
+from penstock.core.queue.queue import Queue
+from penstock.core.state.streams import StreamState
+from penstock.errors import Fenced, InvalidArgument, NotFound
+from penstock.records.causes import POISON
+from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.kinds import Kind
+
+MARKS = 10
+"""How often it is logged, while `abandon_after` passes, that a stream is read."""
+
+GRACE_US = 600_000_000
+"""How long readers have after a start to come back, if `abandon_after` is not shorter."""
+
+
+class StreamTable:
+    """The streams that there are."""
+
+    def __init__(self, outbox: Outbox[Effect], holdings: Holdings, queue_of: Callable[[int], Queue | None]) -> None:
+        self.outbox = outbox
+        self.holdings = holdings
+        self.queue_of = queue_of
+        self.states: dict[str, StreamState] = {}
+        self.readers: dict[str, str] = {}  # who opened each last; of this process alone
+        self.gone: dict[str, str] = {}  # the queues of streams that ended with them; of this process alone
+        self.keeping = Keeping(self)
+
+    def write(self, kind: Kind, name: str, state: StreamState, header: Mapping[str, object], body: bytes = b"") -> None:
+        """Log something of a stream; living does with it what folding does."""
+        self.outbox.record(kind, name, header, body)
+        state.fold(kind, header, body)
+
+    def state(self, name: str) -> StreamState:
+        """What a stream is.  NotFound when there is none."""
+        state = self.states.get(name)
+        if state is None:
+            if name in self.gone:
+                raise NotFound(f"stream '{name}' ended with its queue '{self.gone[name]}', which was deleted")
+            raise NotFound(f"no stream '{name}'")
+        return state
+
+    def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
+        """A stream for the reader that holds this epoch.  Errors: NotFound, InvalidArgument, Fenced."""
+        state = self.state(name)
+        if state.mode != mode:
+            raise InvalidArgument(f"stream '{name}' is read in mode '{state.mode}', not '{mode}'")
+        if epoch != state.epoch:
+            reader = self.readers.get(name)
+            by = f"by {reader} " if reader else ""
+            raise Fenced(f"stream '{name}' is now read {by}under epoch {state.epoch}; epoch {epoch} is over")
+        return state
+
+    def queue(self, name: str, state: StreamState) -> Queue:
+        """The queue of a stream.  NotFound when it is gone."""
+        queue = self.queue_of(state.queue)
+        if queue is None:
+            raise NotFound(f"the queue of stream '{name}' is gone")
+        return queue
+
+    def batch(self, name: str, batch: int) -> tuple[Chunk, ...]:
+        """The messages of a planned batch, settled or not.  NotFound when it is no longer known."""
+        state = self.state(name)
+        if batch not in state.plans:
+            raise NotFound(f"stream '{name}' knows no batch {batch}; it has planned {state.planned}")
+        return chunks_of(state.plans[batch])
+
+
+def chunks_of(pairs: array[int]) -> tuple[Chunk, ...]:
+    """The messages of exact pairs, ascending; short runs are packed together."""
+    out = list[Chunk]()
+    single = array("q")
+    for i in range(0, len(pairs), 2):
+        a, b = pairs[i], pairs[i + 1]
+        if b - a < 64:
+            single.extend(range(a, b))
+        else:
+            if single:
+                out.append(as_chunk(single))
+                single = array("q")
+            out.append(range(a, b))
+    if single:
+        out.append(as_chunk(single))
+    return tuple(out)
+
+
+class Keeping:
+    """When each stream was read last, and what is due because of it."""
+
+    def __init__(self, streams: StreamTable) -> None:
+        self._streams = streams
+        self._seen = dict[str, int]()  # microseconds since the epoch, more exact than what is logged
+        self.abandoned = list[str]()  # since somebody took them out, for the server to tell
+        self._started = 0  # wall time of this process's start; 0: it has not been told
+
+    def begin(self, now: Now) -> None:
+        self._started = now.wall
+
+    def read(self, now: Now, name: str, state: StreamState) -> None:
+        """Somebody reads the stream now; logged where `abandon_after` needs it."""
+        self._seen[name] = now.wall
+        if state.abandoned or (state.abandon_after and now.wall - state.read >= state.abandon_after // MARKS):
+            self._streams.write(Kind.STREAM_READ, name, state, {"time": now.wall})
+
+    def last_read(self, name: str, state: StreamState) -> int:
+        """Microseconds since the epoch; 0: it is not known."""
+        return max(self._seen.get(name, 0), state.read)
+
+    def due(self) -> int | None:
+        """When the next stream is overdue: wall microseconds, None for never."""
+        return min((self._end(name, one) for name, one in self._streams.states.items() if _watched(one)), default=None)
+
+    def overdue(self, now: Now) -> list[str]:
+        """Streams that let go now."""
+        watched = [(name, one) for name, one in self._streams.states.items() if _watched(one)]
+        return [name for name, one in watched if self._end(name, one) <= now.wall]
+
+    def _end(self, name: str, state: StreamState) -> int:
+        grace = self._started + min(GRACE_US, state.abandon_after)
+        return max(self.last_read(name, state) + state.abandon_after, grace)
+
+
+def _watched(state: StreamState) -> bool:
+    return bool(state.abandon_after) and not state.released
+
+
+class Holdings:
+    """The silent consumers of all streams."""
+
+    def __init__(self, outbox: Outbox[Effect], touched: set[Queue]) -> None:
+        self._outbox = outbox
+        self._touched = touched  # queues whose deadlines may have changed
+        self._consumers: dict[tuple[int, str], Consumer] = {}
+
+    def take(self, now: Now, queue: Queue, name: str, count: int) -> list[Chunk]:
+        """Lease up to `count` ready messages to the stream; ascending, each run a chunk."""
+        consumer = self._consumer(now, queue, name)
+        queue.pull(now, consumer, count, self._outbox)
+        for run in consumer.leases.runs:
+            run.deadline = 0
+        chunks = list[Chunk]()
+        others = list[Effect]()
+        for effect in self._outbox.effects:
+            if isinstance(effect, Deliver) and effect.consumer is consumer:
+                chunks.append(effect.chunk)
+            else:
+                others.append(effect)
+        self._outbox.effects[:] = others
+        self._touched.add(queue)
+        return chunks
+
+    def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
+        """End what the stream holds."""
+        consumer = self._consumer(now, queue, name)
+        queue.settle(now, chunks, verb, self._outbox, by=consumer, cause=POISON)
+        self._touched.add(queue)
+
+    def restore(self, now: Now, queue: Queue, name: str, chunks: Iterable[Chunk]) -> None:
+        """After a start: what was planned and not settled is held again, as the log says; nothing is written."""
+        consumer = self._consumer(now, queue, name, starting=True)
+        for chunk in chunks:
+            for run in queue.extract(chunk):
+                consumer.leases.add(Run(run.chunk, False, run.tally, run.place))
+                queue.leased += len(run.chunk)
+                queue.outstanding += len(run.chunk)
+
+    def forget(self, queue: Queue, gone: Chunk) -> None:
+        """Messages that ended with the process are held no more; BOOT says so, nothing is written."""
+        for (number, _), consumer in self._consumers.items():
+            if number == queue.id:
+                held = sum(len(run.chunk) for run in consumer.leases.take(gone)[0])
+                queue.leased -= held
+                queue.outstanding -= held
+
+    def queue_gone(self, queue: int) -> None:
+        """The queue was deleted, with what was held of it."""
+        for key in [key for key in self._consumers if key[0] == queue]:
+            del self._consumers[key]
+
+    def _consumer(self, now: Now, queue: Queue, name: str, *, starting: bool = False) -> Consumer:
+        consumer = self._consumers.get((queue.id, name))
+        if consumer is None:
+            consumer = queue.subscribe(
+                now, self._outbox, starting=starting, tag=f"stream:{name}", holder=self, client=f"stream:{name}",
+                passive=True,
+            )  # fmt: skip
+            consumer.fenced = True
+            self._consumers[queue.id, name] = consumer
+        return consumer
