@@ -163,7 +163,7 @@ class Extracting:
 
 @dataclass(frozen=True, slots=True)
 class Querying:
-    """Look for a message."""
+    """Find a message, a record or a last value of a topic, and keep its body for later steps."""
 
     topic: Template
     default: Template
@@ -173,7 +173,7 @@ class Querying:
 
 @dataclass(frozen=True, slots=True)
 class Deleting:
-    """Delete last values."""
+    """Remove the records of a SOW topic that a filter matches."""
 
     topic: Template
     filter: Filter
@@ -182,7 +182,7 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True)
 class Incrementing:
-    """Count."""
+    """Count a happening under a name, and keep the count for later steps."""
 
     counter: Template
     capture: str
@@ -197,7 +197,7 @@ class Echoing:
 
 @dataclass(frozen=True, slots=True)
 class Executing:
-    """Run a program."""
+    """Run a program with these words, off the loop."""
 
     words: tuple[Template, ...]
 
@@ -216,7 +216,7 @@ def told(value: object) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """One action, compiled."""
+    """One action of the settings file, its expressions and templates compiled once."""
 
     name: str
     condition: Filter | None

@@ -90,7 +90,7 @@ class Window:
 
 
 class LetterAudit:
-    """All dead letters."""
+    """Dead letters and rows sent on: each has one cause, which the record of its group removed."""
 
     def __init__(self, find: Find, counts: Counter[str]) -> None:
         self._find = find

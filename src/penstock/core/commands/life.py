@@ -47,7 +47,7 @@ NOWHERE: Mapping[int, int] = MappingProxyType({})
 
 
 class RecoveryCommands(Parts):
-    """Passes over the log."""
+    """Passes over the log for queues that take what was published before."""
 
     def passes(self) -> list[Pass]:
         """Those that are under way, by queue."""
@@ -173,7 +173,7 @@ _NO_LSNS: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Life(RecoveryCommands):
-    """Start and state."""
+    """Restoring, booting, and taking the durable state for checkpoints and bases."""
 
     @classmethod
     def restore(

@@ -122,7 +122,7 @@ class QueueCommands(RecoveryCommands):
         return self._admin.deleted
 
     def queues(self) -> list[Queue]:
-        """All queues, oldest first."""
+        """All queues of all vhosts, in the order of their declares."""
         return list(self._admin.by_id.values())
 
     def queue_by_id(self, number: int) -> Queue | None:

@@ -35,7 +35,7 @@ from penstock.records.sow_settings import wrong
 
 
 class SowCommands(Parts):
-    """SOW topics."""
+    """Topics that keep the present record of each key: asked, prepared for, deleted from."""
 
     @property
     def sows(self) -> Sows:
@@ -107,7 +107,7 @@ def check_topic(name: tuple[str, str, str], settings: Mapping[str, object]) -> N
 
 
 class TopologyCommands(SowCommands):
-    """Exchanges, bindings, topics."""
+    """The topology as it is, and topics declared; exchanges and bindings are `Admin`'s own."""
 
     @property
     def topology_version(self) -> int:

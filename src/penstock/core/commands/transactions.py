@@ -89,7 +89,7 @@ class Transacted:
 
 
 class TransactionCommands(DeliveryCommands):
-    """Committing."""
+    """Transactions are judged, prepared and committed, each as one group."""
 
     def refused_headers(self, batch: Publishes) -> list[tuple[int, Refusal]]:
         """The rows that nothing could make acceptable, for what their headers ask."""

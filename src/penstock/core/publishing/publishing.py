@@ -55,7 +55,7 @@ QUIET_BYTES = 8_192
 
 
 class Publisher:
-    """Decides batches."""
+    """Decides batches of messages: `publish` in full, the others what it would do."""
 
     def __init__(
         self, router: Router, interning: Interning, outbox: Outbox[Effect], touched: set[Queue], sizes: Sizes

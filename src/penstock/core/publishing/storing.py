@@ -56,7 +56,7 @@ def _parts(batch: Publishes, rows: range) -> Iterator[range]:
 
 
 class Storing:
-    """What a publisher stores."""
+    """Stores batches that nothing refuses any more, by the shortest way that their headers and topics allow."""
 
     def __init__(
         self, router: Router, interning: Interning, outbox: Outbox[Effect], rows: RowRouter, arrivals: Arrivals,

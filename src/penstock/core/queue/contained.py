@@ -66,7 +66,7 @@ class Keys:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about."""
+        """About how many bytes of memory it takes."""
         return _YOUNG_BYTES * len(self._young) + 16 * sum(len(keys) for keys, _ in self._blocks)
 
     def get(self, key: int) -> int:
@@ -237,7 +237,7 @@ class Dedup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about."""
+        """About how many bytes of memory it takes."""
         return sum(keys.nbytes for keys in (self.window, self.living) if keys is not None)
 
     def knows(self, keys: Sequence[int]) -> bool:

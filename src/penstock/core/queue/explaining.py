@@ -158,7 +158,7 @@ def at_work(queue: Contents) -> Iterator[Said]:
 
 
 def named(consumer: Consumer) -> str:
-    """A consumer for people."""
+    """A consumer by its tag, and by its client where that says more."""
     if consumer.client and consumer.client != consumer.tag:
         return f"consumer '{consumer.tag}' of client '{consumer.client}'"
     return f"consumer '{consumer.tag or consumer.client}'"

@@ -47,7 +47,7 @@ class Upcoming:
 
     @property
     def queue(self) -> int:
-        """The queue's id."""
+        """The id of the queue, by which memory knows the list."""
         return self._queue.id
 
     @property

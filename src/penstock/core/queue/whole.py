@@ -84,7 +84,7 @@ class Place:
         yield from (run.chunk for run in self.back() if len(run.chunk))
 
     def runs(self) -> Iterator[Run]:
-        """All that stands here."""
+        """All of it as runs, what was never delivered too."""
         yield from (Run(chunk, False) for chunk in self.fresh())
         yield from (run for run in self.back() if len(run.chunk))
 

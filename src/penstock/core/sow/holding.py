@@ -282,7 +282,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Sow:
-    """One SOW topic."""
+    """One topic with a key: its index, who watches it, and what it counted."""
 
     id: int
     vhost: str
@@ -432,7 +432,7 @@ class Bodies(Protocol):
 
 
 class Nothing:
-    """No bodies at all."""
+    """Stands for `Bodies` where nobody has any."""
 
     def has(self, lsn: int) -> bool:
         return False
@@ -441,7 +441,7 @@ class Nothing:
         return None
 
     def keep(self, lsn: int, body: bytes | None) -> None:
-        """Forgets it."""
+        """Not kept: nobody would ask here."""
 
 
 def fold(sows: Sows, puts: npt.NDArray[np.bool_], values: Ints, offsets: Ints) -> None:

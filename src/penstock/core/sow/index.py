@@ -111,7 +111,7 @@ class Snapshot:
 
 
 class Index:
-    """The living index."""
+    """The index that changes: leaves of sorted keys, copied before a change where a snapshot shares them."""
 
     __slots__ = ("_leaves", "_lows", "_oldest", "count", "due")
 

@@ -39,7 +39,7 @@ class Job:
 
 
 class Worked:
-    """Answers."""
+    """What was worked out about bodies, bounded in bytes; the oldest answer goes first."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[bytes, Answer]] = {}

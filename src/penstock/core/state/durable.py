@@ -137,7 +137,7 @@ class QueueState:
 
 @dataclass(slots=True)
 class ExchangeState:
-    """One declared exchange."""
+    """One exchange as it was declared, and whether it was ever a source."""
 
     type: str
     durable: bool = True

@@ -29,7 +29,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Row(NamedTuple):
-    """A control record."""
+    """A control record, its header and body not read yet."""
 
     kind: Kind
     lsn: int

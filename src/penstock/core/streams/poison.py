@@ -51,7 +51,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The answer to `resume`."""
+    """The answer to `resume`: what is left of the batch, and what became of the rest."""
 
     rows: int
     revision: int

@@ -32,7 +32,7 @@ GONE_MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The answer to `open`."""
+    """The answer to `open`: what the reader proves itself by, and where the stream is."""
 
     epoch: int
     floor: int  # the last settled batch: where a reader without a checkpoint starts

@@ -298,7 +298,7 @@ def has_wildcard(pattern: str) -> bool:
 
 
 def dump_some(values: Mapping[str, object]) -> dict[str, object]:
-    """Some settings by name."""
+    """Some settings by name, as JSON holds them."""
     return {name: plain(values[name]) for name in sorted(values)}
 
 

@@ -42,7 +42,7 @@ class Changed:
 
 
 class _Group:
-    """Messages of one key."""
+    """What the available messages of one key add up to."""
 
     __slots__ = ("available", "key", "living", "newest", "number", "oldest", "row", "stores")
 
@@ -58,7 +58,7 @@ class _Group:
 
 
 class View:
-    """One view."""
+    """One view: its groups, their rows, and which of them changed since the last `flush`."""
 
     def __init__(self, definition: Definition) -> None:
         """ExpressionError for a definition that cannot be computed."""

@@ -98,7 +98,7 @@ class _Block:
 
 
 class Ranks:
-    """Ranks by LSN."""
+    """The rank of every living message by its LSN, in sorted blocks of packed integers."""
 
     __slots__ = ("_blocks", "_firsts", "_forget_at", "_forget_upto", "_living", "count")
 

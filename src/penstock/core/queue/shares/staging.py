@@ -267,7 +267,7 @@ class Keys:
             self._known.begin_to_forget(living)
 
     def forget_some(self) -> None:
-        """One step of forgetting."""
+        """One step of what `forget_if_many` began."""
         self._known.forget_some()
 
     def page(self, move: Move) -> None:
