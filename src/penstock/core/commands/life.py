@@ -102,9 +102,9 @@ class RecoveryCommands(Parts):
             self._publisher.transient.add_older(lsns[np.isin(lsns, found.transient)])
         columns = {"expires_at": ends, "not_before": later, "barrier": np.isin(lsns, barriers).astype(np.int64)}
         columns |= {name: marks.among(lsns).astype(np.int64) for name, marks in self._marks()}
-        told = {name: runs_of(lsns, values).tolist() for name, values in columns.items()}
         header: dict[str, object] = {"upto": upto}
-        if told := {name: runs for name, runs in told.items() if runs}:
+        told = {name: runs.tolist() for name, values in columns.items() if len(runs := runs_of(lsns, values))}
+        if told:
             header["columns"] = told
         if len(lsns):
             header["sizes"] = runs_of(lsns, sizes).tolist()

@@ -93,7 +93,8 @@ def takers(batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, aski
     asking    do not hold the loop: rows that have to be judged elsewhere are noted there, and their bits mean nothing
     """
     batch.bodies = bodies = listed(batch.bodies)  # for good: the next filter asks again
-    always = sum(1 << i for i, one in enumerate(plan.filters) if one is None)
+    places = [i for i, one in enumerate(plan.filters) if one is not None]  # a slot of the set to a queue of the plan
+    always = (1 << len(plan.filters)) - 1 - sum(1 << i for i in places)
     if batch.judged is None:
         here = list(range(len(rows)))
         wanted = [always] * len(rows)
@@ -107,7 +108,6 @@ def takers(batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, aski
     found = _matches(batch, [bodies[row] for row in chosen], chosen, topic, plan, asking)
     if found is None:
         return wanted
-    places = [i for i, one in enumerate(plan.filters) if one is not None]  # a slot of the set to a queue of the plan
     for slot, hits in found.items():
         bit = 1 << places[slot]
         for hit in hits:

@@ -233,6 +233,11 @@ class Routed:
             else:
                 taken += rows
 
+    def refuse(self, rows: Sequence[int], traits: Sequence[Traits]) -> list[int]:
+        """Note those of the rows whose headers are refused; the others."""
+        self.refused += [(row, why) for row in rows if (why := traits[row].refusal) is not None]
+        return [row for row in rows if traits[row].refusal is None]
+
 
 def by_topic(topics: Topic | Sequence[Topic], size: int, skip: int = 0) -> dict[Topic, list[int]]:
     """The rows of each topic, in the order in which topics come first, but for so many leading rows."""
@@ -357,8 +362,7 @@ class RowRouter:
         carbon = terms.carbon and any(one.keys for one in kinds)
         for topic, rows in by_topic(batch.topics, len(traits), skip).items():
             if not clean:
-                routed.refused += [(row, why) for row in rows if (why := traits[row].refusal) is not None]
-                rows = [row for row in rows if traits[row].refusal is None]
+                rows = routed.refuse(rows, traits)
             plan = self.plan(topic)
             if plan.by_headers or carbon or terms.banned:
                 self._route_singly(batch, rows, topic, plan, carbon, terms.banned or {}, routed)

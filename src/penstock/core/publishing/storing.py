@@ -179,16 +179,16 @@ class Storing:
     def _mixed(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         traits = self.traits.each(batch)
         kinds = set(traits)
-        if not skip and not terms.banned and all(one.plain for one in kinds):
-            published = self._by_topic(now, batch, traits, terms.persistent)
-            if published is not None:
-                return published
+        plain = not skip and not terms.banned and all(one.plain for one in kinds)
+        if plain and (published := self._by_topic(now, batch, traits, terms.persistent)) is not None:
+            return published
         if not terms.numbered and any(one.publisher is not None for one in kinds):
             return self._numbered(now, batch, traits, terms)
         routed = self._rows.route(batch, traits, skip, terms)
         batch.transient = transient_of(traits, terms.persistent)
-        blind = not terms.trusted and any(one.blind for one in kinds)
+        blind = False
         if not terms.trusted:
+            blind = any(one.blind for one in kinds)
             batch = self._headers(batch, traits, blind)
         dropped = self._reply(batch, routed) if routed.replies else ()
         batch.routes = routed.routes

@@ -13,7 +13,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.order.main_order import Main, Segment
+from penstock.core.queue.order.main_order import Segment
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.order.targets import among_by_priority, lowest, next_by_priority
@@ -116,7 +116,7 @@ class Upcoming:
         if isinstance(main, PriorityOrder):
             return among_by_priority(main, targets, first, stop)
         if targets is None:
-            some = main_between(main, first, stop, count)
+            some = main.some(first, stop, count)
             if len(self._queue.barriers) and len(some) < count:
                 return _with_held(self._queue.barriers, some, first, stop, count)
             return some
@@ -131,27 +131,6 @@ class Upcoming:
         return as_chunk(matching)
 
 
-def main_between(main: Main, first: int, stop: int, count: int) -> Chunk:
-    """Up to `count` messages of a main order with LSNs in [first, stop), ascending; they stay."""
-    first = max(first, main.head()) if main.count and count > 0 else NEVER
-    segments, holes = main.segments, main.holes
-    out = array("q")
-    for index in range(bisect_left(segments, first, key=_last_of), len(segments)):
-        chunk = segments[index].chunk
-        if chunk[0] >= stop:
-            break
-        start = bisect_left(chunk, first, main.cursor if index == 0 else 0)
-        end = min(bisect_left(chunk, stop, start), start + count - len(out))
-        part = chunk[start:end]
-        last = end < len(chunk) or index == len(segments) - 1 or len(out) + len(part) == count
-        if last and not holes and not out:
-            return part
-        out.extend(lsn for lsn in part if lsn not in holes) if holes else out.extend(part)
-        if len(out) >= count:
-            break
-    return as_chunk(out)
-
-
 def _with_held(barriers: Barriers, some: Chunk, first: int, stop: int, count: int) -> Chunk:
     """What is ready, then the barriers and what they hold back, in the order in which they would go."""
     out = array("q", some)
@@ -160,7 +139,7 @@ def _with_held(barriers: Barriers, some: Chunk, first: int, stop: int, count: in
             break
         if barrier.lsn == barrier.place >= first:
             out.append(barrier.lsn)
-        out.extend(main_between(barrier.main, first, stop, count - len(out)))
+        out.extend(barrier.main.some(first, stop, count - len(out)))
     return as_chunk(out)
 
 

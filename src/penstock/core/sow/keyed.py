@@ -89,8 +89,7 @@ class Keyed(KeyedRows):
         traits = self._traits[properties]
         if sow.rule.given or traits.refusal is not None or is_delta(batch, traits) or batch.size > GROUP_BYTES_MAX:
             return None
-        known = batch.keyed
-        numbers = known[1] if known is not None and known[0] == sow.id else self._numbers(sow, batch)
+        numbers = self._numbers(sow, batch)
         if numbers is None:
             return None
         outbox = self._outbox
@@ -109,6 +108,8 @@ class Keyed(KeyedRows):
         return replace(published, last=outbox.last_lsn) if count else published
 
     def _numbers(self, sow: Sow, batch: Publishes) -> list[int] | None:
+        if batch.keyed is not None and batch.keyed[0] == sow.id:
+            return batch.keyed[1]
         bodies = listed(batch.bodies)
         if batch.size > LARGE and any(len(body) > LARGE for body in bodies):
             return None  # their keys were worked out before, one by one

@@ -15,6 +15,7 @@ the settings of that moment.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple, cast
 
@@ -170,6 +171,11 @@ class Fold:
         expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         timed = expires is not None or any(self._objects.queues[number].has_deadline for number in by_queue)
         stored = _Stored(own, columns, numbers(table, "time", 0)[rows] if timed else None, expires)
+        self._add_members(stored, by_queue, boot)
+
+    def _add_members(self, stored: _Stored, by_queue: Mapping[int, list[Ints]], boot: int) -> None:
+        """Add rows to the queues that took them: those that they do not have already, and that no start has ended."""
+        own = stored.lsns
         for number, pieces in by_queue.items():
             queue = self._objects.queues[number]
             where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))

@@ -6,6 +6,7 @@ knows no kind of record; the fold tells it what was removed, counted and delayed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias, cast
 
@@ -124,15 +125,11 @@ class FoldedQueue:
         parts = [part for part in self.parts if len(part["lsn"])]
         if not parts:
             return blank
-        lsns = parts[0]["lsn"] if len(parts) == 1 else np.concatenate([part["lsn"] for part in parts])
-        columns = {
-            name: np.concatenate([part.get(name, np.zeros(len(part["lsn"]), dtype=np.int64)) for part in parts])
-            for name in {name for part in parts for name in part if name != "lsn"}
-        }
+        columns = _together(parts)
         if self.mixed:
-            order = np.argsort(lsns, kind="stable")
-            lsns, columns = lsns[order], {name: values[order] for name, values in columns.items()}
-        return QueueState.fill(blank, lsns, columns)
+            order = np.argsort(columns["lsn"], kind="stable")
+            columns = {name: values[order] for name, values in columns.items()}
+        return QueueState.fill(blank, columns["lsn"], columns)
 
     def begin_pass(self, lsn: int, header: dict[str, object]) -> None:
         """A pass over older rows begins."""
@@ -196,6 +193,16 @@ class FoldedQueue:
                     part[column] = np.where(covered > 0, np.maximum(before, value), before)
                 else:
                     part[column] = before + covered * value
+
+
+def _together(parts: Sequence[Part]) -> Part:
+    """Parts one behind the other; what one of them has no value of is at rest there."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    return {
+        name: np.concatenate([part.get(name, np.zeros(len(part["lsn"]), dtype=np.int64)) for part in parts])
+        for name in {name for part in parts for name in part}
+    }
 
 
 def groups(values: Ints) -> dict[int, Ints]:

@@ -6,12 +6,12 @@ with `$`; a table whose own key starts with `$` is wrapped the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from decimal import Decimal
 from operator import attrgetter
-from typing import cast
+from typing import Any, cast
 
 import orjson
 
@@ -21,22 +21,24 @@ from penstock.records.queue_settings import QueueSettings, Retry
 _SAFE = 2**63
 
 
+_TAGGED: tuple[tuple[type | tuple[type, ...], Callable[[Any], object]], ...] = (
+    (Timestamp, lambda value: {"$time": int(value)}),
+    (int, lambda value: int(value) if -_SAFE <= value < _SAFE else {"$int": str(int(value))}),
+    (float, lambda value: {"$float": value.hex()}),
+    ((bytes, bytearray), lambda value: {"$bytes": bytes(value).hex()}),
+    (datetime, lambda value: {"$time": int(value.timestamp())}),  # AMQP knows whole seconds alone
+    (Decimal, lambda value: {"$decimal": str(value)}),
+)
+"""What JSON lacks or changes; the first that a value is an instance of counts."""
+
+
 def wrap(value: object) -> object:
     """An AMQP table value as something JSON holds without loss."""
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, Timestamp):
-        return {"$time": int(value)}
-    if isinstance(value, int):
-        return int(value) if -_SAFE <= value < _SAFE else {"$int": str(int(value))}
-    if isinstance(value, float):
-        return {"$float": value.hex()}
-    if isinstance(value, bytes | bytearray):
-        return {"$bytes": bytes(value).hex()}
-    if isinstance(value, datetime):
-        return {"$time": int(value.timestamp())}  # AMQP knows whole seconds alone
-    if isinstance(value, Decimal):
-        return {"$decimal": str(value)}
+    for kind, write in _TAGGED:
+        if isinstance(value, kind):
+            return write(value)
     if isinstance(value, Mapping):
         table = {str(key): wrap(item) for key, item in cast("Mapping[object, object]", value).items()}
         return {"$table": table} if any(key.startswith("$") for key in table) else table

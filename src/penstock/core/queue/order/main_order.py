@@ -219,26 +219,31 @@ class Main:
         if len(wanted) <= FEW:
             return [self.punch(lsn) for lsn in wanted if self.has(lsn)]
         self.compact()
+        out, self.segments = self._without(wanted)
+        for run in out:
+            self.count -= len(run.chunk)
+            self.seal(run.chunk[-1])
+        return out
+
+    def _without(self, gone: Chunk) -> tuple[list[Run], deque[Segment]]:
+        """Runs of these that are in the segments, and segments without them."""
         out: list[Run] = []
         kept: deque[Segment] = deque()
         for index, segment in enumerate(self.segments):
             chunk = segment.chunk
             start = self.cursor if index == 0 else 0
-            if chunk[-1] < wanted[0] or chunk[start] > wanted[-1]:
+            if chunk[-1] < gone[0] or chunk[start] > gone[-1]:
                 kept.append(segment)
                 continue
             if start:
                 chunk = chunk[start:]
                 self.cursor = 0
-            inside, outside, slices = sift(chunk, wanted)
+            inside, outside, slices = sift(chunk, gone)
             if inside is not None:
                 out.append(Run(inside, segment.solid and slices))
-                self.count -= len(inside)
-                self.seal(inside[-1])
             # a piece that has the taken ones between its ends is one slice no more
             kept.extend(Segment(part, segment.solid and (slices or isinstance(part, range))) for part in outside)
-        self.segments = kept
-        return out
+        return out, kept
 
     def compact(self) -> None:
         """Rebuild the segments without holes."""
@@ -249,21 +254,7 @@ class Main:
         self.holes = _NO_HOLES
         if not len(holes):
             return
-        kept: deque[Segment] = deque()
-        for index, segment in enumerate(self.segments):
-            chunk = segment.chunk
-            if index == 0 and self.cursor:
-                if chunk[self.cursor] > holes[-1] or chunk[-1] < holes[0]:
-                    kept.append(segment)
-                    continue
-                chunk = chunk[self.cursor :]
-                self.cursor = 0
-            inside, outside, slices = sift(chunk, holes)
-            if inside is None:
-                kept.append(Segment(chunk, segment.solid))
-            else:
-                kept.extend(Segment(part, segment.solid and slices) for part in outside)
-        self.segments = _joined(kept)
+        self.segments = _joined(self._without(holes)[1])
 
     def absorb(self, other: Main) -> None:
         """Add all of another order, whose messages are newer, at the tail; the other is not to be used any more."""
@@ -301,16 +292,27 @@ class Main:
 
     def after(self, lsn: int, count: int) -> Chunk:
         """Up to `count` messages that stand after `lsn`, ascending; they stay."""
+        return self.some(lsn + 1, NEVER, count)
+
+    def between(self, first: int, stop: int) -> Chunk:
+        """All messages with LSNs in [first, stop), ascending; they stay."""
+        return self.some(first, stop, NEVER)
+
+    def some(self, first: int, stop: int, count: int) -> Chunk:
+        """Up to `count` messages with LSNs in [first, stop), ascending; they stay."""
+        segments, holes = self.segments, self.holes
         out = array("q")
-        for index in range(bisect_left(self.segments, lsn + 1, key=_last_of), len(self.segments)):
-            chunk = self.segments[index].chunk
-            start = bisect_left(chunk, lsn + 1, self.cursor if index == 0 else 0)
-            while start < len(chunk) and len(out) < count:
-                part = chunk[start : start + count - len(out)]
-                out.extend(x for x in part if x not in self.holes) if self.holes else out.extend(part)
-                start += len(part)
-            if len(out) >= count:
+        for index in range(bisect_left(segments, first, key=_last_of) if count > 0 else 0, len(segments)):
+            chunk = segments[index].chunk
+            if len(out) >= count or chunk[0] >= stop:
                 break
+            start = bisect_left(chunk, first, self.cursor if index == 0 else 0)
+            end = min(bisect_left(chunk, stop, start), start + count - len(out))
+            part = chunk[start:end]
+            last = end < len(chunk) or index == len(segments) - 1 or len(out) + len(part) == count
+            if last and not holes and not out:
+                return part
+            out.extend(lsn for lsn in part if lsn not in holes) if holes else out.extend(part)
         return as_chunk(out)
 
     def stretch(self, lsn: int, count: int) -> Chunk:

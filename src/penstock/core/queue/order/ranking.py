@@ -32,6 +32,7 @@ from penstock.records.chunks import Chunk, Now, as_chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
+    from penstock.core.queue.dispatching.consumers import Consumer
 
 
 STEP = 512
@@ -241,17 +242,17 @@ def _ahead(queue: Contents, now: Now, chunk: Chunk, new: Newcomers, rows: Sequen
     if not _room(queue, now):
         return len(chunk)
     lists = queue.targets.lists
-    if not lists or any(not c.paused and c.room > 0 for c in queue.roster.plain):
+    if not lists or _has_room(queue.roster.plain):
         return start
     if new.batch is None:
         return len(chunk)
     found = queue.targets.matches(chunk[start:], new.batch, new.rows_of(rows, start, len(chunk)) or ())
-    taken = [
-        start + places[0]
-        for targets, places in found or ()
-        if places and any(not (c.paused or c.passive) and c.room > 0 for c in targets.consumers)
-    ]
+    taken = [start + places[0] for targets, places in found or () if places and _has_room(targets.consumers)]
     return min(taken, default=len(chunk))
+
+
+def _has_room(consumers: Iterable[Consumer]) -> bool:
+    return any(not (one.paused or one.passive) and one.room > 0 for one in consumers)
 
 
 def _room(queue: Contents, now: Now) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool
 from penstock.core.queue.order.ranks import LOWEST, Ranks
-from penstock.core.queue.order.runs import NEVER, Key, packed, sorted_chunk, within
+from penstock.core.queue.order.runs import Key, packed, sorted_chunk
 from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, Longs, as_chunk
@@ -119,15 +119,8 @@ class Standing(Main):
 
     # -- looked at
 
-    def after(self, lsn: int, count: int) -> Chunk:
-        """Up to `count` messages with LSNs above `lsn`, ascending; they stay."""
-        return self._between(lsn + 1, NEVER, count)
-
-    def between(self, first: int, stop: int) -> Chunk:
-        """All messages with LSNs in [first, stop), ascending; they stay."""
-        return self._between(first, stop, NEVER)
-
-    def _between(self, first: int, stop: int, count: int) -> Chunk:
+    def some(self, first: int, stop: int, count: int) -> Chunk:
+        """Up to `count` messages with LSNs in [first, stop), ascending, whatever their ranks; they stay."""
         parts: list[Chunk] = []
         if self._rows is not None and stop - first > SINGLY:
             found = [lsns[(lsns >= first) & (lsns < stop)] for _, lsns in self._rows.blocks()]
@@ -137,12 +130,7 @@ class Standing(Main):
         elif self._rows is not None:
             parts.append(as_chunk([lsn for lsn in range(first, stop) if self.has(lsn)]))
         else:
-            for level in self._levels.values():
-                if count < NEVER:
-                    part = level.after(first - 1, count)
-                    parts.append(part[: bisect_left(part, stop)])
-                else:
-                    parts += (inside for chunk in level.whole() if (inside := within(chunk, first, stop)))
+            parts += (level.some(first, stop, count) for level in self._levels.values())
         return sorted_chunk([part for part in parts if len(part)])[: min(count, LOW)]
 
     def stretch_after(self, place: int, count: int, until: int) -> tuple[Chunk, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
@@ -166,10 +166,23 @@ class Shares:
 
     def come_back(self, queue: Whole, run: Run) -> Run | None:
         """A run is ready again, or due; what of it is offered beside the main order.  The rest is ready here."""
+        offered, strange, others = self._sorted_back(queue, run)
+        part = run if len(offered) == len(run.chunk) else run.part(as_chunk(array("q", offered)), False)
+        if self.tenants is not None and offered:
+            self.tenants.put(part)
+            offered = []
+        if queue.weight >= 0:
+            queue.weight += queue.sizes.total(run.chunk) - (queue.sizes.total(part.chunk) if offered else 0)
+        if strange:
+            self.staging.returned.push(run.part(as_chunk(array("q", strange)), False))
+        if others:
+            self.offer(queue, others)
+        return part if offered else None
+
+    def _sorted_back(self, queue: Whole, run: Run) -> tuple[list[int], list[int], list[int]]:
+        """Of a run those that are offered, those that wait for their keys, and others that are offered instead."""
         groups, staging = self.groups, self.staging
-        offered = list[int]()
-        strange = list[int]()
-        others = list[int]()
+        offered, strange, others = list[int](), list[int](), list[int]()
         waits = bool(staging)
         for lsn in run.chunk:
             if not self.keys.knows(lsn):
@@ -188,17 +201,7 @@ class Shares:
                     others.append(free)
                 elif self._overtakes(queue, run, lsn):
                     offered.append(lsn)
-        part = run if len(offered) == len(run.chunk) else run.part(as_chunk(array("q", offered)), False)
-        if self.tenants is not None and offered:
-            self.tenants.put(part)
-            offered = []
-        if queue.weight >= 0:
-            queue.weight += queue.sizes.total(run.chunk) - (queue.sizes.total(part.chunk) if offered else 0)
-        if strange:
-            staging.returned.push(run.part(as_chunk(array("q", strange)), False))
-        if others:
-            self.offer(queue, others)
-        return part if offered else None
+        return offered, strange, others
 
     # -- out
 
@@ -287,7 +290,7 @@ class Shares:
 
     def drop_ready(self, queue: Whole) -> None:
         """All that is ready is gone, here and among what is offered; the caller has not forgotten the latter yet."""
-        groups, tenants = self.groups, self.tenants
+        tenants = self.tenants
         offered = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
         if tenants is not None:
             offered += [*tenants.chunks(), *(run.chunk for run in tenants.runs())]
@@ -295,7 +298,13 @@ class Shares:
         for chunk in (*self.staging.chunks(), *(run.chunk for run in self.staging.runs())):
             known = [lsn for lsn in chunk if self.keys.knows(lsn)]  # became due while others waited for their keys
             offered.append(as_chunk(array("q", known)))
-        gone = [lsn for chunk in offered for lsn in chunk]
+        self._leave(list(chain.from_iterable(offered)))
+        out, self.staging = self.staging.out, Staging()
+        self.staging.out = out
+
+    def _leave(self, gone: Sequence[int]) -> None:
+        """What stands in lines is gone, and these with it."""
+        groups, tenants = self.groups, self.tenants
         if groups is not None:
             for lsn, key in list(groups.clear_lines()):
                 self.keys.drop(lsn, key)
@@ -306,8 +315,6 @@ class Shares:
         if tenants is not None:
             for lsn in gone:
                 tenants.leave(lsn, self.mono)
-        out, self.staging = self.staging.out, Staging()
-        self.staging.out = out
 
     # -- keys that are not known
 

@@ -488,8 +488,8 @@ class Tenants:
     def _check_ring(self) -> None:
         """In the ring stands who has something and may have more out."""
         for tenant in self._by_number.values():
-            if tenant.count and tenant.leased < self._leased_most and tenant.pace is None:
-                assert tenant.standing or tenant.number in self._entering, f"tenant {tenant.number} is left out"
+            may = tenant.count and tenant.leased < self._leased_most and tenant.pace is None
+            assert not may or tenant.standing or tenant.number in self._entering, f"tenant {tenant.number} is left out"
         standing = {tenant.number for tenant in self._by_number.values() if tenant.standing}
         ring = [tenant.number for tenant in self._ring]
         assert sorted(standing) == sorted(ring), f"tenants {standing} stand in the ring, which has {ring}"
