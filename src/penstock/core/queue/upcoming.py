@@ -13,7 +13,6 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.order.main_order import Segment
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.order.targets import among_by_priority, lowest, next_by_priority
@@ -145,7 +144,3 @@ def _with_held(barriers: Barriers, some: Chunk, first: int, stop: int, count: in
 
 def _first(run: Run) -> int:
     return run.chunk[0]
-
-
-def _last_of(segment: Segment) -> int:
-    return segment.chunk[-1]
