@@ -20,7 +20,7 @@ from harness import emit, parse, parser
 from penstock.core.asks import Scan
 from penstock.core.broker import Core
 from penstock.core.effects import Deliver, DeliverEach, Verb
-from penstock.core.queue.agenda import DISPATCH
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings

@@ -16,9 +16,9 @@ from bench_queue import NOW, Bench
 from harness import emit, parse, parser
 
 from penstock.core.effects import Verb
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.queue_settings import FairnessModel, QueueSettings
 
 SUBSCRIPTIONS = 1_000

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from looking import Looker, Wrong
-from penstock.core.queue.shares import shares
+from penstock.core.queue import shares
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode

@@ -10,12 +10,12 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from penstock.core.asks import Purpose, Scan
 from penstock.core.effects import Swept, Verb
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Credit
 from penstock.core.queue.dispatching.joining import replace
 from penstock.core.queue.settling import sweep
 from penstock.core.queue.settling.settle import extend
 from penstock.core.queue.settling.sweep import Sweep
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings
 from property import test_queue_model

@@ -17,10 +17,10 @@ import numpy as np
 from penstock.core.asks import Purpose, Scan
 from penstock.core.effects import Verb
 from penstock.core.queue import lasting, places
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
+from penstock.core.queue.whole import DISPATCH
 from penstock.core.sizes import Sizes
 from penstock.core.state.lsns import within
 from penstock.core.state.pending import DeferredAcks, copies

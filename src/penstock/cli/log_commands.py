@@ -28,7 +28,7 @@ from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.core.audit.verdict import Report
+    from penstock.core.audit.histories import Report
 
 
 DataFolder = Annotated[

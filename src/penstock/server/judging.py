@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 from penstock.core.asks import Judge, Judged
 from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import rank_of
-from penstock.core.queue.shares.staging import key_text
+from penstock.core.queue.staging import key_text
 from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter, compile_value
 from penstock.expr.context import Context

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from penstock.core.asks import Key, Keyed, Rate, Rated, Scan, Scanned
 from penstock.core.queue.order.ranks import LOWEST, Levels, Ranking
-from penstock.core.queue.shares.staging import Told
+from penstock.core.queue.staging import Told
 from penstock.expr import FilterSet, Matcher, Value
 from penstock.expr.meter import LOOP_BODY
 from penstock.log.record_batches import Joining

@@ -222,7 +222,7 @@ def test_a_refused_newcomer_goes_to_its_bcc_keys_and_does_not_show_them(
 
 
 def test_beyond_a_bound_bcc_keys_are_not_remembered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.core.topology.interning.BLIND_BYTES", 600)
+    monkeypatch.setattr("penstock.core.topology.register.BLIND_BYTES", 600)
     broker.crash()
     broker.restart()
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:

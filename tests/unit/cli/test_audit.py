@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from penstock.cli.logfiles import audit
 from penstock.core.asks import Fetch, Fetched, Scan, Scanned
 from penstock.core.audit import audit as audit_module
+from penstock.core.audit.histories import Report
 from penstock.core.audit.records import SinkAudit
-from penstock.core.audit.verdict import Report
 from penstock.core.broker import Core
 from penstock.core.effects import Verb
 from penstock.core.state.durable import DurableState

@@ -9,9 +9,9 @@ import pytest
 from penstock.core.asks import Fetch, Purpose, Scan
 from penstock.core.effects import Verb
 from penstock.core.queue import expiry
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.upcoming import Upcoming
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import as_chunk
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings, Retry

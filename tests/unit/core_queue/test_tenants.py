@@ -11,7 +11,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue.limits import Pace
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.queue import Queue
-from penstock.core.queue.shares.tenants import Tenants
+from penstock.core.queue.tenants import Tenants
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
 

@@ -33,15 +33,22 @@ import pyarrow as pa
 
 from penstock.core.audit.histories import (
     DELAYED,
+    LSNS_MOST,
     NONE,
     PAST,
     PLANNED,
     READY,
+    WHOLE,
     AuditedQueue,
     Events,
     Op,
+    Part,
+    QueuePart,
+    Report,
+    Share,
     groups,
     spans,
+    verdict,
 )
 from penstock.core.audit.records import (
     LetterAudit,
@@ -52,7 +59,6 @@ from penstock.core.audit.records import (
     TransactionAudit,
     Window,
 )
-from penstock.core.audit.verdict import LSNS_MOST, WHOLE, Part, QueuePart, Report, Share, verdict
 from penstock.core.state.durable import DurableState
 from penstock.core.state.lsns import Ints, blobs, coded, flat, numbers, packed_integers, pick, spread, texts
 from penstock.core.state.plain import load, load_settings

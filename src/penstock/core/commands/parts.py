@@ -37,7 +37,7 @@ from penstock.core.streams.sinks import Sinks
 from penstock.core.streams.streams import Streams
 from penstock.core.streams.table import Holdings
 from penstock.core.topology.admin import Admin
-from penstock.core.topology.interning import Interning
+from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import Topology
 from penstock.records.chunks import Now

@@ -26,7 +26,7 @@ from penstock.core.queue.order.runs import holds, view
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.lsns import Ints, chunked, ints, to_array
-from penstock.core.topology.interning import Interning
+from penstock.core.topology.register import Interning
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes

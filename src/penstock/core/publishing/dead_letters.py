@@ -20,7 +20,7 @@ from penstock.core.publishing.published import Published, due_rows, read_traits
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.queue.queue import Letter, Queue
 from penstock.core.queue.refusing import Reckoning
-from penstock.core.topology.interning import Interning
+from penstock.core.topology.register import Interning
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
 from penstock.records.causes import DUE, MAXLEN, REJECTED, WHY_HEADER, WHY_MOST, amqp_reason

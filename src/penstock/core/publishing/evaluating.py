@@ -13,8 +13,8 @@ from dataclasses import field
 from penstock.core.asks import Made, Question
 from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import Levels, compile_ranking, rank_of
-from penstock.core.queue.shares.shares import expressions
-from penstock.core.queue.shares.staging import Told, key_text
+from penstock.core.queue.shares import expressions
+from penstock.core.queue.staging import Told, key_text
 from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value, compile_value
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter

@@ -38,7 +38,7 @@ from penstock.core.queue import refusing
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.refusing import Reckoning, refusal
 from penstock.core.sizes import Sizes
-from penstock.core.topology.interning import Interning
+from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.errors import PreconditionFailed, QueueFull, Unroutable
 from penstock.records.chunks import Now

@@ -31,7 +31,7 @@ from penstock.core.publishing.published import (
     part_of,
 )
 from penstock.core.queue.queue import Queue
-from penstock.core.topology.interning import Interning
+from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router, Taker
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic

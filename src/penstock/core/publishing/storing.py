@@ -27,7 +27,7 @@ from penstock.core.publishing.published import (
 )
 from penstock.core.publishing.routed import Routed, RowRouter, by_topic
 from penstock.core.queue.queue import Queue
-from penstock.core.topology.interning import Interning
+from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Publishes, Topic

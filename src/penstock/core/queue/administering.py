@@ -17,7 +17,6 @@ import numpy as np
 
 from penstock.core.effects import Cancelled, Sink
 from penstock.core.queue import places
-from penstock.core.queue.agenda import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
 from penstock.core.queue.held import mixed
@@ -26,6 +25,7 @@ from penstock.core.queue.limits import Pace, limits_of
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.whole import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
 from penstock.core.state.lsns import Ints, flat
 from penstock.records.causes import CANCELLED, LEFT_BEHIND
 from penstock.records.chunks import Chunk, Now, pack_pairs

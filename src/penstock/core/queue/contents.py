@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import LEASES, SHARES, TRIM
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.limits import limits_of
@@ -28,8 +27,8 @@ from penstock.core.queue.parts import (
 )
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letter, names, wants
-from penstock.core.queue.shares.shares import Shares
-from penstock.core.queue.whole import WAITING, Place, State
+from penstock.core.queue.shares import Shares
+from penstock.core.queue.whole import LEASES, SHARES, TRIM, WAITING, Place, State
 from penstock.records.causes import REPLACED
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind

@@ -13,12 +13,12 @@ from itertools import groupby
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.delays import ascending
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, view
 from penstock.core.queue.trimming import trim
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.causes import REPLACED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.kinds import HEAD, Kind

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from penstock.core.queue import refusing
 from penstock.core.queue.administering import DRAINING
-from penstock.core.queue.agenda import TRIM
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds
@@ -21,7 +20,8 @@ from penstock.core.queue.places import Place, leased
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.queue.settling.attempts import binding_limit
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.shares.staging import NO_KEY
+from penstock.core.queue.staging import NO_KEY
+from penstock.core.queue.whole import TRIM
 from penstock.records.chunks import Now
 from penstock.units import format_duration
 

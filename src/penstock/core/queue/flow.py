@@ -37,9 +37,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue import agenda, places
+from penstock.core.queue import places, whole
 from penstock.core.queue.administering import pause
-from penstock.core.queue.agenda import ATTEMPTS, DISPATCH
 from penstock.core.queue.dispatching import attendance, joining
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.due import expire_due, fall_due
@@ -55,6 +54,7 @@ from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import give_back
 from penstock.core.queue.stages import Newcomers, Plan, Stage, append_rest, plan_of, stages_of
 from penstock.core.queue.trimming import BOUNDED
+from penstock.core.queue.whole import ATTEMPTS, DISPATCH
 from penstock.records.causes import DUE, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.dataclass import dataclass
@@ -62,7 +62,7 @@ from penstock.records.entries import Publishes
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.shares.staging import Told
+    from penstock.core.queue.staging import Told
 
 
 class _Scheduled(Stage):
@@ -361,17 +361,17 @@ def _keep_pace(queue: Contents, now: Now, sink: Sink) -> None:
 
 
 AGENDA: tuple[Entry, ...] = (
-    Entry(agenda.PAUSE, lambda q: q.paused_until or NEVER, lambda q, _, sink: pause(q, 0, sink), by_wall=True),
-    Entry(agenda.WEIGHING, lambda q: NEVER if q.weighing is None else 0, lambda q, _, sink: places.go_on(q)),
-    Entry(agenda.ATTEMPTS, _at_once, lambda q, _, sink: expire_spent(q, sink)),
-    Entry(agenda.LEAVING, _at_once, joining.leave),
-    Entry(agenda.RANKS, _ranks_due, _forget_ranks),
-    Entry(agenda.SHARES, lambda q: NEVER if q.shares is None else q.shares.due, _share),
-    Entry(agenda.PACE, lambda q: NEVER if q.pace is None else q.pace.due, _keep_pace),
-    Entry(agenda.ATTENDANCE, lambda q: q.attendance.due, attendance.look),
-    Entry(agenda.LETTERS, lambda q: q.letters.due, lambda q, now, sink: q.letters.wake(now.mono, sink)),
-    Entry(agenda.LEASES, lambda q: q.lease_due, end_leases),
-    Entry(agenda.TIMES, lambda q: min(q.delays.due, q.expiry.due), fall_due, by_wall=True),
+    Entry(whole.PAUSE, lambda q: q.paused_until or NEVER, lambda q, _, sink: pause(q, 0, sink), by_wall=True),
+    Entry(whole.WEIGHING, lambda q: NEVER if q.weighing is None else 0, lambda q, _, sink: places.go_on(q)),
+    Entry(whole.ATTEMPTS, _at_once, lambda q, _, sink: expire_spent(q, sink)),
+    Entry(whole.LEAVING, _at_once, joining.leave),
+    Entry(whole.RANKS, _ranks_due, _forget_ranks),
+    Entry(whole.SHARES, lambda q: NEVER if q.shares is None else q.shares.due, _share),
+    Entry(whole.PACE, lambda q: NEVER if q.pace is None else q.pace.due, _keep_pace),
+    Entry(whole.ATTENDANCE, lambda q: q.attendance.due, attendance.look),
+    Entry(whole.LETTERS, lambda q: q.letters.due, lambda q, now, sink: q.letters.wake(now.mono, sink)),
+    Entry(whole.LEASES, lambda q: q.lease_due, end_leases),
+    Entry(whole.TIMES, lambda q: min(q.delays.due, q.expiry.due), fall_due, by_wall=True),
 )
 """In the order in which they go on, where several are due in one moment."""
 
@@ -391,7 +391,7 @@ def is_due(queue: Contents, now: Now) -> bool:
     bits = queue.agenda
     if not bits:
         return False
-    if bits & agenda.AT_ONCE:
+    if bits & whole.AT_ONCE:
         return True
     return bool([entry for entry in _entries(bits) if entry.due(queue) <= (now.wall if entry.by_wall else now.mono)])
 
@@ -401,7 +401,7 @@ def next_deadline(queue: Contents) -> tuple[int | None, int | None]:
     here = _entries(queue.agenda)
     wall = min([entry.due(queue) for entry in here if entry.by_wall], default=NEVER)
     mono = min([queue.attendance.expires, *[entry.due(queue) for entry in here if not entry.by_wall]])
-    if queue.agenda & agenda.AT_ONCE:
+    if queue.agenda & whole.AT_ONCE:
         mono = 0
     return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from penstock.core.asks import Purpose, Scan, Token
 from penstock.core.effects import Deliver, Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.barrier import Barrier, Barriers
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.runs import NEVER, Run, holds, sift, sorted_chunk
 from penstock.core.queue.parts import NO_BARRIERS, NO_TAIL
 from penstock.core.queue.stages import Newcomers, Stage, append_around, append_rest
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
 from penstock.records.kinds import Kind
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from penstock.core.arena import Move
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.held import dissolve, mixed, split
@@ -32,7 +31,8 @@ from penstock.core.queue.order.ranks import LOWEST, Ranks
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, sorted_chunk, tidy
 from penstock.core.queue.places import STATES
 from penstock.core.queue.settling.attempts import FRESH, Tally
-from penstock.core.queue.shares.shares import Shares, expressions
+from penstock.core.queue.shares import Shares, expressions
+from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.queue_settings import QueueSettings

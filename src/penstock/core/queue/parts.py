@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.queue.agenda import ATTENDANCE, DISPATCH, PACE, RANKS, SHARES, TIMES
 from penstock.core.queue.barrier import Barriers
 from penstock.core.queue.contained import Dedup, deduplicates
 from penstock.core.queue.delays import Delays
@@ -25,7 +24,8 @@ from penstock.core.queue.order.returned import PriorityReturned, Returned
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.order.targets import PriorityTargets
 from penstock.core.queue.settling.letters import Letters
-from penstock.core.queue.shares.shares import Shares, expressions
+from penstock.core.queue.shares import Shares, expressions
+from penstock.core.queue.whole import ATTENDANCE, DISPATCH, PACE, RANKS, SHARES, TIMES
 from penstock.core.sizes import Sizes
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import OnDelete, OnExpire

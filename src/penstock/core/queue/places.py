@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.queue.agenda import WEIGHING
 from penstock.core.queue.held import unbarred
 from penstock.core.queue.limits import Weighing, limits_of
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds, view
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.whole import AVAILABLE, STATES, WAITING, Part, Place, State
+from penstock.core.queue.whole import AVAILABLE, STATES, WAITING, WEIGHING, Part, Place, State
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.shares.shares import Shares
+    from penstock.core.queue.shares import Shares
 
 
 def places(queue: Contents, *states: State) -> Iterator[Place]:

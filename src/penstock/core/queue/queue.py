@@ -36,7 +36,6 @@ from penstock.core.queue.administering import (
     stay_paused,
     withdraw,
 )
-from penstock.core.queue.agenda import DISPATCH, LETTERS
 from penstock.core.queue.contained import Window, told_of
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.dispatching.attendance import looked as looked_first
@@ -53,8 +52,9 @@ from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import Acked, acknowledge, acknowledge_each, apart, settle, together
-from penstock.core.queue.shares.staging import Told
 from penstock.core.queue.stages import PLAIN, stages_of
+from penstock.core.queue.staging import Told
+from penstock.core.queue.whole import DISPATCH, LETTERS
 from penstock.records.causes import FORCED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
 from penstock.records.queue_settings import QueueSettings

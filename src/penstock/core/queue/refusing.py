@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.whole import DISPATCH
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.causes import MAXLEN
 from penstock.records.chunks import Now

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.order.runs import Run, sift, sorted_chunk, view
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -24,7 +24,7 @@ from penstock.records.entries import Publishes
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.order.main_order import Main
-    from penstock.core.queue.shares.staging import Told
+    from penstock.core.queue.staging import Told
 
 T = TypeVar("T")
 

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH, TRIM
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.limits import limits_of
 from penstock.core.queue.order.priority import PriorityOrder
@@ -38,6 +37,7 @@ from penstock.core.queue.order.returned import PriorityReturned
 from penstock.core.queue.order.runs import NEVER, Run, packed, view
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.stages import Newcomers, Stage
+from penstock.core.queue.whole import DISPATCH, TRIM
 from penstock.records.causes import MAXLEN, REPLACED
 from penstock.records.chunks import Now
 

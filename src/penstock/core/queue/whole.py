@@ -1,4 +1,4 @@
-"""A place in which messages of a queue stand, and what its parts ask of the whole queue.
+"""Where messages of a queue stand, what its parts ask of the whole queue, and what it has to come back to.
 
     ready      never delivered, come back; of a tenant; in line behind its key; its keys not known yet
     held       a barrier that waits and what it holds back; found by a pass over the log that is not over
@@ -9,6 +9,11 @@
 
 A message stands in exactly one of them.  What was delivered at most once and is not acknowledged stands in none: it is
 in its receiver's backlog, and no longer in the queue.
+
+The agenda is one number, whose bits say what to come back to: at once, because a step stopped at its bound, or when a
+moment has come.  Bits of `AT_ONCE` say that the step is to go on now, and whoever goes on takes the bit away.  The
+others stay once they are set: they say that the queue has something which knows a moment (`core.queue.flow` has the
+table of these, in the order in which they are looked at).  A queue with the number 0 is asked no further.
 """
 
 from __future__ import annotations
@@ -163,3 +168,20 @@ class Whole(Protocol):
     def give_way(self, runs: Sequence[Run], reason: str, sink: Sink, /) -> None:
         """These gave way; they are counted in no state any more when this is called."""
         ...
+
+
+PAUSE = 1 << 0  # deliveries go on when the pause is over
+WEIGHING = 1 << 1  # bytes of what is ready are being counted
+ATTEMPTS = 1 << 2  # at once: restored messages may have been tried too often
+LEAVING = 1 << 3  # at once: a consumer that is gone still has something to give back
+RANKS = 1 << 4  # ranks are put in order, or forgotten
+SHARES = 1 << 5  # a tenant may send again; keys are forgotten
+PACE = 1 << 6  # the queue may send again
+ATTENDANCE = 1 << 7  # enough consumers are there; a delivery is out for too long
+LETTERS = 1 << 8  # dead letters that were refused are tried again
+LEASES = 1 << 9  # leases end
+TIMES = 1 << 10  # delays end, messages expire
+TRIM = 1 << 11  # at once: more is ready than limits allow, and goes before anything is given out
+DISPATCH = 1 << 12  # at once: more can be granted
+
+AT_ONCE = ATTEMPTS | LEAVING | TRIM | DISPATCH

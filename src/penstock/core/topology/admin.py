@@ -15,8 +15,8 @@ from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
-from penstock.core.topology.interning import Interning
 from penstock.core.topology.register import (
+    Interning,
     Register,
     bad_argument,
     check_settings,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.core.audit.audit import Audit
-from penstock.core.audit.verdict import Report
+from penstock.core.audit.histories import Report
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.errors import DiskFull, LogDamaged

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.audit.audit import Audit
-from penstock.core.audit.verdict import Part, Report, Share, shares, verdict
+from penstock.core.audit.histories import Part, Report, Share, shares, verdict
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat

@@ -14,10 +14,10 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.order.runs import Key, Run
 from penstock.core.queue.settling.attempts import FRESH, delivered
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.kinds import HEAD
 

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.fairness import FEW, deal, deal_few, pick
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
 from penstock.core.queue.dispatching.matched import dispatch_matched
 from penstock.core.queue.order.runs import Key, Run, packed, view
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now, as_chunk
 
 if TYPE_CHECKING:

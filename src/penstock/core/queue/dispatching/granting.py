@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import orjson
 
 from penstock.core.effects import Deliver, DeliverEach, Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.order.runs import Run, pairs_body
 from penstock.core.queue.parts import DISPATCH_MOST
 from penstock.core.queue.settling.attempts import FRESH, ONCE, Tally, delivered
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import exact_body, gone
+from penstock.core.queue.whole import DISPATCH
 from penstock.core.state.plain import dump
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.kinds import Kind

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import LEAVING
 from penstock.core.queue.dispatching.attendance import muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -23,6 +22,7 @@ from penstock.core.queue.held import activate
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.settle import give_back
+from penstock.core.queue.whole import LEAVING
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
 

@@ -13,10 +13,10 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.consumers import Takers, TargetList, ratio
 from penstock.core.queue.dispatching.granting import grant_each, one_each
 from penstock.core.queue.order.runs import NEVER, Key, Run
+from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import FairnessModel
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from penstock.core.asks import Purpose, Rate, Token
 from penstock.core.effects import Sink
-from penstock.core.queue.agenda import DISPATCH
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool
@@ -27,6 +26,7 @@ from penstock.core.queue.order.priority import PriorityOrder, Ranking, pool_of
 from penstock.core.queue.order.ranks import DEAD_MOST, LOWEST, UNKNOWN, Ints, compile_ranking, priority_of
 from penstock.core.queue.order.runs import packed, tidy
 from penstock.core.queue.stages import Newcomers, Stage
+from penstock.core.queue.whole import DISPATCH
 from penstock.core.state.lsns import flat, to_array
 from penstock.records.chunks import Chunk, Now, as_chunk
 

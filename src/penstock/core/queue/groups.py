@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, packed, view
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.shares.staging import NO_KEY, Keys
+from penstock.core.queue.staging import NO_KEY, Keys
 from penstock.records.chunks import Chunk
 
 CUT = 64

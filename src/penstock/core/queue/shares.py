@@ -19,12 +19,12 @@ from penstock.core.arena import Move
 from penstock.core.asks import Key as KeyEffect
 from penstock.core.asks import Purpose, Token
 from penstock.core.effects import Sink
+from penstock.core.queue.groups import Groups
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.shares.groups import Groups
-from penstock.core.queue.shares.staging import Staging, Told, ascending_chunk
-from penstock.core.queue.shares.tenants import Tenants
+from penstock.core.queue.staging import Staging, Told, ascending_chunk
+from penstock.core.queue.tenants import Tenants
 from penstock.errors import PreconditionFailed
 from penstock.expr import compile_value
 from penstock.records.chunks import Chunk, as_chunk

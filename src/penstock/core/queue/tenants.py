@@ -26,7 +26,7 @@ from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.returned import PriorityReturned, Returned, take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.shares.staging import Keys
+from penstock.core.queue.staging import Keys
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.queue_settings import QueueSettings
 
