@@ -23,7 +23,7 @@ from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.accounts import Account, Kept, Permission, hash_password
 from penstock.server.app import App
-from penstock.server.flight import logins
+from penstock.server.flight import calls
 from penstock.testing.settings import load
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, PROTOCOL_HEADER, frame
@@ -176,7 +176,7 @@ class House:
         self.stream_epoch = 0
 
     def __enter__(self) -> Self:
-        logins.REFUSED_LOGIN_DELAY_S = 0.0
+        calls.REFUSED_LOGIN_DELAY_S = 0.0
         self._thread.start()
         self.wait(self.server.start())
         self.server.logins.delay_s = 0.0
@@ -209,7 +209,7 @@ class House:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(30)
         self.loop.close()
-        logins.REFUSED_LOGIN_DELAY_S = 0.5
+        calls.REFUSED_LOGIN_DELAY_S = 0.5
 
     # -- the server
 

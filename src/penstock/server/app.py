@@ -188,8 +188,7 @@ class App(Server):
             self.engine.ask_of(self.bulk.call)
             elsewhere = Compactor(self.bulk)
             if settings.log.archive is not None:
-                from penstock.server.upkeep.archive import Archiving
-                from penstock.server.upkeep.archive_reads import Whole
+                from penstock.server.upkeep.archive import Archiving, Whole
 
                 archive = Archiving(
                     self.log, settings.log.archive, Path(data), self.bulk, pools.reading,

@@ -29,14 +29,13 @@ from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
 from penstock.server.ahead import Walked
 from penstock.server.caching import Fetches, Present, Tending
-from penstock.server.gates import Gates, receiver_of
+from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.judging import Judges
 from penstock.server.notices import Notices
 from penstock.server.pipelines import PipelineReports
 from penstock.server.pools import Nap
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
-from penstock.server.rooms import Rooms
 from penstock.server.runtime import Runtime, run_once
 from penstock.server.scanning import Backfills, Scans
 from penstock.server.shares import Shares

@@ -1,10 +1,14 @@
-"""Gates: deliveries on their way to receivers, in order, also when some have to wait on the way.
+"""What waits on its way through the server: gates for deliveries to receivers, rooms for publishers.
 
-A delivery whose bodies are in memory goes straight through.  The first row that is nowhere in memory, or that the
-connection has no room for, closes the receiver's gate; whatever comes for the same gate waits behind it, until the
-loader has brought the rows or the connection takes bytes again.  What waited is judged anew before it is sent: nothing
-is delivered after its lease has ended.  A delivery whose removal or message has to be durable first waits for that
-before it comes to its gate.  It knows no protocol and no queue rule.
+Deliveries go in order, also when some have to wait. One whose bodies are in memory goes straight through. The first row
+that is nowhere in memory, or that the connection has no room for, closes the receiver's gate; whatever comes for the
+same gate waits behind it, until the loader has brought the rows or the connection takes bytes again. What waited is
+judged anew before it is sent: nothing is delivered after its lease has ended. A delivery whose removal or message has
+to be durable first waits for that before it comes to its gate. It knows no protocol and no queue rule.
+
+A publisher waits for room in a full queue that holds it up, each queue's in the order they came.  In each turn it is
+looked: while a queue has room for the first message of whoever is first in its line, he may go on.  He who has to wait
+again, with what is left, stays at the front.
 """
 
 from __future__ import annotations
@@ -329,3 +333,74 @@ def still_held(effect: Delivery, chunk: Chunk) -> Chunk:
     if effect.consumer.no_ack or effect.barrier or at_most_once(effect):
         return chunk
     return effect.consumer.leases.holding(chunk, sends=effect.sends)
+
+
+class Waiter:
+    """A publisher that may have to wait, and what it does when it is its turn."""
+
+    __slots__ = ("go_on", "gone", "queue", "size")
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self.go_on = go_on
+        self.queue: Queue | None = None  # in whose line it stands
+        self.size = 0  # bytes of its first message
+        self.gone = False  # and does nothing any more
+
+
+class Rooms:
+    """The lines of all full queues.  Belongs to the loop's thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.lines: dict[Queue, deque[Waiter]] = {}
+        self._going: Waiter | None = None  # whose turn it is
+
+    @property
+    def waiting(self) -> int:
+        """Publishers in line."""
+        return sum(map(len, self.lines.values()))
+
+    def wait(self, queue: Queue, size: int, waiter: Waiter) -> None:
+        """Stand in line for a message of so many bytes; at its front if it is this one's turn."""
+        assert waiter.queue is None
+        waiter.queue, waiter.size = queue, size
+        line = self.lines.setdefault(queue, deque())
+        if waiter is self._going:
+            line.appendleft(waiter)
+        else:
+            line.append(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        """He does not wait any more."""
+        queue, waiter.queue = waiter.queue, None
+        if queue is None or (line := self.lines.get(queue)) is None:
+            return
+        line.remove(waiter)
+        if not line:
+            del self.lines[queue]
+
+    def look(self) -> None:
+        """Let go on who finds room now."""
+        for queue in list(self.lines):
+            self._serve(queue)
+
+    def _first(self, queue: Queue) -> Waiter | None:
+        line = self.lines.get(queue)
+        return line[0] if line else None
+
+    def _waits(self, queue: Queue, size: int) -> bool:
+        return self._runtime.broken is None and self._runtime.core.holds_up(queue, size)
+
+    def _serve(self, queue: Queue) -> None:
+        while (line := self.lines.get(queue)) and not self._waits(queue, line[0].size):
+            waiter = line.popleft()
+            if not line:
+                del self.lines[queue]
+            waiter.queue = None
+            self._going = waiter
+            try:
+                waiter.go_on()
+            finally:
+                self._going = None
+            if self._first(queue) is waiter and not self._waits(queue, waiter.size):
+                return  # he found none after all: what is due comes first

@@ -14,8 +14,8 @@ from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import FieldValue
 from penstock.server.follow import Follow
-from penstock.server.sow.record_events import Event
-from penstock.server.sow.record_events import Wish as RecordWish
+from penstock.server.sow.query import Event
+from penstock.server.sow.query import Wish as RecordWish
 from penstock.testing.instance import Instance
 from penstock.testing.running import VHOST, Running, check_count, check_text, check_texts
 from penstock.testing.subscription import Message, Subscription, Unleased, written

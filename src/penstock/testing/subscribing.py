@@ -21,7 +21,7 @@ from penstock.expr.filter import bound
 from penstock.server.replaying.log_source import Asked, Follower
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection, selection_of
-from penstock.server.sow.record_events import Wish as RecordWish
+from penstock.server.sow.query import Wish as RecordWish
 from penstock.server.views.row_source import interval_of
 from penstock.testing.instance import Instance
 from penstock.testing.records import Records, parted, select_of

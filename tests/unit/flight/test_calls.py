@@ -10,8 +10,7 @@ from pyarrow import flight
 
 from penstock.errors import NotFound, Unavailable
 from penstock.server.access import Who
-from penstock.server.flight.calls import Caller, Calls, Guarded, Intake
-from penstock.server.flight.logins import UNPROVEN_MAX, Credentials, Logins
+from penstock.server.flight.calls import UNPROVEN_MAX, Caller, Calls, Credentials, Guarded, Intake, Logins
 
 DO_GET = flight.CallInfo(flight.FlightMethod.DO_GET)
 

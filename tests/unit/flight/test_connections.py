@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.server.access import Who
+from penstock.server.flight.calls import host_and_port
 from penstock.server.flight.connections import Connections, Strangers
-from penstock.server.flight.logins import host_and_port
 
 ANN, BOB = Who("ann"), Who("bob")
 MAY = Strangers(seconds=10.0, bytes=1000, most=6, from_one_address=4)

@@ -13,10 +13,10 @@ from pyarrow import flight
 from penstock.errors import Unavailable
 from penstock.server.access import Who
 from penstock.server.flight import entrance
+from penstock.server.flight.calls import Credentials
 from penstock.server.flight.door import FlightDoor
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Abandoned
-from penstock.server.flight.logins import Credentials
 from penstock.server.shares import Shares
 
 BASIC = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q=")]

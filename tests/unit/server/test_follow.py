@@ -9,7 +9,7 @@ from penstock.errors import NotFound, PenstockError, Unavailable
 from penstock.server.flight import handover as flight_handover
 from penstock.server.follow import Asking, Follow, Mapped, Reader, Sign, Source
 from penstock.server.sow import record_source
-from penstock.server.sow.record_events import Event, Wish
+from penstock.server.sow.query import Event, Wish
 from penstock.server.views import row_source
 from penstock.testing import Broker
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DiskFull, Draining, Refused
 from penstock.server.amqp.gathering import Gathering
-from penstock.server.rooms import Waiter
+from penstock.server.gates import Waiter
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:

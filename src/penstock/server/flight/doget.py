@@ -40,8 +40,7 @@ from penstock.server.flight.handover import Outlet, Piece
 from penstock.server.flight.records import hold, records, with_stats
 from penstock.server.follow import Follow
 from penstock.server.judging import breathe
-from penstock.server.sow.query import Counts
-from penstock.server.sow.record_events import Event, Wish, selected
+from penstock.server.sow.query import Counts, Event, Wish, selected
 from penstock.server.views.row_source import adhoc_view, chosen, gather, gather_bodies, interval_of, places, positions
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import (

@@ -27,13 +27,12 @@ from penstock.server.flight.actions.streams import RangeActions, ReplayActions
 from penstock.server.flight.actions.table import Actions, LocateAction, RecordActions
 from penstock.server.flight.actions.upkeep import HoldAction, UpkeepActions
 from penstock.server.flight.arriving import Arriving
-from penstock.server.flight.calls import Caller, Calls, Intake, Slot
+from penstock.server.flight.calls import Caller, Calls, Intake, People, Slot
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.doget import Reads
 from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Handover
-from penstock.server.flight.logins import People
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits

@@ -19,10 +19,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import Unavailable
-from penstock.server.flight.calls import reported
+from penstock.server.flight.calls import AnyHandshake, Logins, People, reported
 from penstock.server.flight.connections import Connections, Strangers
 from penstock.server.flight.handover import Abandoned
-from penstock.server.flight.logins import AnyHandshake, Logins, People
 from penstock.server.shares import Shares
 
 if TYPE_CHECKING:

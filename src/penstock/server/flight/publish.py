@@ -28,8 +28,8 @@ from penstock.records.message_bodies import lengths, listed
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Abandoned, Answer
+from penstock.server.gates import Waiter
 from penstock.server.judging import breathe
-from penstock.server.rooms import Waiter
 from penstock.wire.fields import Fields, read_json
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import Publish

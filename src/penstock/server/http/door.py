@@ -30,8 +30,7 @@ from penstock.server.http.definitions import Definitions
 from penstock.server.http.deriving import Deriving
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
-from penstock.server.http.messages import Messages, Peeking
-from penstock.server.http.queries import Querying
+from penstock.server.http.messages import Messages, Peeking, Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
 from penstock.server.listening import bind
 from penstock.server.operating import Operating, Waits

@@ -1,14 +1,19 @@
-"""Messages over HTTP: one that is published is a batch of one, a get is a consumer for as long as it lasts; a peek,
-and the list of leases, touch nothing.
+"""Messages and rows over HTTP.
+
+A message that is published is a batch of one, a get is a consumer for as long as it lasts; a peek, and the list of
+leases, touch nothing.  Statements, as `wire.http.own` asks for them, have a thread each, and end when nobody waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.effects import Verb
 from penstock.core.queue import refusing
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
     from penstock.server.http.facts import Facts
     from penstock.server.services import Server
+    from penstock.server.sql.queries import Rows as Result
 
 
 class Commands(Operating):
@@ -296,3 +302,104 @@ class Peeking(Commands):
                     "deliveries": run.tally.attempt,
                     "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
                 }
+
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+T = TypeVar("T")
+
+STEP_ROWS = 1000
+"""Rows that are encoded at once: others have the interpreter in between."""
+
+
+class Querying(Commands):
+    """The Flight door runs them; here they get another form."""
+
+    async def rows(self, user: str, vhost: str, sql: str, most: int, bytes_most: int) -> bytes:
+        """The result as JSON, made beside the loop."""
+        gone = threading.Event()
+        try:
+            return await self._aside(lambda: encoded_rows(self._begun(user, vhost, sql, gone), most, bytes_most))
+        finally:
+            gone.set()
+
+    async def stream(self, user: str, vhost: str, sql: str) -> Iterator[bytes]:
+        """The result as the bytes of an Arrow stream."""
+        gone = threading.Event()
+        try:
+            return encoded(await self._aside(lambda: self._begun(user, vhost, sql, gone)))
+        except BaseException:
+            gone.set()
+            raise
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """In threads of their own: those that wait for a place would take the common ones from everybody."""
+        loop, threads = asyncio.get_running_loop(), self.server.pools.querying
+        return await loop.run_in_executor(threads, work)
+
+    def _begun(self, user: str, vhost: str, sql: str, gone: threading.Event) -> Result:
+        from penstock.server.flight.calls import Caller
+
+        self.facts.refuse_early()
+        self.vhost(vhost)
+        caller = Caller(self.server.users.who(user), f"http/{user}", gone.is_set)
+        return self.server.flight.queries.run(caller, vhost, sql)
+
+
+@contextmanager
+def ended(batches: Iterator[object]) -> Generator[None]:
+    """End the statement of a result, also where it is not read to its end: an error may keep what its frames held."""
+    try:
+        yield
+    finally:
+        closing = getattr(batches, "close", None)
+        if closing is not None:
+            closing()
+
+
+def encoded_rows(result: Result, most: int, bytes_most: int) -> bytes:
+    """A result as JSON.  InvalidArgument for more rows or bytes than that, and for values that JSON has not."""
+    from penstock.server.sql.result import to_json, values
+
+    schema, batches = result
+    columns = to_json([{"name": one.name, "type": str(one.type)} for one in schema])
+    pieces, rows, size = list[bytes](), 0, 0
+    with ended(batches):
+        for batch in batches:
+            for start in range(0, batch.num_rows, STEP_ROWS):
+                step = batch.slice(start, STEP_ROWS)
+                piece = to_json(list(zip(*values(step), strict=True)))[1:-1]
+                pieces.append(piece)
+                rows, size = rows + step.num_rows, size + len(piece)
+                for what, count, bound in (("rows", rows, most), ("bytes", size, bytes_most)):
+                    if count > bound:
+                        raise InvalidArgument(
+                            f"the result has more than {bound} {what}: add a LIMIT, or ask for "
+                            "application/vnd.apache.arrow.stream"
+                        )
+    return b'{"columns":%b,"rows":[%b],"row_count":%d}' % (columns, b",".join(pieces), rows)
+
+
+def encoded(result: Result) -> Iterator[bytes]:
+    """A result as an Arrow IPC stream, a piece for each batch."""
+    import pyarrow as pa
+
+    schema, batches = result
+    sink = _Sink()
+    with ended(batches), pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            yield sink.taken()
+    yield sink.taken()
+
+
+class _Sink(io.BytesIO):
+    """A file whose bytes are taken away as they come."""
+
+    def taken(self) -> bytes:
+        data = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return data

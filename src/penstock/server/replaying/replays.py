@@ -19,9 +19,8 @@ from penstock.history.places import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
-from penstock.server.replaying.page import look
+from penstock.server.replaying.page import Feed, look
 from penstock.server.replaying.selection import Selection, Sieve, sieve_of
-from penstock.server.replaying.topic_feed import Feed
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 

@@ -31,8 +31,7 @@ from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.replays import caught
 from penstock.server.replaying.selection import Selection, selection_of
-from penstock.server.sow.query import portions
-from penstock.server.sow.record_events import Event, Read, Wish, bare, differences, given_key, published, read_page
+from penstock.server.sow.query import Event, Read, Wish, bare, differences, given_key, portions, published, read_page
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

@@ -31,7 +31,7 @@ from penstock.expr.gathering.view_definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 from penstock.server.follow import ENDLESS, Asking, Sign, Source
-from penstock.server.sow.record_events import Event, Kind
+from penstock.server.sow.query import Event, Kind
 from penstock.units import format_duration, to_micros
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.history.history import Batches
     from penstock.ports import Clock
     from penstock.server.follow import Reader
-    from penstock.server.sow.record_events import Wish
+    from penstock.server.sow.query import Wish
     from penstock.server.views.shown import Alarms, Shown, Told
 
 

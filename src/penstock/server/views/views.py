@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.server.judging import Judges
     from penstock.server.replaying.replays import Replays
     from penstock.server.runtime import Off, Runtime
-    from penstock.server.sow.record_events import Event, Wish
+    from penstock.server.sow.query import Event, Wish
     from penstock.server.views.conflated import ConflatedDefinition
 
 
