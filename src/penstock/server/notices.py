@@ -212,7 +212,7 @@ class Notices:
             if control.kind in OF_QUEUE and queue is None:
                 continue  # it is gone, and its end is told
             header = cast("dict[str, object]", orjson.loads(control.header)) if control.header else {}
-            TOLD[control.kind](self.feed, control, header, queue)
+            TOLD[control.kind].tell(self.feed, control, header, queue)
         if altered > ALTERED_MOST:
             self.feed.tell("queues.altered", known[-1][0].time, {"count": altered - ALTERED_MOST})
 
@@ -247,106 +247,78 @@ class Notices:
 # -- records as events
 
 
-def _queue_created(feed: Feed, control: Control, header: Table, _: object) -> None:
-    vhost = str(header["vhost"])
-    kept = {key: header.get(key) for key in ("durable", "exclusive", "auto_delete")}
-    fields = {"vhost": vhost, "queue": control.name, **kept}
-    feed.tell("queue.created", control.time, fields, vhost=vhost, queue=control.name)
+class Told(NamedTuple):
+    """What a kind of record is told as."""
+
+    event: str | Callable[[Table], str]
+    noun: str = ""  # what the record's name is of; empty: it is told without it
+    fields: Callable[[Table], Table] = lambda header: {}  # of its header; beside vhost and name
+
+    def tell(self, feed: Feed, control: Control, header: Table, queue: tuple[str, str] | None) -> None:
+        """queue: vhost and name of the one that it is about, where its record has neither."""
+        event = self.event if isinstance(self.event, str) else self.event(header)
+        vhost, name = queue or (str(header.get("vhost", "/")), control.name)
+        fields = {**({self.noun: name} if self.noun else {}), **self.fields(header)}
+        if self.noun == "stream":  # of no vhost
+            feed.tell(event, control.time, fields, level=MONITORING)
+        else:
+            shown = name if self.noun == "queue" else None
+            feed.tell(event, control.time, {"vhost": vhost, **fields}, vhost=vhost, queue=shown)
 
 
-def _queue_altered(feed: Feed, control: Control, header: Table, queue: tuple[str, str] | None) -> None:
-    vhost, name = cast("tuple[str, str]", queue)
+def _every(*keys: str) -> Callable[[Table], Table]:
+    return lambda header: {key: header.get(key) for key in keys}
+
+
+def _some(*keys: str) -> Callable[[Table], Table]:
+    """Those of them that there are."""
+    return lambda header: {key: header[key] for key in keys if key in header}
+
+
+def _changed(header: Table) -> Table:
     changed = header.get("changed") or header.get("settings")
-    keys = sorted(cast("dict[str, object]", changed)) if isinstance(changed, dict) else []
-    feed.tell("queue.altered", control.time, {"vhost": vhost, "queue": name, "changed": keys}, vhost=vhost, queue=name)
+    return {"changed": sorted(cast("dict[str, object]", changed)) if isinstance(changed, dict) else []}
 
 
-def _queue_deleted(feed: Feed, control: Control, header: Table, _: object) -> None:
-    vhost = str(header["vhost"])
-    feed.tell("queue.deleted", control.time, {"vhost": vhost, "queue": control.name}, vhost=vhost, queue=control.name)
-
-
-def _queue_purged(feed: Feed, control: Control, _: Table, queue: tuple[str, str] | None) -> None:
-    vhost, name = cast("tuple[str, str]", queue)
-    feed.tell("queue.purged", control.time, {"vhost": vhost, "queue": name}, vhost=vhost, queue=name)
-
-
-def _queue_paused(feed: Feed, control: Control, header: Table, queue: tuple[str, str] | None) -> None:
-    vhost, name = cast("tuple[str, str]", queue)
-    fields: dict[str, object] = {"vhost": vhost, "queue": name, "by": header.get("by", "")}
+def _pause(header: Table) -> Table:
     until = cast("int", header.get("until", 0))
-    if until:
-        fields["until"] = None if until >= NEVER else until / 1e6
-    feed.tell("queue.paused" if until else "queue.resumed", control.time, fields, vhost=vhost, queue=name)
+    return {"by": header.get("by", ""), **({"until": None if until >= NEVER else until / 1e6} if until else {})}
 
 
-def _named(event: str, key: str) -> Teller:
-    """Of what has a name and a vhost."""
-
-    def tell(feed: Feed, control: Control, header: Table, _: object) -> None:
-        vhost = str(header.get("vhost", "/"))
-        fields: dict[str, object] = {"vhost": vhost, key: control.name}
-        fields |= {name: header[name] for name in ("type", "exchange", "operator") if name in header}
-        feed.tell(event, control.time, fields, vhost=vhost)
-
-    return tell
+def _policy(event: str) -> Told:
+    return Told(
+        lambda header: f"{'operator_policy' if header.get('operator') else 'policy'}.{event}",
+        "policy",
+        _some("pattern", "priority", "apply_to"),
+    )
 
 
-def _policy(event: str) -> Teller:
-    def tell(feed: Feed, control: Control, header: Table, _: object) -> None:
-        vhost = str(header.get("vhost", "/"))
-        fields = {"vhost": vhost, "policy": control.name}
-        kept = {key: header[key] for key in ("pattern", "priority", "apply_to") if key in header}
-        kind = "operator_policy" if header.get("operator") else "policy"
-        feed.tell(f"{kind}.{event}", control.time, {**fields, **kept}, vhost=vhost)
+_NAMED = _some("type", "exchange", "operator")
+_ENDS = _every("source", "destination", "destination_type", "key")
 
-    return tell
-
-
-def _address(feed: Feed, control: Control, header: Table, _: object) -> None:
-    vhost = str(header.get("vhost", "/"))
-    name = "address_setting.set" if "values" in header else "address_setting.cleared"
-    feed.tell(name, control.time, {"vhost": vhost, "pattern": control.name}, vhost=vhost)
-
-
-def _binding(event: str) -> Teller:
-    def tell(feed: Feed, control: Control, header: Table, _: object) -> None:
-        vhost = str(header.get("vhost", "/"))
-        keys = ("source", "destination", "destination_type", "key")
-        feed.tell(event, control.time, {"vhost": vhost, **{key: header.get(key) for key in keys}}, vhost=vhost)
-
-    return tell
-
-
-def _stream(feed: Feed, control: Control, header: Table, _: object) -> None:
-    fields = {"stream": control.name, "mode": header.get("mode"), "epoch": header.get("epoch")}
-    feed.tell("stream.opened", control.time, fields, level=MONITORING)
-
-
-def _stream_released(feed: Feed, control: Control, header: Table, _: object) -> None:
-    how = next((key for key in ("dropped", "abandoned") if header.get(key)), "released")
-    feed.tell("stream.released", control.time, {"stream": control.name, "how": how}, level=MONITORING)
-
-
-Teller = Callable[[Feed, Control, Table, "tuple[str, str] | None"], None]
-
-TOLD: Mapping[Kind, Teller] = {
-    Kind.EXCHANGE_DECLARE: _named("exchange.created", "exchange"),
-    Kind.EXCHANGE_DELETE: _named("exchange.deleted", "exchange"),
-    Kind.QUEUE_DECLARE: _queue_created,
-    Kind.QUEUE_ALTER: _queue_altered,
-    Kind.QUEUE_DELETE: _queue_deleted,
-    Kind.PURGE: _queue_purged,
-    Kind.PAUSE: _queue_paused,
-    Kind.BIND: _binding("binding.created"),
-    Kind.UNBIND: _binding("binding.deleted"),
-    Kind.TOPIC_DECLARE: _named("topic.created", "topic"),
-    Kind.TOPIC_DELETE: _named("topic.deleted", "topic"),
+TOLD: Mapping[Kind, Told] = {
+    Kind.EXCHANGE_DECLARE: Told("exchange.created", "exchange", _NAMED),
+    Kind.EXCHANGE_DELETE: Told("exchange.deleted", "exchange", _NAMED),
+    Kind.QUEUE_DECLARE: Told("queue.created", "queue", _every("durable", "exclusive", "auto_delete")),
+    Kind.QUEUE_ALTER: Told("queue.altered", "queue", _changed),
+    Kind.QUEUE_DELETE: Told("queue.deleted", "queue"),
+    Kind.PURGE: Told("queue.purged", "queue"),
+    Kind.PAUSE: Told(lambda header: "queue.paused" if header.get("until") else "queue.resumed", "queue", _pause),
+    Kind.BIND: Told("binding.created", "", _ENDS),
+    Kind.UNBIND: Told("binding.deleted", "", _ENDS),
+    Kind.TOPIC_DECLARE: Told("topic.created", "topic", _NAMED),
+    Kind.TOPIC_DELETE: Told("topic.deleted", "topic", _NAMED),
     Kind.POLICY: _policy("set"),
     Kind.POLICY_DELETE: _policy("cleared"),
-    Kind.ADDRESS_SETTING: _address,
-    Kind.STREAM: _stream,
-    Kind.STREAM_RELEASE: _stream_released,
+    Kind.ADDRESS_SETTING: Told(
+        lambda header: f"address_setting.{'set' if 'values' in header else 'cleared'}", "pattern"
+    ),
+    Kind.STREAM: Told("stream.opened", "stream", _every("mode", "epoch")),
+    Kind.STREAM_RELEASE: Told(
+        "stream.released",
+        "stream",
+        lambda header: {"how": next((key for key in ("dropped", "abandoned") if header.get(key)), "released")},
+    ),
 }
 
 OF_QUEUE = frozenset({Kind.QUEUE_ALTER, Kind.PURGE, Kind.PAUSE})
