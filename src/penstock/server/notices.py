@@ -247,12 +247,21 @@ class Notices:
 # -- records as events
 
 
+def _every(*keys: str) -> Callable[[Table], Table]:
+    return lambda header: {key: header.get(key) for key in keys}
+
+
+def _some(*keys: str) -> Callable[[Table], Table]:
+    """Those of them that there are."""
+    return lambda header: {key: header[key] for key in keys if key in header}
+
+
 class Told(NamedTuple):
     """What a kind of record is told as."""
 
     event: str | Callable[[Table], str]
     noun: str = ""  # what the record's name is of; empty: it is told without it
-    fields: Callable[[Table], Table] = lambda header: {}  # of its header; beside vhost and name
+    fields: Callable[[Table], Table] = _some()  # of its header; beside vhost and name
 
     def tell(self, feed: Feed, control: Control, header: Table, queue: tuple[str, str] | None) -> None:
         """queue: vhost and name of the one that it is about, where its record has neither."""
@@ -266,15 +275,6 @@ class Told(NamedTuple):
             feed.tell(event, control.time, {"vhost": vhost, **fields}, vhost=vhost, queue=shown)
 
 
-def _every(*keys: str) -> Callable[[Table], Table]:
-    return lambda header: {key: header.get(key) for key in keys}
-
-
-def _some(*keys: str) -> Callable[[Table], Table]:
-    """Those of them that there are."""
-    return lambda header: {key: header[key] for key in keys if key in header}
-
-
 def _changed(header: Table) -> Table:
     changed = header.get("changed") or header.get("settings")
     return {"changed": sorted(cast("dict[str, object]", changed)) if isinstance(changed, dict) else []}
@@ -285,12 +285,23 @@ def _pause(header: Table) -> Table:
     return {"by": header.get("by", ""), **({"until": None if until >= NEVER else until / 1e6} if until else {})}
 
 
+def _paused(header: Table) -> str:
+    return "queue.paused" if header.get("until") else "queue.resumed"
+
+
+def _address(header: Table) -> str:
+    return "address_setting.set" if "values" in header else "address_setting.cleared"
+
+
+def _released(header: Table) -> Table:
+    return {"how": next((key for key in ("dropped", "abandoned") if header.get(key)), "released")}
+
+
 def _policy(event: str) -> Told:
-    return Told(
-        lambda header: f"{'operator_policy' if header.get('operator') else 'policy'}.{event}",
-        "policy",
-        _some("pattern", "priority", "apply_to"),
-    )
+    def name(header: Table) -> str:
+        return f"{'operator_policy' if header.get('operator') else 'policy'}.{event}"
+
+    return Told(name, "policy", _some("pattern", "priority", "apply_to"))
 
 
 _NAMED = _some("type", "exchange", "operator")
@@ -303,22 +314,16 @@ TOLD: Mapping[Kind, Told] = {
     Kind.QUEUE_ALTER: Told("queue.altered", "queue", _changed),
     Kind.QUEUE_DELETE: Told("queue.deleted", "queue"),
     Kind.PURGE: Told("queue.purged", "queue"),
-    Kind.PAUSE: Told(lambda header: "queue.paused" if header.get("until") else "queue.resumed", "queue", _pause),
+    Kind.PAUSE: Told(_paused, "queue", _pause),
     Kind.BIND: Told("binding.created", "", _ENDS),
     Kind.UNBIND: Told("binding.deleted", "", _ENDS),
     Kind.TOPIC_DECLARE: Told("topic.created", "topic", _NAMED),
     Kind.TOPIC_DELETE: Told("topic.deleted", "topic", _NAMED),
     Kind.POLICY: _policy("set"),
     Kind.POLICY_DELETE: _policy("cleared"),
-    Kind.ADDRESS_SETTING: Told(
-        lambda header: f"address_setting.{'set' if 'values' in header else 'cleared'}", "pattern"
-    ),
+    Kind.ADDRESS_SETTING: Told(_address, "pattern"),
     Kind.STREAM: Told("stream.opened", "stream", _every("mode", "epoch")),
-    Kind.STREAM_RELEASE: Told(
-        "stream.released",
-        "stream",
-        lambda header: {"how": next((key for key in ("dropped", "abandoned") if header.get(key)), "released")},
-    ),
+    Kind.STREAM_RELEASE: Told("stream.released", "stream", _released),
 }
 
 OF_QUEUE = frozenset({Kind.QUEUE_ALTER, Kind.PURGE, Kind.PAUSE})
