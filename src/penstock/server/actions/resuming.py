@@ -10,7 +10,7 @@ the group of the messages alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -125,33 +125,36 @@ class Resuming:
             topic, lsns = found
             yield from self._left(self._rules_of(topic), OWN, lsns, "", "")
             return
-        header, name = load(found.header) if found.header else {}, found.name
-        core = self._runtime.core
+        header = load(found.header) if found.header else {}
         if found.kind is Kind.SOW_DROP:
-            sow = core.sows.by_id.get(int(np.frombuffer(found.body, dtype="<i8", count=1)[0]))
-            if sow is None or sow.exchange:
-                return
-            lsns, reason = cast("list[int]", header.get("lsns") or []), str(header["reason"])
-            rules, oof, why = removal_rules(core.rules, (sow.vhost, sow.name), reason)
-            yield from self._left(plain(rules), found.lsn, lsns, name, why)
-            for event in self._left(plain(oof), found.lsn, lsns, name, why):
-                event.oof = True
-                yield event
+            yield from self._of_drop(found, header)
         elif found.kind is Kind.SETTLE:
             number, settled = unpack_pairs(found.body)
-            queue = core.queue_by_id(number)
-            if queue is None or "barrier" in header:
-                return
-            rules = core.rules.delete.get((queue.vhost, queue.name), [])
-            yield from self._left(plain(rules), found.lsn, spread(settled), name, "")
+            queue = self._runtime.core.queue_by_id(number)
+            if queue is not None and "barrier" not in header:
+                rules = self._runtime.core.rules.delete.get((queue.vhost, queue.name), [])
+                yield from self._left(plain(rules), found.lsn, spread(settled), found.name, "")
         else:
             causes, why = told(header)
             for action, step, pairs in cast("list[tuple[str, int, list[int]]]", header.get("left") or []):
                 rule = self._by_name.get(action)
                 if rule is not None:
-                    for event in self._left(plain([rule]), found.lsn, spread(pairs), name, causes):
+                    for event in self._left(plain([rule]), found.lsn, spread(pairs), found.name, causes):
                         event.step, event.judged, event.why = max(step, 0), step != UNJUDGED, why
                         yield event
+
+    def _of_drop(self, found: Record, header: Mapping[str, object]) -> Iterator[Event]:
+        """Of records that went."""
+        core = self._runtime.core
+        sow = core.sows.by_id.get(int(np.frombuffer(found.body, dtype="<i8", count=1)[0]))
+        if sow is None or sow.exchange:
+            return
+        lsns, reason = cast("list[int]", header.get("lsns") or []), str(header["reason"])
+        rules, oof, why = removal_rules(core.rules, (sow.vhost, sow.name), reason)
+        yield from self._left(plain(rules), found.lsn, lsns, found.name, why)
+        for event in self._left(plain(oof), found.lsn, lsns, found.name, why):
+            event.oof = True
+            yield event
 
     def _left(self, rules: Chosen, cause: int, lsns: Sequence[int], queue: str, reason: str) -> Iterator[Event]:
         """What a trigger's actions have not done, an event for each action."""

@@ -61,6 +61,7 @@ NOBODY = Who("")
 logger = logging.getLogger("penstock.server.http")
 
 Sections = Mapping[str, "list[Lenient]"]
+Undo = list[Callable[[], Awaitable[object]]]
 
 
 class Definitions(Commands):
@@ -111,7 +112,7 @@ class Definitions(Commands):
         await taking.look()
         accounts = self.change
         before = self.accounts.state()
-        undo = list[Callable[[], Awaitable[object]]]()
+        undo: Undo = []
         try:
             await accounts(taking.administer)
             await taking.make(undo)
@@ -331,45 +332,46 @@ class Taking:
         if limits := _limits(one, USER_LIMITS):
             accounts.user_limits[name] = limits
 
-    async def make(self, undo: list[Callable[[], Awaitable[object]]]) -> None:
+    async def make(self, undo: Undo) -> None:
         """Everything in the core; `undo` gets what takes it back."""
         for section, operator in (("policies", False), ("parameters", True)):
             for one in self._sections[section]:
                 if not operator or one.text("component") == OPERATOR:
                     await self._set_policy(one, undo, operator=operator)
-        core = self._core
-        for one in self._sections["exchanges"]:
-            vhost, name = self._where(one), one.text("name")
-            if core.topology.exchange(vhost, name) is None:
-                named = {"vhost": vhost, "exchange": name}
-                await self._decide(
-                    topology.declare_exchange, **named, type=one.text("type"), durable=one.flag("durable", True),
-                    auto_delete=one.flag("auto_delete", False), internal=one.flag("internal", False),
-                    arguments=one.table("arguments"),
-                )  # fmt: skip
-                undo.append(partial(self._decide, topology.delete_exchange, **named, if_unused=False))
-        for place, one in enumerate(self._sections["queues"]):
-            vhost, name = self._where(one), one.text("name")
-            if (vhost, name) in self._streams:
-                fresh = (vhost, DEFAULT, name) not in core.topology.topics
-                await self._decide(topics.declare_topic, vhost=vhost, exchange=DEFAULT, topic=name)
-                if fresh:
-                    undo.append(partial(self._undeclare, vhost, name))
-            elif core.find_queue(vhost, name) is None:
-                named, arguments = {"vhost": vhost, "queue": name}, one.table("arguments")
-                await self._decide(
-                    queues.declare_by_arguments, **named, durable=one.flag("durable", True),
-                    auto_delete=one.flag("auto_delete", False), arguments=arguments, held=stand_in(arguments)[1],
-                )  # fmt: skip
-                undo.append(partial(self._decide, queues.delete, **named, if_unused=False, if_empty=False))
-            if place % STEP == 0:
-                await asyncio.sleep(0)
-        for place, one in enumerate(self._sections["bindings"]):
-            if not self._to_stream(one):
-                await self._bind(one, undo)
-            if place % STEP == 0:
-                await asyncio.sleep(0)
-        await self._house.durable(core.last_lsn)
+        steps: tuple[tuple[str, Callable[[Lenient, Undo], Awaitable[None]]], ...] = (
+            ("exchanges", self._make_exchange), ("queues", self._make_queue), ("bindings", self._bind),
+        )  # fmt: skip
+        for section, make in steps:
+            for place, one in enumerate(self._sections[section]):
+                await make(one, undo)
+                if place % STEP == 0:
+                    await asyncio.sleep(0)
+        await self._house.durable(self._core.last_lsn)
+
+    async def _make_exchange(self, one: Lenient, undo: Undo) -> None:
+        named = {"vhost": self._where(one), "exchange": one.text("name")}
+        if self._core.topology.exchange(*named.values()) is None:
+            await self._decide(
+                topology.declare_exchange, **named, type=one.text("type"), durable=one.flag("durable", True),
+                auto_delete=one.flag("auto_delete", False), internal=one.flag("internal", False),
+                arguments=one.table("arguments"),
+            )  # fmt: skip
+            undo.append(partial(self._decide, topology.delete_exchange, **named, if_unused=False))
+
+    async def _make_queue(self, one: Lenient, undo: Undo) -> None:
+        vhost, name = self._where(one), one.text("name")
+        if (vhost, name) in self._streams:
+            fresh = (vhost, DEFAULT, name) not in self._core.topology.topics
+            await self._decide(topics.declare_topic, vhost=vhost, exchange=DEFAULT, topic=name)
+            if fresh:
+                undo.append(partial(self._undeclare, vhost, name))
+        elif self._core.find_queue(vhost, name) is None:
+            named, arguments = {"vhost": vhost, "queue": name}, one.table("arguments")
+            await self._decide(
+                queues.declare_by_arguments, **named, durable=one.flag("durable", True),
+                auto_delete=one.flag("auto_delete", False), arguments=arguments, held=stand_in(arguments)[1],
+            )  # fmt: skip
+            undo.append(partial(self._decide, queues.delete, **named, if_unused=False, if_empty=False))
 
     async def _decide(self, run: Callable[..., object], **arguments: object) -> None:
         """Carry out an operation; what it decides is waited for with all the rest."""
@@ -378,7 +380,7 @@ class Taking:
     async def _undeclare(self, vhost: str, topic: str) -> None:
         await self._house.decide(lambda: self._core.delete_topic(self._house.now(), vhost, DEFAULT, topic), wait=False)
 
-    async def _set_policy(self, one: Lenient, undo: list[Callable[[], Awaitable[object]]], *, operator: bool) -> None:
+    async def _set_policy(self, one: Lenient, undo: Undo, *, operator: bool) -> None:
         vhost, name = self._where(one), one.text("name")
         fields = type(one)(one.table("value")) if operator else one
         present = next((p for p in self._core.policies(vhost, operator=operator) if p.name == name), None)
@@ -390,10 +392,10 @@ class Taking:
             before = {key: getattr(present, key) for key in ("pattern", "definition", "priority", "apply_to")}
             undo.append(lambda: self._house.operate(SET_POLICY, NOBODY, {**named, **before}))
 
-    async def _bind(self, one: Lenient, undo: list[Callable[[], Awaitable[object]]]) -> None:
+    async def _bind(self, one: Lenient, undo: Undo) -> None:
         source, kind, end = one.text("source"), one.text("destination_type"), one.text("destination")
-        if source == DEFAULT:
-            return  # every queue has it
+        if source == DEFAULT or self._to_stream(one):
+            return  # every queue has the one; the other is left out
         asked = {
             "vhost": self._where(one), "exchange": source, "queue": end if kind == "queue" else None,
             "destination": None if kind == "queue" else end, "key": one.text("routing_key"),

@@ -237,16 +237,17 @@ class Engine:
         """What a table's view selects from, and its columns."""
         names, asked = [one for one in kept.schema.names if one != AS_READ], statement.columns
         if "body" not in names:
-            return name, [quoted(one) for one in names]
+            return name, list(map(quoted, names))
         taken = {*names, *MADE}
         read = quoted(AS_READ) if AS_READ in kept.schema.names else "NULL"
         text = "try(decode(body))"
         source = f"(SELECT *, {text} AS {TEXT}, coalesce({read}, {text}) AS {READ} FROM {name})"
         fields = {one: kind for one, kind in found.items() if one.lower() not in taken}
         fields |= self._signed(source, fields)
-        columns = [quoted(one) for one in names if one != "body" or "body" in asked or not fields]
+        if fields and "body" not in asked:
+            names.remove("body")
         made = {TEXT: TEXT, JSON: f"CASE WHEN json_valid({READ}) THEN {READ}::JSON END AS {JSON}"}
-        columns += [text for one, text in made.items() if one in asked]
+        columns = [*map(quoted, names), *(made[one] for one in MADE if one in asked)]
         if fields:
             source = f"(SELECT *, {_transformed(fields)} AS fields FROM {source})"
             columns += [f"fields.{quoted(one)} AS {quoted(one)}" for one in fields]
