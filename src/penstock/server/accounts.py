@@ -257,7 +257,7 @@ class Accounts:
         return orjson.dumps(self._plain())
 
     def restore(self, state: bytes) -> None:
-        """Everything as it was."""
+        """Put everything back as `state` gave it."""
         for kept in (
             self.users, self.vhosts, self.permissions, self.topic_permissions, self.vhost_limits, self.user_limits,
             self.global_parameters,
@@ -283,7 +283,7 @@ class Accounts:
         return _smaller(self.fixed_vhost_limits, self.vhost_limits)
 
     def limits_of_users(self) -> dict[str, dict[str, int]]:
-        """The same of users."""
+        """Those in force of users, by the same rule as for vhosts."""
         return _smaller(self.fixed_user_limits, self.user_limits)
 
     # -- permissions

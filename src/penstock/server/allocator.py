@@ -50,7 +50,7 @@ class Tidy:
     """
 
     def __init__(self, growth: int) -> None:
-        """growth: bytes."""
+        """growth: bytes that the process grows by before it gives back."""
         self._growth = growth
         self._low = resident_bytes()
 

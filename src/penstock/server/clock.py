@@ -37,7 +37,7 @@ class Handle(Protocol):
     """What a loop gives for something that is to come."""
 
     def cancel(self) -> None:
-        """It does not come."""
+        """Whatever it was to call is not called."""
         ...
 
 

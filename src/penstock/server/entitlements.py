@@ -101,7 +101,7 @@ class Entitlements:
         self._rights = dict[str, Rights]()
 
     def forget(self) -> None:
-        """Users have changed."""
+        """Rights that were looked up are asked for anew: users of run time have changed."""
         self._rights = {}
 
     def rights(self, user: str) -> Rights | None:
@@ -123,7 +123,7 @@ class Entitlements:
 
 
 def compiled(section: EntitlementSection, number: int) -> Entitlement:
-    """One entry.  Raises SettingsError."""
+    """One entry of the settings, its patterns and filters compiled.  SettingsError names the mistake."""
     asking = list[tuple[str, str]]()
 
     def right(key: str, value: bool | str) -> Right:
@@ -357,7 +357,7 @@ def told(vhost: str, exchange: str, name: str) -> str:
 
 
 def refused(verb: str, what: str, user: str) -> AccessRefused:
-    """The refusal."""
+    """The error for a user who may not `verb` a thing, which is named as he named it."""
     return AccessRefused(f"access to {what} refused for user '{user}': no entitlement to {verb}")
 
 
@@ -370,7 +370,7 @@ def narrowed(text: str | None, right: Filter | None, known: frozenset[Group] = f
 
 
 def narrowed_text(text: str | None, right: Filter | None, known: frozenset[Group] = frozenset()) -> str | None:
-    """The same as text."""
+    """What `narrowed` gives, as the text that a command carries."""
     chosen = narrowed(text, right, known)
     return None if chosen is None else chosen.text
 

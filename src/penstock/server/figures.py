@@ -135,7 +135,7 @@ def _planned(state: StreamState) -> int:
 
 
 def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
-    """One queue."""
+    """One queue; times in seconds, rates a second, counters since the start."""
     figures, weight = queue.figures, weighed(queue)
     return QueueMetrics(
         queue.vhost,
@@ -170,7 +170,7 @@ def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
 
 
 def stream_numbers(engine: Engine) -> list[StreamMetrics]:
-    """Every durable stream."""
+    """Every durable stream, by name; ages and idle times in seconds."""
     return [
         StreamMetrics(one.name, one.mode, one.lag, one.messages, one.age, one.held_bytes, max(one.idle, 0.0))
         for one in standings(engine)
@@ -212,7 +212,6 @@ def pipeline_numbers(engine: Engine) -> list[PipelineMetrics]:
 
 
 def _pipeline(status: Mapping[str, object]) -> PipelineMetrics:
-    """One status as numbers."""
 
     def number(name: str) -> float:
         value = status.get(name)

@@ -134,7 +134,7 @@ class Follow(Generic[T]):
         self._paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Go on where it stopped."""
         if self._paused:
             self._paused = False
             self.step()

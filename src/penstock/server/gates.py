@@ -357,7 +357,7 @@ class Rooms:
 
     @property
     def waiting(self) -> int:
-        """Publishers in line."""
+        """Publishers that stand in the lines of all queues."""
         return sum(map(len, self.lines.values()))
 
     def wait(self, queue: Queue, size: int, waiter: Waiter) -> None:

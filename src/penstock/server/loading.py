@@ -52,7 +52,7 @@ class _NoPandas:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The import system's question."""
+        """The import system's question; ModuleNotFoundError for pandas, None for the rest."""
         if fullname == "pandas":
             raise ModuleNotFoundError("a server does without pandas", name=fullname)
         return None

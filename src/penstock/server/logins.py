@@ -49,7 +49,7 @@ class Throttle:
         return max(0.0, (self._level(key) + 1.0 - self._burst) / self._rate)
 
     def count(self, key: Hashable) -> None:
-        """It happened once more."""
+        """A login was wrong once more."""
         self._levels[key] = self._level(key) + 1.0, self._now()
         self._levels.move_to_end(key)
         if len(self._levels) > KEYS_MOST:

@@ -97,7 +97,6 @@ class Operating:
 
     @property
     def core(self) -> Core:
-        """The same."""
         return self.engine.core
 
     @property
@@ -220,7 +219,7 @@ class Operating:
 
     @property
     def open_connections(self) -> int:
-        """How many there are."""
+        """AMQP connections that are open now."""
         return len(self.server.amqp.sessions)
 
     def unblock(self) -> None:
@@ -237,7 +236,6 @@ class Operating:
         return {**facts.health(), "version": metrics.version, **figures}
 
     def streams(self) -> Sequence[Mapping[str, object]]:
-        """Durable readers as facts."""
         from penstock.server.figures import facts  # not loaded before somebody looks
 
         return facts(self.engine)

@@ -204,7 +204,6 @@ class _Seeker:
         self.count += len(rows)
 
     def found(self) -> Found:
-        """All of it."""
         if not self._parts:
             nothing = np.zeros(0, dtype=np.int64)
             return Found(nothing, nothing, nothing, nothing, nothing)

@@ -38,7 +38,7 @@ class Off(Protocol):
     """Runs work off the loop, then `done` with its result on the loop.  What work raises stops the server."""
 
     def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
-        """Start it."""
+        """Start the work in a thread; `done` gets its result on the loop."""
         ...
 
 

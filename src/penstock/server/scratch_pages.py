@@ -51,7 +51,6 @@ class ScratchFile:
         self._mappings: list[mmap] = []
 
     def extend(self, size: int) -> mmap:
-        """`ports.Backing`."""
         if self._fd < 0:
             self._fd = make_anew(self.path)
         disk = os.fstatvfs(self._fd)
@@ -65,18 +64,15 @@ class ScratchFile:
         return mapping
 
     def write(self, data: memoryview, offset: int) -> None:
-        """`ports.Backing`."""
         at = 0
         while at < len(data):
             at += os.pwrite(self._fd, data[at:], HEAD + offset + at)
 
     def give_back(self) -> None:
-        """`ports.Backing`."""
         for mapping in tuple(self._mappings):
             mapping.madvise(MADV_DONTNEED)
 
     def close(self) -> None:
-        """`ports.Backing`."""
         if self._fd >= 0:
             with suppress(OSError):  # somebody removed it, or its folder cannot be written any more: it is scratch
                 self.path.unlink()
@@ -182,7 +178,7 @@ class Scratch:
 
     @property
     def size(self) -> int:
-        """Bytes of the files."""
+        """Bytes that the files have on the disk."""
         return sum(arena.size for arena in self.arenas.values())
 
     @property
@@ -196,7 +192,6 @@ class Scratch:
             arena.tidy()
 
     def close(self) -> None:
-        """The files go."""
         for arena in self.arenas.values():
             arena.close()
 
@@ -218,7 +213,7 @@ class Pager:
         self._tidying: Future[None] | None = None
 
     def beat(self) -> None:
-        """Once a second."""
+        """Once a second: let what is old go to the files, some arrays a step."""
         if not self._going_on:
             self._scratch.look()
             self._step()

@@ -156,5 +156,5 @@ class Shares:
         self.by_name = {name: Share(terms) for name, terms in things.items()}
 
     def of(self, name: str) -> Share:
-        """One of them."""
+        """The share of this name, one of those that the server began with."""
         return self.by_name[name]

@@ -303,7 +303,7 @@ class Keeper:
         self._timer = loop.call_later(LOOK_S, self._beat)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look at the files no more; the thread ends."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -123,11 +123,11 @@ class Permitted(Rights):
         return self._allows(vhost, "write", exchange) and self._allows_key(vhost, "write", exchange, name)
 
     def reads_queue(self, vhost: str, name: str) -> Right:
-        """By its name."""
+        """What may be read of a queue, by its own name."""
         return self._allows(vhost, "read", name)
 
     def writes_queue(self, vhost: str, name: str) -> Right:
-        """Through the default exchange."""
+        """What may be written to a queue, through the default exchange."""
         return self._allows(vhost, "write", "")
 
     def sees_queue(self, vhost: str, name: str) -> bool:
@@ -195,7 +195,6 @@ P = TypeVar("P", "Permission", "TopicPermission")
 
 
 def by_user(permissions: Mapping[Any, P], user: str) -> list[P]:
-    """Those of one user."""
     return [one for one in permissions.values() if one.user == user]
 
 

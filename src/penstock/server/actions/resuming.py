@@ -144,7 +144,6 @@ class Resuming:
                         yield event
 
     def _of_drop(self, found: Record, header: Mapping[str, object]) -> Iterator[Event]:
-        """Of records that went."""
         core = self._runtime.core
         sow = core.sows.by_id.get(int(np.frombuffer(found.body, dtype="<i8", count=1)[0]))
         if sow is None or sow.exchange:

@@ -231,14 +231,14 @@ class Intake:
     """Bytes.  Thread-safe."""
 
     def __init__(self, budget: int) -> None:
-        """budget: bytes of `server.memory`."""
+        """budget: bytes of `server.memory`, of which it counts a share."""
         self.bytes = 0
         self._most = budget // SHARE
         self._lock = threading.Lock()
 
     @property
     def counted(self) -> int:
-        """What of it counts."""
+        """Bytes that count for the budget, however many there are."""
         return min(self.bytes, self._most)
 
     def add(self, size: int) -> None:
@@ -274,7 +274,6 @@ class Caller:
 
     @property
     def user(self) -> str:
-        """The name."""
         return self.who.user
 
     @property
@@ -316,7 +315,6 @@ class Slot:
 
     @property
     def state(self) -> str:
-        """open, abandoned or closed."""
         return self._state
 
     @state.setter
@@ -356,7 +354,7 @@ class Calls:
 
     @property
     def abandoned(self) -> int:
-        """How many stand still."""
+        """How many streams stand still, their threads waiting for clients."""
         return len(self._abandoned)
 
     def floor(self) -> int | None:
@@ -365,7 +363,7 @@ class Calls:
             return min((slot.floor for slot in list(self._open) if slot.floor is not None), default=None)
 
     def caller(self, context: flight.ServerCallContext) -> Caller:
-        """Who calls; raises Unauthenticated."""
+        """Who calls, by the headers of the call; raises Unauthenticated, late."""
         who, peer = self._logins.enter(context)
         return Caller(who, peer, context.is_cancelled)
 

@@ -206,7 +206,7 @@ class FlightDoor:
         reader: Any,
         writer: Any,
     ) -> None:
-        """DoPut."""
+        """DoPut: publish, transact or stage, as the descriptor says; metadata goes back by the writer."""
         with self._streaming(context) as (caller, slot):
             wanted = parse_put(_command(descriptor))
             self.gate.admit(caller, wanted)
@@ -220,7 +220,7 @@ class FlightDoor:
                 writer.write(orjson.dumps({"stage": stage, "rows": rows}))
 
     def get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """DoGet."""
+        """DoGet: what the ticket names, as a stream that holds the log from its first LSN on."""
         caller, slot = self._enter(context)
         try:
             slot.floor = self.engine.past.first_lsn  # nothing is deleted under a reader
@@ -236,7 +236,7 @@ class FlightDoor:
         reader: Any,
         writer: Any,
     ) -> None:
-        """DoExchange."""
+        """DoExchange: a consumer, until it or the server leaves."""
         with self._streaming(context) as (caller, slot):
             wanted = parse_exchange(_command(descriptor))
             self.gate.admit(caller, wanted)
@@ -248,7 +248,7 @@ class FlightDoor:
                 self.exchanges.discard(stream)
 
     def act(self, context: flight.ServerCallContext, action: flight.Action) -> bytes:
-        """DoAction."""
+        """DoAction: one JSON object for one JSON object."""
         body: Any = action.body
         with self._call(context) as caller:
             return orjson.dumps(self.actions.run(caller, action.type, body.to_pybytes() if body is not None else b""))

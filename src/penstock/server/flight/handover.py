@@ -293,7 +293,7 @@ class Outlet(ABC, Generic[Taken]):
 
     @abstractmethod
     def cost(self, portion: Taken) -> int:
-        """Bytes of memory, about."""
+        """Bytes of memory that a portion takes, about."""
 
     @abstractmethod
     def batch(self, portions: list[Taken], schema: pa.Schema) -> pa.RecordBatch: ...

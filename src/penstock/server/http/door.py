@@ -82,20 +82,17 @@ class HttpLink(H11Protocol):
                 self.handle_events()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: a client connected."""
         own = cast("asyncio.Transport", transport)
         self._stranger.close, self._stranger.doing = own.abort, ""
         super().connection_made(own)
         self.app_state = {**self.app_state, "transport": own, "visitor": self}
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: it is gone."""
         self._stranger.gone()
         with self._bounded():
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came."""
         stranger = self._stranger
         if stranger.idle:
             stranger.again()
@@ -126,7 +123,6 @@ class HttpLink(H11Protocol):
             super().timeout_keep_alive_handler()
 
     def shutdown(self) -> None:
-        """uvicorn's: the server stops."""
         with self._bounded():
             super().shutdown()
 

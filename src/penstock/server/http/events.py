@@ -95,7 +95,6 @@ class Events:
         return place
 
     def forget(self, place: Place) -> None:
-        """Somebody left."""
         if place in self.places:
             self.places.discard(place)
             self._server.shares.of("event_streams").give(place.user)
@@ -139,7 +138,6 @@ class Place:
         return f"{self._events.run}-{number}"
 
     def wake(self) -> None:
-        """Something has happened."""
         self._woken.set()
 
     async def wait(self, seconds: float) -> None:
@@ -153,7 +151,6 @@ class Place:
         self._woken.clear()
 
     def close(self) -> None:
-        """The client is gone."""
         self._ring.close()
         self._events.forget(self)
 
@@ -161,7 +158,6 @@ class Place:
 
     @property
     def ended(self) -> str:
-        """Why nothing more comes."""
         if self._events.closed:
             return self._events.closed
         return "" if self._may(MANAGEMENT) else f"user '{self.user}' may not look on any more"
@@ -218,7 +214,6 @@ class Place:
         return told
 
     async def stats(self) -> Told:
-        """How the server stands."""
         census = self._watch.census
         await census.count()
         rows = self._visible()

@@ -145,7 +145,7 @@ class Reads(Protocol):
         ...
 
     def now(self) -> int:
-        """Mono microseconds."""
+        """Microseconds on the monotonic clock."""
         ...
 
     def admit(self, source: LogSource) -> None:

@@ -87,7 +87,7 @@ class Page:
         return self.times[row] if isinstance(self.times, list) else self.times
 
     def part(self, low: int, high: int) -> Page:
-        """Rows low..high-1."""
+        """Rows low..high-1 as a page of their own."""
         count, total = high - low, len(self.bodies)
         if count == total:
             return self

@@ -250,7 +250,7 @@ class Replays:
     # -- the log and the time
 
     def now(self) -> int:
-        """Mono microseconds."""
+        """Microseconds on the monotonic clock."""
         return self._runtime.clock.mono()
 
     @property

@@ -60,7 +60,7 @@ class RecordSource(Source[list[Event]]):
     _reader: Reader[list[Event]]
 
     def __init__(self, runtime: Runtime, replays: Replays, sow: Sow, wish: Wish) -> None:
-        """Raises ExpressionError, InvalidArgument."""
+        """Raises ExpressionError for its filter or order, InvalidArgument for what it cannot follow."""
         self.closed = False
         self._runtime, self._replays, self._sow, self._wish = runtime, replays, sow, wish
         self._filter = None if wish.filter is None else compile_filter(wish.filter)

@@ -60,7 +60,7 @@ def private_bytes() -> int:
 
 
 def main() -> None:
-    """Answer statements; never returns."""
+    """Answer statements, one after another, until the socket ends; never returns."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     os.nice(5)
@@ -129,7 +129,7 @@ def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
 
 
 def received(sock: socket.socket, count: int) -> list[int]:
-    """So many descriptors."""
+    """So many descriptors, sent over the socket beside one byte."""
     out: list[int] = []
     while len(out) < count:
         message, fds, _, _ = socket.recv_fds(sock, 1, TABLES_MAX)

@@ -131,7 +131,6 @@ def paged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def joined(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Some batches as one."""
     return pieces[0] if len(pieces) == 1 else pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
 
 
@@ -196,7 +195,6 @@ class Engine:
             self._do(f"CREATE SCHEMA {schema}")
 
     def close(self) -> None:
-        """Let go of everything."""
         self._db.close()
         for one in self._kept:
             one.close()

@@ -45,12 +45,10 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its number."""
         return self._process.pid
 
     @property
     def lives(self) -> bool:
-        """Whether it still runs."""
         return self._process.poll() is None
 
     def fate(self) -> str:
@@ -131,7 +129,7 @@ class Children:
         threading.Thread(target=child.end, name="penstock-sql-end", daemon=True).start()
 
     def close(self) -> None:
-        """No more children."""
+        """No more children; the one that waits for a statement is ended."""
         with self._lock:
             self._closed = True
             child, self._warm = self._warm, None

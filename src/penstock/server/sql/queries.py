@@ -169,7 +169,7 @@ class Queries:
         self._room.give(caller.user)
 
     def close(self) -> None:
-        """No more statements."""
+        """No statement begins any more: there are no more children."""
         self.children.close()
 
 

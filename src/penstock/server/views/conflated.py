@@ -38,7 +38,7 @@ class ConflatedTopic:
     """One conflated topic.  All methods belong to the loop's thread."""
 
     def __init__(self, alarms: Alarms, definition: ConflatedDefinition) -> None:
-        """ExpressionError for its filter."""
+        """Raises ExpressionError for a filter that cannot be read."""
         if definition.filter is not None:
             compile_filter(definition.filter).require_deterministic("a conflated topic")
         self.definition = definition

@@ -49,7 +49,7 @@ class Shown(Protocol):
         ...
 
     def rows(self) -> dict[str, bytes]:
-        """The rows by key."""
+        """Bodies by key, as JSON objects."""
         ...
 
     def when_current(self, then: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class Alarm(Protocol):
     """Something with a time of its own, monotonic."""
 
     def next_due(self) -> int | None:
-        """When; None is never."""
+        """When to `tick` next, monotonic microseconds; None: never."""
         ...
 
     def tick(self, now: int) -> None: ...
@@ -161,7 +161,7 @@ class Live:
         return sum(one.round for one in (self, *self.sides))
 
     def rows(self) -> dict[str, bytes]:
-        """See `Shown`."""
+        """Bodies by key, as JSON objects."""
         return self.held()()
 
     def held(self) -> Callable[[], dict[str, bytes]]:
