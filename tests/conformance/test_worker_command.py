@@ -14,8 +14,7 @@ import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.testing import Broker
-from penstock.worker.app import App
-from penstock.worker.loading import load
+from penstock.worker.app import App, load
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PATIENCE_S = 60

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.spark.pipelines.backfilling import BackfillPipeline
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.driver import BackfillPipeline
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.lineage import read
 from penstock.spark.pipelines.pipeline import Pipeline

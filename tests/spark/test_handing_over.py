@@ -18,7 +18,7 @@ import pytest
 import penstock
 from forked import SOURCE
 from live_server import LiveServer
-from penstock.spark.pipelines.inbox import Inbox, line_of
+from penstock.spark.pipelines.folders import Inbox, line_of
 
 SECRET = "aw6ahTh5-password-of-etl"
 PATIENCE_S = 60.0

@@ -18,8 +18,8 @@ from penstock.log.rewriting.plan import Aims
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.server.clock import SystemClock
 from penstock.server.upkeep.offline import Limits, archive, compact
-from penstock.spark.jobs import auditing
-from penstock.spark.jobs.redriving import redrive
+from penstock.spark import audits
+from penstock.spark.audits import redrive
 from spark_lab import Lab
 from unit.cli.forging import forged
 from unit.cli.test_audit import Forger, Still
@@ -33,7 +33,7 @@ def said(report: Report) -> tuple[dict[str, int], list[tuple[str, str, list[int]
 def test_an_audit_by_spark_is_the_local_one(seed: int, spark: Any, tmp_path: Path) -> None:
     local, _, planted = forged(tmp_path, seed)
     assert bool(local.findings) == planted
-    assert said(auditing.audit(spark, tmp_path, parts=3)) == said(local)
+    assert said(audits.audit(spark, tmp_path, parts=3)) == said(local)
 
 
 def test_an_audit_goes_back_to_the_beginning_with_the_archive(
@@ -62,9 +62,9 @@ def test_an_audit_goes_back_to_the_beginning_with_the_archive(
     local = audit(tmp_path)
     assert local.counts["records publish"] == before.counts["records publish"]
     assert "audited from LSN" not in local.counts
-    monkeypatch.setattr(auditing, "SLICE", 20_000)
-    assert len(auditing.planned(str(tmp_path), None, 2).slices) > 2
-    assert said(auditing.audit(spark, tmp_path, parts=2)) == said(local)
+    monkeypatch.setattr(audits, "SLICE", 20_000)
+    assert len(audits.planned(str(tmp_path), None, 2).slices) > 2
+    assert said(audits.audit(spark, tmp_path, parts=2)) == said(local)
 
 
 def test_dead_letters_are_redriven_as_the_command_does_it(lab: Lab) -> None:

@@ -17,7 +17,7 @@ from penstock.config.load import load_text
 from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.query_figures import Figures
+from penstock.spark.pipelines.running import Figures
 from penstock.spark.remote import Where
 from spark_lab import Lab
 

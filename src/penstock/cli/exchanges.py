@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +18,6 @@ from penstock.cli.output import (
     family,
     served,
     tell,
-    write_json,
     write_list,
     write_table,
 )
@@ -60,19 +61,18 @@ def read_arguments(texts: list[str] | None) -> dict[str, object]:
 # -- exchanges
 
 
-@exchange.command("list")
-def list_exchanges(url: Url = DEFAULT_URL, json: Json = False) -> None:
+def _show(columns: Sequence[str], found: Sequence[Mapping[str, object]]) -> None:
+    """A table; the first column may name the default exchange."""
+    write_table(columns, [[one[columns[0]] or DEFAULT_NAME, *(one[key] for key in columns[1:])] for one in found])
+
+
+@served(exchange, "list")
+def list_exchanges(client: Client) -> Told:
     """List the exchanges of the vhost, those that are always there first.
 
     Example: penstock exchange list
     """
-    with connect(url) as client:
-        found = client.exchanges()
-    if json:
-        write_json(found)
-        return
-    columns = ("name", "type", "durable", "auto_delete", "internal", "arguments")
-    write_table(columns, [[one["name"] or DEFAULT_NAME, *(one[key] for key in columns[1:])] for one in found])
+    return client.exchanges(), partial(_show, ("name", "type", "durable", "auto_delete", "internal", "arguments"))
 
 
 @exchange.command("declare")
@@ -121,25 +121,19 @@ def delete_exchange(
 # -- bindings
 
 
-@binding.command("list")
+@served(binding, "list")
 def list_bindings(
+    client: Client,
     queue: Annotated[str | None, typer.Option("--queue", help="Those that end at this queue.")] = None,
     source: Annotated[str | None, typer.Option("--source", help="Those that begin at this exchange.")] = None,
     destination: Annotated[str | None, typer.Option("--destination", help="Those that end at this exchange.")] = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """List bindings; every queue that shows its own name has one to the default exchange.
 
     Example: penstock binding list --queue to-ship
     """
-    with connect(url) as client:
-        found = client.bindings(queue, source=source, destination=destination)
-    if json:
-        write_json(found)
-        return
     columns = ("source", "destination_type", "destination", "routing_key", "arguments")
-    write_table(columns, [[one["source"] or DEFAULT_NAME, *(one[key] for key in columns[1:])] for one in found])
+    return client.bindings(queue, source=source, destination=destination), partial(_show, columns)
 
 
 @binding.command("declare")

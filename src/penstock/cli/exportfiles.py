@@ -43,9 +43,7 @@ class Writer(Protocol):
 
     warnings: list[str]
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
-        ...
+    def write(self, batch: pa.RecordBatch) -> None: ...
 
     def finish(self) -> None:
         """No more rows.  The sink stays open."""
@@ -85,7 +83,6 @@ class Columns:
         self._rows = self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
         batch = self._shown(batch)
         if self._out is None:
             self._open(batch.schema)
@@ -153,7 +150,6 @@ class JsonColumn:
         self.type = pa.struct(list(table.schema))
 
     def of(self, bodies: list[bytes | None]) -> Any:
-        """The column."""
         values = [_parsed(body) for body in bodies]
         objects = [value if isinstance(value, dict) else None for value in values]
         try:
@@ -215,7 +211,6 @@ class JsonLines:
             raise InvalidArgument("JSON lines show bodies as text or json, not as binary")
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
         lines = list[bytes]()
         for row in batch.to_pylist():
             for name in ("body", "properties"):
@@ -229,11 +224,9 @@ class JsonLines:
         lines.append(b"")
         self._sink.write(b"\n".join(lines))
 
-    def finish(self) -> None:
-        """No more rows."""
+    def finish(self) -> None: ...
 
-    def abandon(self) -> None:
-        """Nothing is held back."""
+    def abandon(self) -> None: ...
 
     def _shown(self, name: str, value: bytes) -> dict[str, object]:
         if name == "body" and self._body == "json":
@@ -263,7 +256,6 @@ class Csv:
         self._out: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
         for at, name in enumerate(batch.schema.names):
             column = batch.column(at)
             if pa.types.is_map(column.type):
@@ -276,12 +268,10 @@ class Csv:
         self._out.write_batch(batch)
 
     def finish(self) -> None:
-        """No more rows."""
         if self._out is not None:
             self._out.close()
 
-    def abandon(self) -> None:
-        """Nothing is held back."""
+    def abandon(self) -> None: ...
 
 
 def texts(column: Any) -> pa.Array[Any]:

@@ -367,7 +367,7 @@ def audit(
 def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
     from penstock.cli.logfiles import archive_place, open_folder
     from penstock.spark import session
-    from penstock.spark.jobs.auditing import audit as run
+    from penstock.spark.audits import audit as run
 
     open_folder(data)  # says at once when there is none
     place = archive_place(data, archive)

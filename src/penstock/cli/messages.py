@@ -18,13 +18,14 @@ import typer
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    Told,
     Url,
     connect,
     counted,
     family,
     note,
     root,
-    tell,
+    served,
     write,
     write_json,
     write_table,
@@ -72,20 +73,10 @@ def publish(
 
     Example: penstock publish orders orders.jsonl
     """
-    if file == Path("-"):
-        file = None
-    kind = format or (FORMATS.get(file.suffix.lower(), "jsonl") if file is not None else "jsonl")
-    if kind not in set(FORMATS.values()):
-        raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")
     if not topic:
         raise InvalidArgument("the topic is empty")
-    if file is not None and not os.path.exists(file):  # a body may be too long for a name, and that is no error here
-        text = str(file)
-        raise InvalidArgument(
-            f"there is no file {text[:60]!r}{'...' if len(text) > 60 else ''}, and what comes after the topic is a "
-            f"file with messages; one message as text: echo {shlex.quote(text) if len(text) <= 60 else 'TEXT'} | "
-            f"penstock publish {shlex.quote(topic)}"
-        )
+    file = None if file == Path("-") else file
+    kind = _format_of(file, format, topic)
     started = time.monotonic()
     with connect(url) as client:
         done = send(client, topic, tables(file, kind), lambda rows: progress(rows, json=json))
@@ -102,6 +93,21 @@ def publish(
         raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
     if done.unroutable and "/" not in topic:
         raise typer.Exit(1)
+
+
+def _format_of(file: Path | None, format: str | None, topic: str) -> str:
+    """The format to read; InvalidArgument for one that there is not, and for a file that is not there."""
+    kind = format or (FORMATS.get(file.suffix.lower(), "jsonl") if file is not None else "jsonl")
+    if kind not in set(FORMATS.values()):
+        raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")
+    if file is not None and not os.path.exists(file):  # a body may be too long for a name, and that is no error here
+        text = str(file)
+        raise InvalidArgument(
+            f"there is no file {text[:60]!r}{'...' if len(text) > 60 else ''}, and what comes after the topic is a "
+            f"file with messages; one message as text: echo {shlex.quote(text) if len(text) <= 60 else 'TEXT'} | "
+            f"penstock publish {shlex.quote(topic)}"
+        )
+    return kind
 
 
 def progress(rows: int, *, json: bool) -> None:
@@ -340,36 +346,31 @@ def tell_story(lsn: Lsn, url: Url = DEFAULT_URL, json: Json = False) -> None:
         note(f"read from LSN {story['lsn']} to {story['read_to']}; the log begins at {story['log_begins']}")
 
 
-@app.command()
-def cancel(lsn: Lsn, queue: Queue = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app)
+def cancel(client: Client, lsn: Lsn, queue: Queue = None) -> Told:
     """Withdraw a message while it waits; no dead letter comes of it.
 
     Example: penstock message cancel 1042
     """
-    with connect(url) as client:
-        done = client.cancel(lsn, queue=queue)
-    _tell(done, json, "withdrawn from")
+    return _told(client.cancel(lsn, queue=queue), "withdrawn from")
 
 
-@app.command()
+@served(app)
 def reschedule(
+    client: Client,
     lsn: Lsn,
     when: Annotated[str, typer.Argument(help="A duration from now (2h), or a time.")],
     queue: Queue = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Let a message wait until another time, earlier or later.
 
     Example: penstock message reschedule 1042 2026-12-01T08:00:00Z
     """
-    with connect(url) as client:
-        done = client.reschedule(lsn, when_of(when), queue=queue)
-    _tell(done, json, f"waits {until_or_for(when)} in")
+    return _told(client.reschedule(lsn, when_of(when), queue=queue), f"waits {until_or_for(when)} in")
 
 
-def _tell(done: Mapping[str, object], json: bool, what: str) -> None:
-    tell(dict(done), f"message {done['lsn']} {what} {', '.join(cast('Sequence[str]', done['queues']))}", json)
+def _told(done: Mapping[str, object], what: str) -> Told:
+    return dict(done), f"message {done['lsn']} {what} {', '.join(cast('Sequence[str]', done['queues']))}"
 
 
 def when_of(text: str) -> datetime | str:

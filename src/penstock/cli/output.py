@@ -55,8 +55,10 @@ def family(name: str, help: str) -> typer.Typer:
 
 P = ParamSpec("P")
 
-Told: TypeAlias = tuple[object, str | tuple[str, ...]] | None
-"""What a command has done: facts for a program, for a person a line or the columns of a table of them; or nothing."""
+Told: TypeAlias = tuple[object, "str | tuple[str, ...] | Callable[[Any], object]"] | None
+"""What a command has done: facts for a program, for a person a line, columns of a table of them, or what shows them;
+None where nothing is left to tell.
+"""
 
 
 def served(app: typer.Typer, name: str | None = None) -> Callable[[Callable[Concatenate[Client, P], Told]], object]:
@@ -72,10 +74,12 @@ def served(app: typer.Typer, name: str | None = None) -> Callable[[Callable[Conc
             if told is None:
                 return
             facts, shown = told
-            if isinstance(shown, str):
-                tell(facts, shown, json)
-            else:
+            if json or isinstance(shown, str):
+                tell(facts, str(shown), json)
+            elif not callable(shown):
                 write_list(cast("Sequence[Mapping[str, object]]", facts), shown, json)
+            else:
+                shown(facts)
 
         work.__annotations__ = {name: one for name, one in work.__annotations__.items() if name != "client"}
         asked = inspect.signature(work, eval_str=True)
@@ -261,4 +265,4 @@ def bar(what: str, progress: Progress | None = None) -> Generator[Progress]:
 
 
 def nobody(done: int, total: int) -> None:
-    """No one looks on."""
+    """A progress that shows nothing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -20,7 +19,6 @@ from penstock.cli.output import (
     served,
     tell,
     write,
-    write_json,
     write_table,
 )
 from penstock.cli.queues import Yes, confirmed
@@ -106,26 +104,20 @@ def clear_vhost_limit(client: Client, name: VhostName, limit: VhostLimit) -> Tol
     return {"vhost": name, limit: None}, f"vhost {name}: no {limit}"
 
 
-@vhost_app.command("list-limits")
-def list_vhost_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(vhost_app, "list-limits")
+def list_vhost_limits(client: Client) -> Told:
     """List the limits of vhosts.
 
     Example: penstock vhost list-limits
     """
-    with connect(url) as client:
-        limits = client.limits()
-    write_limits("vhost", limits, as_json=json)
+    return _limits(client, "vhost")
 
 
-def write_limits(whose: str, limits: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    """Limits of users or of vhosts."""
-    found = [one for one in limits if whose in one]
-    if as_json:
-        write_json(found)
-    elif found:
-        write_table((whose, "limit", "value"), [(one[whose], *pair) for one in found for pair in one["value"].items()])
-    else:
-        write("no limits")
+def _limits(client: Client, whose: str) -> Told:
+    """Those of users or of vhosts."""
+    found = [one for one in client.limits() if whose in one]
+    rows = [(one[whose], *pair) for one in found for pair in one["value"].items()]
+    return found, lambda _: write_table((whose, "limit", "value"), rows) if rows else write("no limits")
 
 
 user_app = family("user", "List, add, change and delete users, and say what they may do.")
@@ -310,15 +302,13 @@ def clear_limit(client: Client, name: Name, limit: Limit) -> Told:
     return {"user": name, limit: None}, f"user {name}: no {limit}"
 
 
-@user_app.command("list-limits")
-def list_limits(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(user_app, "list-limits")
+def list_limits(client: Client) -> Told:
     """List the limits of users.
 
     Example: penstock user list-limits
     """
-    with connect(url) as client:
-        limits = client.limits()
-    write_limits("user", limits, as_json=json)
+    return _limits(client, "user")
 
 
 connection_app = family("connection", "List and close AMQP connections.")
@@ -326,26 +316,20 @@ connection_app = family("connection", "List and close AMQP connections.")
 COLUMNS = ("name", "user", "vhost", "state", "channels", "client", "since")
 
 
-@connection_app.command("list")
+@served(connection_app, "list")
 def list_connections(
+    client: Client,
     user: Annotated[str | None, typer.Option("--user", help="Those of this user alone.")] = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """List open AMQP connections of all vhosts, oldest first.  Without a tag for more a user sees his own.
 
     Flight has no connections: each of its calls stands by itself.
 
     Example: penstock connection list --user shop
     """
-    with connect(url) as client:
-        found = client.connections(user)
-    if json:
-        write_json(found)
-    elif found:
-        write_table(COLUMNS, [_row(one) for one in found], whole=("name",))
-    else:
-        write("no connections")
+    found = client.connections(user)
+    rows = [_row(one) for one in found]
+    return found, lambda _: write_table(COLUMNS, rows, whole=("name",)) if rows else write("no connections")
 
 
 @connection_app.command()

@@ -61,11 +61,10 @@ def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
     file = files[0] if files else config
     settings = read_settings(file, {})
     names = [one for one in what if one not in files]
-    known = [one.name for one in settings.pipeline]
-    for name in names:
-        if name not in known:
-            raise NotFound(f"{file} has no [[pipeline]] {name!r}{known_name(name, known)}")
-    found = [one for one in settings.pipeline if not names or one.name in names]
+    known = {one.name: one for one in settings.pipeline}
+    if missing := next((name for name in names if name not in known), None):
+        raise NotFound(f"{file} has no [[pipeline]] {missing!r}{known_name(missing, known)}")
+    found = [one for name, one in known.items() if not names or name in names]
     if not found:
         raise SettingsError(f"{file} has no [[pipeline]]")
     return settings, file, found
@@ -103,7 +102,7 @@ def check(
     Example: penstock pipeline check penstock.toml
     """
     from penstock.cli.driver_jobs import job, resources
-    from penstock.spark.pipelines.inbox import line_of
+    from penstock.spark.pipelines.folders import line_of
     from penstock.spark.sessions import find_java
 
     settings, file, pipelines = chosen(what or [], config)
@@ -192,19 +191,22 @@ def run(
     try:
         with log.open("wb") as output:
             ended = watch(DRIVER, made, None if spark_log else output, told, show=not json)
-        last = statuses_in(told)
-        if json:
-            write_json(last)
-        failed = [one for one in last if one.get("error") and one["state"] == "failed"]
-        for one in failed:
-            note(f"penstock: {one['error']}")
-        if ended and not failed:
-            note(f"penstock: {last_line(log) or f'the driver ended with status {ended}'}")
-        if ended:
-            raise typer.Exit(ended if ended > 0 else 1)
+        _tell_end(ended, statuses_in(told), log, json=json)
     finally:
         for leftover in (told, log):
             leftover.unlink(missing_ok=True)
+
+
+def _tell_end(ended: int, last: list[dict[str, Any]], log: Path, *, json: bool) -> None:
+    """How a run ended, by its exit status and the last word of each pipeline."""
+    if json:
+        write_json(last)
+    failed = [one["error"] for one in last if one.get("error") and one["state"] == "failed"]
+    why = failed if failed or not ended else [last_line(log) or f"the driver ended with status {ended}"]
+    for one in why:
+        note(f"penstock: {one}")
+    if ended:
+        raise typer.Exit(ended if ended > 0 else 1)
 
 
 def watch(command: Sequence[str], made: Mapping[str, Any], output: Any, told: Path, *, show: bool) -> int:
@@ -234,7 +236,7 @@ def watch(command: Sequence[str], made: Mapping[str, Any], output: Any, told: Pa
 
 def handed(command: Sequence[str], made: Mapping[str, Any], output: Any) -> subprocess.Popen[bytes]:
     """A driver that was given its job; it ends when its standard input does, as at our own end."""
-    from penstock.spark.pipelines.inbox import line_of
+    from penstock.spark.pipelines.folders import line_of
 
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True)
     assert process.stdin is not None
@@ -303,7 +305,6 @@ def backfill(
     Example: penstock pipeline backfill revenue penstock.toml --from 2026-11-01 --to 2026-11-08 --table out/again
     """
     from penstock.cli.driver_jobs import folder_of, job
-    from penstock.cli.supervisor import DRIVER
     from penstock.errors import NotFound
     from penstock.spark.pipelines.backfill import backfill_id, backfilled
     from penstock.spark.remote import remote
@@ -328,27 +329,32 @@ def backfill(
     made |= {"user": where.user, "password": where.password, "once": True, "pipelines": [{**given, "range": what}]}
     log = folder / f"{job_name}.log"
     note(f"backfill {key} of pipeline {name} runs; Spark writes to {log}")
-    with open(log, "ab") as errors:
-        process = handed(DRIVER, made, errors)
-    try:
-        status = process.wait()
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-        note("stopped; the same command goes on where it was")
-        raise typer.Exit(1) from None
+    status = _driven(made, log)
     told = told_by(folder, job_name)
     if status == 0:
         remote(where).act("stream_release", stream=definition.name)
     if json:
         write_json({"id": key, "pipeline": name, **told})
-    elif status:
-        note(f"backfill {key} failed: {told.get('error') or f'see {log}'}")
-    else:
+    elif not status:
         rows, batches = told.get("rows", 0), told.get("batches", 0)
         write(f"backfill {key} of pipeline {name} is done: {rows:,} rows in {batches} batches")
     if status:
+        if not json:
+            note(f"backfill {key} failed: {told.get('error') or f'see {log}'}")
         raise typer.Exit(status)
+
+
+def _driven(made: Mapping[str, Any], log: Path) -> int:
+    """The exit status of a driver that runs by itself.  Exit 1 where somebody stops it."""
+    with open(log, "ab") as errors:
+        process = handed(DRIVER, made, errors)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        note("stopped; the same command goes on where it was")
+        raise typer.Exit(1) from None
 
 
 def told_by(folder: Path, name: str) -> dict[str, Any]:

@@ -283,29 +283,20 @@ def resume(client: Client, name: Name) -> Told:
     return {"queue": name, "was_paused": was}, f"queue {name} goes on" if was else f"queue {name} was not paused"
 
 
-@app.command()
+@served(app)
 def explain(
+    client: Client,
     name: Name,
     message: Annotated[str | None, typer.Option("--message", help="Of one message: its LSN or bookmark.")] = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Say why a queue, or one message of it, is not being delivered now.  It changes nothing.
 
     Example: penstock queue explain to-ship --message 1042
     """
-    with connect(url) as client:
-        told = client.explain(name, bookmark=message)
-    if json:
-        write_json(dict(told))
-    elif message is None:
-        lines = reasons(told)
-        for line in lines or [f"nothing holds queue {name} back"]:
-            write(line)
-    else:
-        for one in cast("list[Mapping[str, object]]", told["queues"]):
-            for line in reasons(one):
-                write(line)
+    told = client.explain(name, bookmark=message)
+    if message is None:
+        return told, "\n".join(reasons(told) or [f"nothing holds queue {name} back"])
+    return told, "\n".join(line for one in told["queues"] for line in reasons(one))
 
 
 @app.command()
@@ -343,7 +334,7 @@ def _redrive_by_spark(
     name: str, filter: str | None, count: int | None, master: str, url: str, *, dry: bool, yes: bool, json: bool
 ) -> None:
     from penstock.spark import session
-    from penstock.spark.jobs.redriving import redrive as run
+    from penstock.spark.audits import redrive as run
 
     with connect(url):
         pass  # says within seconds if nobody answers

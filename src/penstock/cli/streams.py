@@ -10,10 +10,12 @@ from penstock.cli.driver_jobs import holds, orphans
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    Told,
     Url,
     connect,
     counted,
     family,
+    served,
     write,
     write_facts,
     write_json,
@@ -31,17 +33,16 @@ app = family("stream", "Durable readers of queues and of the log: what they hold
 Name = Annotated[str, typer.Argument(help="The stream.")]
 
 
-@app.command("list")
-def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app, "list")
+def list_(client: Client) -> Told:
     """List the streams: what each reads, what it has not read yet, and what it holds.
 
     Example: penstock stream list
     """
-    with connect(url) as client:
-        streams = client.streams()
-    if json:
-        write_json(streams)
-        return
+    return client.streams(), _show_all
+
+
+def _show_all(streams: list[dict[str, Any]]) -> None:
     if not streams:
         write("no streams")
         return
@@ -51,21 +52,20 @@ def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
         write(line)
 
 
-@app.command()
-def show(name: Name, url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app)
+def show(client: Client, name: Name) -> Told:
     """Show one stream: who reads it, how far it is, and what it holds.
 
     Example: penstock stream show eu-orders
     """
-    with connect(url) as client:
-        stream = _found(client, name)
-    if json:
-        write_json(stream)
-        return
+    return _found(client, name), _show_one
+
+
+def _show_one(stream: dict[str, Any]) -> None:
     _, reads, state, behind, held, read = _row(stream)
     abandon = stream["abandon_after_seconds"]
     facts = {
-        "stream": name,
+        "stream": stream["stream"],
         "reads": reads,
         "pipeline": _pipeline(stream),
         "filter": stream["filter"],

@@ -35,7 +35,7 @@ from penstock.cli.driver_jobs import (
 )
 from penstock.cli.driver_jobs import login as login
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.spark.pipelines.inbox import line_of, of_process
+from penstock.spark.pipelines.folders import line_of, of_process
 from penstock.spark.remote import Remote, Where
 from penstock.spark.sessions import find_java
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ from typer.core import TyperCommand
 
 from penstock.cli.output import Json, family, note, root, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
+from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     pass
@@ -149,7 +151,6 @@ def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days 
 
     Example: penstock tls make certificates --host localhost --host 127.0.0.1 --client shop
     """
-    from penstock.errors import InvalidArgument
     from penstock.server.tls import Authority, write_new
 
     for name in client or []:
@@ -158,13 +159,7 @@ def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days 
     authority = Authority(days=days)
     made: dict[str, tuple[bytes, bytes]] = {"server": authority.server(host or LOCAL, days)}
     made |= {name: authority.client(name, days) for name in client or []}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidArgument(f"{folder} cannot be made: {error.strerror}") from error
-    there = [name for name in ("ca", *made) for end in ("pem", "key") if (folder / f"{name}.{end}").exists()]
-    if there:
-        raise InvalidArgument(f"{folder} has files of {', '.join(dict.fromkeys(there))} already: none is overwritten")
+    _make_folder(folder, ("ca", *made))
     write_new(folder / "ca.pem", authority.pem)
     for name, (certificate, key) in made.items():
         write_new(folder / f"{name}.pem", certificate)
@@ -172,8 +167,24 @@ def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days 
     if json:
         write_json({"folder": str(folder), "ca": "ca.pem", "made": list(made), "days": days})
         return
-    lines = ["[listen]", 'amqps = "127.0.0.1:5671"', "", "[tls]"]
-    files = {"certificate": "server.pem", "key": "server.key", **({"ca": "ca.pem"} if client else {})}
-    lines += [f"{key} = {dumps(str(folder / name))}" for key, name in files.items()]
-    write("\n".join([*lines, 'verify = "peer"'] if client else lines))
+    write(_settings_of(folder, with_clients=bool(client)))
     note(f"clients trust it with ca = {folder / 'ca.pem'}; good for {days} days, for development")
+
+
+def _make_folder(folder: Path, names: Sequence[str]) -> None:
+    """InvalidArgument where it cannot be made, or has files of one of these names."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be made: {error.strerror}") from error
+    there = [name for name in names for end in ("pem", "key") if (folder / f"{name}.{end}").exists()]
+    if there:
+        raise InvalidArgument(f"{folder} has files of {', '.join(dict.fromkeys(there))} already: none is overwritten")
+
+
+def _settings_of(folder: Path, *, with_clients: bool) -> str:
+    """The lines of a settings file that name what was made."""
+    lines = ["[listen]", 'amqps = "127.0.0.1:5671"', "", "[tls]"]
+    files = {"certificate": "server.pem", "key": "server.key", **({"ca": "ca.pem"} if with_clients else {})}
+    lines += [f"{key} = {dumps(str(folder / name))}" for key, name in files.items()]
+    return "\n".join([*lines, 'verify = "peer"'] if with_clients else lines)

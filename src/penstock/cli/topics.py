@@ -15,16 +15,19 @@ from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    Told,
     Url,
     connect,
     counted,
     family,
     note,
     root,
+    served,
     tell,
     write,
     write_facts,
     write_json,
+    write_list,
     write_table,
 )
 from penstock.errors import InvalidArgument, NotFound
@@ -39,39 +42,28 @@ app = family("topic", "List and show declared topics and views.")
 COLUMNS = ("topic", "kind", "exchange", "key", "expiration", "records")
 
 
-@app.command("list")
-def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app, "list")
+def list_(client: Client) -> Told:
     """List the declared topics and the views, with the key and the number of records of those that have one.
 
     Example: penstock topic list
     """
-    with connect(url) as client:
-        topics = client.topics()
-    if json:
-        write_json(topics)
-        return
-    for topic in topics:
-        topic["key"] = _key(topic)
-    write_table(COLUMNS, [[topic.get(column) for column in COLUMNS] for topic in topics])
+    topics = client.topics()
+    rows = [{**topic, "key": _key(topic)} for topic in topics]
+    return topics, lambda _: write_list(rows, COLUMNS, as_json=False)
 
 
-@app.command()
+@served(app)
 def show(
+    client: Client,
     name: Annotated[str, typer.Argument(help="The topic or view.")],
     exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Show one topic or view: its key, its records, and what became of them since the server started.
 
     Example: penstock topic show orders
     """
-    with connect(url) as client:
-        topic = client.topic(name, exchange)
-    if json:
-        write_json(topic)
-    else:
-        write_facts({**topic, "key": _key(topic)})
+    return client.topic(name, exchange), lambda topic: write_facts({**topic, "key": _key(topic)})
 
 
 def _key(topic: dict[str, object]) -> str | None:

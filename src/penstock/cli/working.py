@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -51,7 +52,7 @@ def worker(
     """
     if processes > 1:
         raise typer.Exit(_several(target, url, processes, burst, verbose, json))
-    from penstock.worker.loading import load
+    from penstock.worker.app import load
 
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -107,22 +108,18 @@ def _several(target: str, url: str | None, processes: int, burst: bool, verbose:
         command += ["--url", url]
     children = [Child(f"worker process {number}", note) for number in range(1, processes + 1)]
     note(f"penstock worker: {counted(processes, 'process').replace('processs', 'processes')} of {target}")
-    worst, ended = 0, set[str]()
+    ended = dict[str, int]()  # status by name, of those that are not started again
     while not stopping.is_set() and len(ended) < processes:
         for child in children:
             status = child.ended()
             if status is not None:
-                final = (burst and status == 0) or status == 2
+                final = status in ((0, 2) if burst else (2,))
                 note(f"penstock: {child.name} ended with {status}" + ("" if final else " and is started again"))
-                if final:
-                    ended.add(child.name)
-                    worst = max(worst, status)
+                ended |= {child.name: status} if final else {}
             if child.name not in ended and child.due():
                 child.start(command)
         stopping.wait(BEAT_S)
-    threads = [threading.Thread(target=child.stop, args=(STOP_S,)) for child in children]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return worst
+    with ThreadPoolExecutor(processes) as pool:
+        for child in children:
+            pool.submit(child.stop, STOP_S)
+    return max(ended.values(), default=0)

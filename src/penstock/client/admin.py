@@ -226,7 +226,7 @@ class Administration:
         self.action("bind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
 
     def unbind(self, queue: str, exchange: str, key: str = "", arguments: Arguments | None = None) -> None:
-        """Remove a binding."""
+        """Have a queue take no more what an exchange routes by this key; what it has stays."""
         self.action("unbind", queue=queue, exchange=exchange, key=key, arguments=dict(arguments or {}))
 
     def bind_exchange(self, destination: str, source: str, key: str = "", arguments: Arguments | None = None) -> None:

@@ -240,7 +240,7 @@ class Consumer:
 
     @property
     def client(self) -> Owner:
-        """Whose it is."""
+        """The client that made it, on whose connection it is."""
         return self._client
 
     @property

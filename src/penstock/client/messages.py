@@ -61,7 +61,7 @@ class Rows:
 
 
 class Values:
-    """What a message says."""
+    """What a message says, and how it was delivered: the values of its row."""
 
     __slots__ = ("_row", "_rows")
 
@@ -139,7 +139,7 @@ class Values:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers as text."""
+        """The publisher's headers, each value as text, and what the server added to a dead letter."""
         return dict(self._rows.value("headers", self._row) or ())
 
     @property
@@ -149,22 +149,22 @@ class Values:
 
     @property
     def content_type(self) -> str | None:
-        """As published."""
+        """The kind of body that its publisher named, `application/json` for what became JSON; None without one."""
         return cast("str | None", self._rows.value("content_type", self._row))
 
     @property
     def message_id(self) -> str | None:
-        """As published."""
+        """The name that its publisher gave it; None without one."""
         return cast("str | None", self._rows.value("message_id", self._row))
 
     @property
     def correlation_id(self) -> str | None:
-        """As published."""
+        """What its publisher says that it belongs to; None without one."""
         return cast("str | None", self._rows.value("correlation_id", self._row))
 
     @property
     def reply_to(self) -> str | None:
-        """As published."""
+        """Where its publisher asks for an answer; None where no answer is asked for."""
         return cast("str | None", self._rows.value("reply_to", self._row))
 
     @property

@@ -225,7 +225,7 @@ class Upload:
         self._refused: list[Refusal] = []
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """One batch."""
+        """Write one batch, and read an answer when more than `WINDOW` of them are behind."""
         self._writer.write_batch(batch)
         if not batch.num_rows:
             return
@@ -258,7 +258,7 @@ class Upload:
         return self._read()
 
     def finish(self) -> tuple[TableReceipt, list[Refusal]]:
-        """The whole upload's receipt."""
+        """Say how many rows were sent; the receipt of the whole upload, and its refused rows."""
         said = self.end()
         receipt = TableReceipt(
             said["rows"], said["stored"], said["duplicates"], self._unroutable, said["refused_rows"], said["first"],

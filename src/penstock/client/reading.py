@@ -84,12 +84,11 @@ class Reading(Contents):
         """
         text = bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark
         done = saved = None
+        if (name is None) != (bookmarks is None):
+            raise InvalidArgument("replay: name and bookmarks belong together; one of them is missing")
         if name is not None and bookmarks is not None:
             done, saved = partial(bookmarks.store, name), bookmarks.save
-            if text.strip().upper() == "MOST_RECENT":
-                text = bookmarks.most_recent(name) or "EPOCH"
-        elif name is not None or bookmarks is not None:
-            raise InvalidArgument("replay: name and bookmarks belong together; one of them is missing")
+            text = bookmarks.begin(name, text)
         id = secrets.token_hex(8) if follow or rate is not None else None
         asked = command(
             "replay",
@@ -250,7 +249,7 @@ class Result:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns."""
+        """Names of the columns, in the order of the SELECT."""
         return list(self.schema.names)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

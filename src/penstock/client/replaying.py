@@ -64,6 +64,10 @@ class Bookmarks:
         with self._lock:
             return self._known.get(name)
 
+    def begin(self, name: str, asked: str) -> str:
+        """Where a subscription begins that asks for this bookmark."""
+        return (self.most_recent(name) or "EPOCH") if asked.strip().upper() == "MOST_RECENT" else asked
+
     def store(self, name: str, bookmark: str) -> None:
         """A subscription is done with everything up to this bookmark."""
         with self._lock:

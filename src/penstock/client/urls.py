@@ -102,7 +102,7 @@ class Address:
         return f"{'grpc+tls' if self.tls else 'grpc'}://{host}:{self.port}"
 
     def __str__(self) -> str:
-        """Without the password."""
+        """The address as a URL, without the password."""
         return f"penstock{'s' if self.tls else ''}://{self.user}@{self.host}:{self.port}{self.vhost}"
 
 

@@ -59,7 +59,7 @@ class House(Protocol):
 
     @property
     def open_connections(self) -> int:
-        """How many there are."""
+        """How many AMQP connections there are, of all users."""
         ...
 
     def unblock(self) -> None:
@@ -104,7 +104,7 @@ class Reading(Protocol):
 
     @property
     def core(self) -> Core:
-        """Belongs to the loop."""
+        """The core, which belongs to the loop: nothing of it is read in this thread."""
         ...
 
     @property
@@ -130,12 +130,12 @@ class Beside(Reading, Protocol):
 
     @property
     def peer(self) -> str:
-        """The client, for people."""
+        """The client's name for people, as records of what it settles have it."""
         ...
 
     @property
     def pipelines(self) -> Reports:
-        """Any thread."""
+        """What drivers have told of their pipelines; for any thread."""
         ...
 
     def usable(self) -> None:

@@ -17,7 +17,7 @@ from penstock.expr import compile_filter
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.operations.moving import CALL_MOST, Wanted, move
-from penstock.operations.operation import Answer, Body, Operation, Path
+from penstock.operations.operation import NAMED, OF_QUEUE, Answer, Body, Operation, Path
 from penstock.operations.story import Event, Story, tell
 from penstock.records.causes import ENDS
 from penstock.records.chunks import Chunk, Now
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of one moment."""
+    """Names and routes of the queues at one moment, for a story."""
 
     names: Mapping[int, str]  # of queues, by id
     routes: Callable[[int], Sequence[int]]  # the queues of a route; any thread
@@ -170,7 +170,7 @@ def explain(house: Beside, who: Who, queue: str | None, vhost: str, bookmark: st
 
 
 def story(house: Beside, who: Who, bookmark: str, vhost: str) -> Answer:
-    """`events`, oldest first."""
+    """`events` of one message, oldest first, and how far the log was read for them."""
     log = house.log
     lsn = lsn_of(bookmark, log.origin)
     found = _read(house, lsn, vhost)
@@ -282,7 +282,7 @@ def redrive(
 def move_to(
     house: Beside, who: Who, queue: str, to: str, vhost: str, filter: str | None, count: int, after: int, dry: bool
 ) -> Answer:
-    """The same."""
+    """As `redrive`, of what waits in a queue, to the end of another."""
     return _moved(house, Wanted(queue, vhost, to, filter, count, after, dry, who.user))
 
 
@@ -299,7 +299,7 @@ def _moved(house: Beside, wanted: Wanted) -> Answer:
 def ack(
     house: Beside, who: Who, queue: str, vhost: str, bookmarks: Sequence[str] | None, option: str, by: str
 ) -> Answer:
-    """`affected`: how many."""
+    """`affected`: how many messages were settled, wherever they were."""
     marks, verb = read_marks(bookmarks or ()), _verb("ack", option)
 
     def work() -> int:
@@ -342,7 +342,6 @@ _MOVED = (
     VHOST, text("filter", most=TEXT_LIMIT), count("count", 1, CALL_MOST, CALL_MOST), count("after", default=0),
     flag("dry"),
 )  # fmt: skip
-OF_QUEUE, NAMED = "/api/queues/{vhost}/{name}", {"name": "queue"}
 _HERE = "over HTTP messages are told by what a queue shows of them"
 
 EXPLAIN = Operation(
@@ -385,5 +384,3 @@ ACK_FILTER = Operation(
     uses(("read", "queue", "queue")),
     (_QUEUE, VHOST, name("filter", TEXT_LIMIT), text("option", ""), text("by", "")), sdk="ack_filter", missing=_HERE,
 )  # fmt: skip
-
-ROWS = (EXPLAIN, STORY, CANCEL, RESCHEDULE, REDRIVE, MOVE, ACK, ACK_FILTER)

@@ -56,18 +56,14 @@ def of_header(properties: bytes) -> tuple[Origin | None, bytes]:
         return None, properties
     headers: Table = dict(header.headers or {})
     deaths = headers.pop("x-death", None)
-    first, reason = headers.get("x-first-death-queue"), headers.get("x-first-death-reason")
-    for name in [name for name in headers if name.startswith(_DEATHS)]:
-        del headers[name]
-    if not isinstance(deaths, list) or not deaths:
-        return None, properties
-    entries = [entry for entry in deaths if isinstance(entry, dict)]
+    entries = [entry for entry in deaths if isinstance(entry, dict)] if isinstance(deaths, list) else []
     if not entries:
         return None, properties
-    oldest = next((one for one in entries if one.get("queue") == first and one.get("reason") == reason), entries[-1])
+    header.headers = {name: one for name, one in headers.items() if not name.startswith(_DEATHS)} or None
+    first = headers.get("x-first-death-queue"), headers.get("x-first-death-reason")
+    oldest = next((one for one in entries if (one.get("queue"), one.get("reason")) == first), entries[-1])
     keys = oldest.get("routing-keys")
     key = _text(keys[0]) if isinstance(keys, list) and keys else ""
-    header.headers = headers or None
     return Origin(_text(oldest.get("queue")), _text(oldest.get("exchange")), key), header_codec.encode(header)
 
 
@@ -113,7 +109,7 @@ LOOKED_MOST = 200_000
 
 @dataclass(slots=True)
 class Wanted:
-    """What shall be moved."""
+    """Which messages of which queue shall be moved, and where to."""
 
     queue: str
     vhost: str = "/"
@@ -137,7 +133,6 @@ class Done:
     next: int | None = None  # where to go on; None: all was looked at
 
     def told(self) -> dict[str, object]:
-        """As JSON."""
         return {
             "moved": self.moved, "matched": self.matched, "targets": self.targets, "strays": self.strays,
             "next": self.next,

@@ -40,6 +40,10 @@ class Path(NamedTuple):
     right: Right | None = None  # where what a row asks depends on what is not in this path
 
 
+OF_QUEUE, NAMED = "/api/queues/{vhost}/{name}", {"name": "queue"}
+"""The path of a queue, and which argument its name is."""
+
+
 class Operation(NamedTuple):
     """A row of the table.  `run(house, who, **arguments)` raises what is refused; house is as its manner says."""
 
@@ -57,5 +61,5 @@ class Operation(NamedTuple):
     path: Path | None = None
 
     def right_of(self, body: Body) -> Right:
-        """What a request asks."""
+        """The right that a request with these arguments asks for."""
         return self.right if isinstance(self.right, Right) else self.right(body)

@@ -117,7 +117,7 @@ async def delete_users(house: House, who: Who, users: Sequence[str]) -> Answer:
 
 
 async def delete_user(house: House, who: Who, user: str) -> Answer:
-    """One of them."""
+    """Remove a user with permissions and limits; the connections close."""
     await delete_users(house, who, [user])
     return {"user": user}
 
@@ -293,9 +293,4 @@ SET_TOPIC_PERMISSION = Operation(
 DELETE_TOPIC_PERMISSIONS = Operation(
     "topic_permission_delete", delete_topic_permissions, "change", "user, vhost: all of them", ADMINISTERS,
     (_USER, VHOST), action=False, missing=RABBITMQ,
-)  # fmt: skip
-
-ROWS = (
-    USERS, SET_USER, DELETE_USER, DELETE_USERS, HASH_PASSWORD, PERMISSIONS, SET_PERMISSION, DELETE_PERMISSION,
-    TOPIC_PERMISSIONS, SET_TOPIC_PERMISSION, DELETE_TOPIC_PERMISSIONS,
 )  # fmt: skip

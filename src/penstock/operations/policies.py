@@ -75,5 +75,3 @@ DELETE_POLICY = Operation(
     "policy_delete", delete_policy, "decide", "policy, operator: what it did is undone", ruling,
     (name("policy"), VHOST, flag("operator")), sdk="delete_policy", cli="policy delete",
 )  # fmt: skip
-
-ROWS = (POLICIES, SET_POLICY, DELETE_POLICY)

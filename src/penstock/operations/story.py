@@ -127,7 +127,6 @@ class Teller:
         return self._exchanges.get(record.via, DEFAULT_VIA)[0]
 
     def read(self, record: Record) -> None:
-        """The next record."""
         tell = self.TELLS.get(record.kind)
         if tell is not None:
             tell(self, record)
@@ -247,18 +246,22 @@ class Teller:
                 self._tell(record, "planned", number, stream=record.name, batch=batch)
             return
         for (stream, planned), number in list(self._plans.items()):
-            if stream != record.name:
-                continue
-            if record.kind is Kind.PLAN_SETTLE and batch is not None and planned <= batch:
-                self._tell(record, "plan settled", number, stream=stream, batch=planned)  # a SETTLE follows
+            word = self._end_of_plan(record, planned, batch) if stream == record.name else None
+            if word is not None:
+                self._tell(record, word, number, stream=stream, batch=planned)
                 del self._plans[stream, planned]
-            elif record.kind is Kind.STREAM_NARROW:
-                if planned == batch and not _covers(unpack_pairs(record.body)[1], self.lsn):
-                    self._tell(record, "left its batch", number, stream=stream, batch=planned)
-                    del self._plans[stream, planned]
-            elif record.kind is Kind.STREAM_RELEASE and (batch is None or planned <= batch):
-                self._tell(record, "plan released", number, stream=stream, batch=planned)
-                del self._plans[stream, planned]
+
+    def _end_of_plan(self, record: Record, planned: int, batch: int | None) -> str | None:
+        """What ends a planned batch of the record's stream; None: it goes on."""
+        match record.kind:
+            case Kind.PLAN_SETTLE if batch is not None and planned <= batch:
+                return "plan settled"  # a SETTLE follows
+            case Kind.STREAM_NARROW if planned == batch and not _covers(unpack_pairs(record.body)[1], self.lsn):
+                return "left its batch"
+            case Kind.STREAM_RELEASE if batch is None or planned <= batch:
+                return "plan released"
+            case _:
+                return None
 
     def _tell(self, record: Record, event: str, queue: int | None, **details: object) -> None:
         name = "" if queue is None else self._names.get(queue, str(queue))
@@ -297,6 +300,20 @@ class Kept(Protocol):
     def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]: ...
 
 
+def _read_on(log: Kept, teller: Teller, gone: Callable[[], bool], anew: bool) -> int:
+    """Read from the message on, until nothing more can follow; the LSN that was read last."""
+    read_to = teller.lsn - 1
+    for batch in log.batches(teller.lsn, log.durable + 1):
+        if gone():
+            break
+        read_to = int(numbers(whole(batch), "lsn")[-1])
+        for record in relevant(batch, teller.lsn):
+            teller.read(record)
+        if teller.events and not teller.at and not anew:
+            break  # nothing follows outside of its group
+    return read_to
+
+
 def tell(
     log: Kept,
     lsn: int,
@@ -324,14 +341,7 @@ def tell(
             return Story([], log.first_lsn, lsn, True)
         if row.route != NO_ROUTE and not routes(row.route) and not _learn_names(log, lsn, teller, gone):
             return Story([], log.first_lsn, lsn, False)
-        for batch in log.batches(lsn, log.durable + 1):
-            if gone():
-                break
-            read_to = int(numbers(whole(batch), "lsn")[-1])
-            for record in relevant(batch, lsn):
-                teller.read(record)
-            if teller.events and not teller.at and not anew:
-                break  # nothing follows outside of its group
+        read_to = _read_on(log, teller, gone, anew)
     for record in more:
         teller.read(record)
     return Story(teller.events, log.first_lsn, read_to, bool(teller.events) and not teller.at)

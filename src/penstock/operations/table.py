@@ -1,12 +1,14 @@
-"""All administrative acts, by name."""
+"""All administrative acts, by name: whatever operation a file of a noun has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.operations import details, messages, people, policies, queues, readers, server, topics, topology, vhosts
+from penstock.operations import messages, people, policies, queues, server, topics, topology, vhosts
 from penstock.operations.operation import Operation
 
-NOUNS = (queues, details, messages, topics, topology, policies, people, vhosts, readers, server)
+NOUNS = (queues, messages, topics, topology, policies, people, vhosts, server)
 
-OPERATIONS: Mapping[str, Operation] = {one.name: one for noun in NOUNS for one in noun.ROWS}
+OPERATIONS: Mapping[str, Operation] = {
+    one.name: one for noun in NOUNS for one in vars(noun).values() if isinstance(one, Operation)
+}

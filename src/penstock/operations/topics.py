@@ -54,7 +54,7 @@ def topics(house: House, who: Who, vhost: str) -> Iterator[Mapping[str, object]]
 
 
 def topic(house: House, who: Who, topic: str, exchange: str, vhost: str) -> Answer:
-    """One of them."""
+    """One declared topic or view as facts.  NotFound."""
     if (vhost, exchange, topic) in house.core.topology.topics:
         return facts(house.core, (vhost, exchange, topic))
     views = () if exchange else house.views(vhost)
@@ -102,5 +102,3 @@ TOPIC = Operation(
     "topic", topic, "look", "topic, exchange: one of them", sees("topic", "topic"), _TOPIC, sdk="topic",
     cli="topic show", missing=_HERE,
 )  # fmt: skip
-
-ROWS = (DECLARE_TOPIC, DELETE_TOPIC, TOPICS, TOPIC)

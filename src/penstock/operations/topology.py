@@ -84,25 +84,22 @@ def bindings(
 
     Those of the default exchange, which every queue has, too.  between: of several ends.  Raises NotFound.
     """
-    if not between and [queue, source, destination].count(None) < 2:
+    ends = (queue, source, destination)
+    if not between and ends.count(None) < 2:
         raise InvalidArgument(f"bindings: queue is {shown(queue)}, not the only one of queue, source and destination")
-    if vhost is None or (queue is source is destination is None):
+    if vhost is None or ends.count(None) == len(ends):
         return _every(house, vhost)
     topology = house.core.topology
-    for exchange in (source, destination):
-        if exchange is not None and topology.exchange(vhost, exchange) is None:
+    for exchange in filter(None, (source, destination)):
+        if topology.exchange(vhost, exchange) is None:
             raise NotFound("Not Found" if between else f"no exchange '{exchange}' in vhost '{vhost}'")
-    if queue is not None:
-        own, ends = _own(house, who, vhost, queue), topology.bindings_to(vhost, "queue", queue)
-        return [one for one in (*own, *map(_binding, ends)) if source in {None, one["source"]}]
-    if destination is not None:
-        ends = topology.bindings_to(vhost, "exchange", destination)
-        return [_binding(one) for one in ends if source in {None, one.source}]
-    return (
-        _by_default(house, vhost)
-        if source == DEFAULT
-        else map(_binding, list(topology.bindings_from(vhost, source or "")))
-    )
+    if queue is None and destination is None:
+        found = list(topology.bindings_from(vhost, source or ""))
+        return _by_default(house, vhost) if source == DEFAULT else map(_binding, found)
+    own = () if queue is None else _own(house, who, vhost, queue)
+    kind, end = ("exchange", destination or "") if queue is None else ("queue", queue)
+    bound = map(_binding, topology.bindings_to(vhost, kind, end))
+    return [one for one in (*own, *bound) if source in {None, one["source"]}]
 
 
 def _every(house: House, vhost: str | None) -> Iterator[dict[str, object]]:
@@ -217,4 +214,3 @@ BIND = Operation(
     sdk="bind", cli="binding declare",
 )  # fmt: skip
 UNBIND = Operation("unbind", unbind, "decide", "the same", USES, _BOUND, sdk="unbind", cli="binding delete")
-ROWS = (EXCHANGES, DECLARE_EXCHANGE, DELETE_EXCHANGE, BINDINGS, BIND, UNBIND)

@@ -158,7 +158,7 @@ def values(house: House, who: Who) -> Iterator[dict[str, object]]:
 
 
 async def set_value(house: House, who: Who, name: str, value: object) -> Answer:
-    """Any JSON."""
+    """Keep any JSON value under a name."""
     fresh = name not in house.accounts.global_parameters
 
     def work(accounts: Accounts) -> None:
@@ -169,7 +169,7 @@ async def set_value(house: House, who: Who, name: str, value: object) -> Answer:
 
 
 async def delete_value(house: House, who: Who, name: str) -> Answer:
-    """Forget it."""
+    """Forget the value of a name.  NotFound."""
     if name not in house.accounts.global_parameters:
         raise NotFound(f"no value '{name}'")
     await house.change(lambda accounts: accounts.global_parameters.pop(name))
@@ -217,5 +217,3 @@ DELETE_VALUE = Operation(
     action=False,
     missing=RABBITMQ,
 )
-
-ROWS = (VHOSTS, SET_VHOST, DELETE_VHOST, LIMITS, SET_LIMIT, VALUES, SET_VALUE, DELETE_VALUE)

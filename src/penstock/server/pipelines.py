@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import InvalidArgument
-from penstock.operations.readers import PIPELINES_MOST
+from penstock.operations.server import PIPELINES_MOST
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:

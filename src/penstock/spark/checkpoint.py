@@ -39,7 +39,7 @@ def local_folder(location: str | None) -> Path | None:
 
 
 class Checkpoint:
-    """One folder."""
+    """The folder that Spark keeps a query's checkpoint in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -150,6 +150,13 @@ _NOISE = (
 )
 
 
+_ONE_REMEMBERS = {
+    False: "it remembers something between batches now, and the checkpoint has nothing of it",
+    True: "it remembers nothing between batches any more, and the checkpoint does",
+}
+"""What is wrong, by whether the checkpoint has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What a checkpoint was made for."""
@@ -166,12 +173,8 @@ class Manifest:
         """Why the checkpoint of this manifest is none for the new one; None: it is."""
         if self.reads != new.reads:
             return f"it reads {_listed(new.reads)} now, and the checkpoint belongs to {_listed(self.reads)}"
-        if not self.state and not new.state:
-            return None
-        if not self.state:
-            return "it remembers something between batches now, and the checkpoint has nothing of it"
-        if not new.state:
-            return "it remembers nothing between batches any more, and the checkpoint does"
+        if not self.state or not new.state:
+            return None if self.state == new.state else _ONE_REMEMBERS[bool(self.state)]
         if self.state != new.state:
             return f"what it remembers between batches is made otherwise now: {_difference(self.state, new.state)}"
         if (self.mode == "complete") != (new.mode == "complete"):
@@ -248,13 +251,18 @@ def remembered(plan: str) -> tuple[str, ...]:
         step, live = match["step"], bool(match["live"])
         if below is None and live and step in STATEFUL and (step != "Join" or _both_live(parsed, place)):
             below = depth
-        if below is None or step in ("SubqueryAlias", "View", "CollectMetrics"):
-            continue
-        rest = "" if step.startswith("StreamingRelation") else match["rest"]
-        for pattern, plain in _NOISE:
-            rest = pattern.sub(plain, rest)
-        lines.append(f"{'~' if live else ''}{step}{rest}")
+        if below is not None and step not in ("SubqueryAlias", "View", "CollectMetrics"):
+            lines.append(f"{'~' if live else ''}{step}{_without_noise(step, match['rest'])}")
     return tuple(lines)
+
+
+def _without_noise(step: str, rest: str) -> str:
+    """What a step's line says that is the same in every run."""
+    if step.startswith("StreamingRelation"):
+        return ""
+    for pattern, plain in _NOISE:
+        rest = pattern.sub(plain, rest)
+    return rest
 
 
 def _both_live(parsed: list[re.Match[str]], join: int) -> bool:

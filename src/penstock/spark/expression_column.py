@@ -161,6 +161,21 @@ class _Builder:
         self.columns = columns
         self.origin = origin
         self.metered = metered
+        self._makers: Mapping[type[Node], Callable[[Any], _Spark | None]] = {
+            Constant: lambda node: self._constant(node.value),
+            Call: lambda node: self._call(node.name),
+            Sign: self._sign,
+            Arithmetic: self._arithmetic,
+            Compare: lambda node: self._compare(node.operator, self.native(node.left), self.native(node.right)),
+            Between: self._between,
+            In: self._in,
+            And: self._and_or,
+            Or: self._and_or,
+            Not: self._not,
+            Is: self._is,
+            Like: self._like,
+            Affix: self._affix,
+        }
 
     def at(self, name: str) -> Column:
         """One of the frame's columns."""
@@ -216,39 +231,29 @@ class _Builder:
 
     def native(self, node: Node) -> _Spark | None:
         """A node as Spark's own expression, or None where the two might differ."""
-        match node:
-            case Constant():
-                return self._constant(node.value)
-            case Call():
-                return self._call(node.name)
-            case Sign():
-                return self._sign(node)
-            case Arithmetic():
-                return self._arithmetic(node)
-            case Compare():
-                return self._compare(node.operator, self.native(node.left), self.native(node.right))
-            case Between():
-                operand = self.native(node.operand)
-                ends = ((">=", node.low), ("<=", node.high))
-                return self._joined("AND", [self._compare(sign, operand, self.native(end)) for sign, end in ends])
-            case In():
-                operand = self.native(node.operand)
-                return self._joined("OR", [self._compare("=", operand, self.native(item)) for item in node.items])
-            case And() | Or():
-                parts = [self._logic(self.native(item)) for item in node.items]
-                return self._joined("AND" if isinstance(node, And) else "OR", parts)
-            case Not():
-                one = self._logic(self.native(node.operand))
-                return None if one is None else _Spark(~one.column, "boolean")
-            case Is() if node.what == "NULL":
-                tested = self.native(node.operand)
-                return None if tested is None else _Spark(tested.column.isNull(), "boolean")
-            case Like():
-                return self._like(node)
-            case Affix():
-                return self._affix(node)
-            case _:
-                return None
+        make = self._makers.get(type(node))
+        return None if make is None else make(node)
+
+    def _between(self, node: Between) -> _Spark | None:
+        operand = self.native(node.operand)
+        ends = ((">=", node.low), ("<=", node.high))
+        return self._joined("AND", [self._compare(sign, operand, self.native(end)) for sign, end in ends])
+
+    def _in(self, node: In) -> _Spark | None:
+        operand = self.native(node.operand)
+        return self._joined("OR", [self._compare("=", operand, self.native(item)) for item in node.items])
+
+    def _and_or(self, node: And | Or) -> _Spark | None:
+        parts = [self._logic(self.native(item)) for item in node.items]
+        return self._joined("AND" if isinstance(node, And) else "OR", parts)
+
+    def _not(self, node: Not) -> _Spark | None:
+        one = self._logic(self.native(node.operand))
+        return None if one is None else _Spark(~one.column, "boolean")
+
+    def _is(self, node: Is) -> _Spark | None:
+        tested = self.native(node.operand) if node.what == "NULL" else None
+        return None if tested is None else _Spark(tested.column.isNull(), "boolean")
 
     def _call(self, name: str) -> _Spark | None:
         functions = self.functions

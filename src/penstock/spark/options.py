@@ -55,7 +55,7 @@ class Taker:
         return self._given.get(name.lower()) or None
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """true or false."""
+        """An option that is `true` or `false`, in any case.  InvalidArgument for other text."""
         value = self.text(name)
         if value is None:
             return default
@@ -83,7 +83,7 @@ class Taker:
             raise InvalidArgument(f"option {name}: {error}") from None
 
     def word(self, name: str, *words: str) -> str | None:
-        """One of these words."""
+        """An option that is one of these words.  InvalidArgument names them."""
         value = self.text(name)
         if value is not None and value not in words:
             raise InvalidArgument(f"option {name} is {value!r}, not {', '.join(words[:-1])} or {words[-1]}")
@@ -404,7 +404,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where rows go."""
+    """Where the rows of a DataFrame go, as the options of a write say."""
 
     where: Where
     topic: str | None  # for rows without one of their own

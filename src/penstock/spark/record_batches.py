@@ -23,7 +23,6 @@ def column(batch: pa.RecordBatch, name: str) -> Any:
 
 
 def by_name(batch: pa.RecordBatch) -> dict[str, Column]:
-    """Columns by their names."""
     given: Any = batch
     return dict(zip(cast("list[str]", given.schema.names), cast("list[Column]", given.columns), strict=True))
 

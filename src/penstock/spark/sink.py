@@ -138,7 +138,6 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
             )
 
     def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
-        """In a task."""
         context: Any = TaskContext.get()
         query = str(context.getLocalProperty("sql.streaming.queryId"))
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
@@ -200,7 +199,6 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is un
             self.done = highest is not None and self.batch <= highest
 
     def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
-        """In a task."""
         options = self.options
         if self.done:
             for _ in iterator:

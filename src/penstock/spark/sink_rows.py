@@ -36,7 +36,6 @@ def rows_as_json(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array[Any]:
 
 
 def _objects(names: Sequence[str], columns: Sequence[Any], rows: int) -> Texts:
-    """Objects of these fields."""
     parts: list[Any] = []
     before = "{"
     for name, values in zip(names, columns, strict=True):

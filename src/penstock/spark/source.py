@@ -58,7 +58,6 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         return layout(options, schema, registered(options) if options.registered else options.ddl)
 
     def reader(self, schema: Any) -> SnapshotReader:
-        """A batch read."""
         from penstock.spark.reading.batch import SnapshotReader
 
         options = read_options(self._given, BATCH_PATIENCE_S)
@@ -72,8 +71,8 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
         """A stream, in mode `queue` when a queue is read and in mode `log` when a topic is."""
-        from penstock.spark.reading.log_stream import LogStreamReader
         from penstock.spark.reading.queue_stream import ChangesStreamReader, QueueStreamReader
+        from penstock.spark.reading.stream import LogStreamReader
 
         options = read_options(self._given)
         if options.log:

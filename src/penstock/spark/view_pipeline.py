@@ -77,7 +77,6 @@ class Group:
                     held[lsn] = given
 
     def row(self, plan: Plan) -> bytes:
-        """As JSON."""
         gathered: dict[str, Any] = {f"g{place}": shown(value) for place, value in enumerate(self.key)}
         for read in plan.reads:
             gathered[read.name] = STORES[read.aggregate][1](self.stores[read.store], read.extra)
@@ -92,7 +91,6 @@ class Group:
 
 
 def new_group(plan: Plan, key: GroupKey) -> Group:
-    """Nothing yet."""
     return Group(key, [STORES[name][0]() for name, _ in plan.stores])
 
 
@@ -113,7 +111,6 @@ class Gatherer:
     definition: View
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One partition."""
         plan = planned(self.definition)
         groups: dict[GroupKey, Group] = {}
         for batch in batches:
@@ -239,7 +236,6 @@ class ViewStager:
         self._to = to
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One partition."""
         gone: list[bytes] = []
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -335,7 +331,6 @@ class ViewPipeline(Pipeline):
         return writer.start()
 
     def begin_anew(self) -> None:
-        """Count everything again."""
         self._forget_others()
         request_of(self.place.folder, self.definition.name).unlink(missing_ok=True)
 
@@ -353,7 +348,6 @@ class ViewPipeline(Pipeline):
         )
 
     def _forget_others(self) -> None:
-        """Checkpoints of earlier definitions."""
         own, mine = self.checkpoint.folder, re.compile(re.escape(self.definition.name) + r"\.[0-9a-f]{8}")
         for folder in self.place.folder.iterdir() if self.place.folder.is_dir() else ():
             if folder != own and mine.fullmatch(folder.name) and folder.is_dir():

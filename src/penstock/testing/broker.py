@@ -46,7 +46,7 @@ class Here:
         self.core, self.log, self.now = instance.core, instance.log, instance.engine.now
 
     def call(self, work: Callable[[], T], *, durable: bool = True) -> T:
-        """The result of `work`."""
+        """The result of `work`, once it is durable unless it names nothing new."""
         value = work()
         if durable:
             self._instance.make_durable()
@@ -73,7 +73,7 @@ class Here:
             raise LogBroken(f"the log is broken: {self._instance.engine.broken}")
 
     def gone(self) -> bool:
-        """Whoever asks is here."""
+        """False: whoever asks is in this thread."""
         return False
 
     def lsn_at(self, time: int) -> int:

@@ -46,12 +46,12 @@ class ServerProcess:
 
     @property
     def http_url(self) -> str:
-        """For browsers and `curl`."""
+        """The address of the HTTP door, for browsers and `curl`."""
         return f"http://{self._address('http')}"
 
     @property
     def flight_url(self) -> str:
-        """For `penstock.connect`."""
+        """The address of the Flight door as `guest`, for `penstock.connect`."""
         return f"penstock://guest:guest@{self._address('flight')}"
 
     @property

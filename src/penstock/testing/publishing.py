@@ -260,7 +260,7 @@ class Transaction:
         self._makes.append(self._broker.outgoing(topic, body, priority, expiration, delay, headers))
 
     def ack(self, message: Message) -> None:
-        """Done."""
+        """The message is done, with the commit."""
         self._end(message, Verb.ACK)
 
     def release(self, message: Message) -> None:
@@ -300,7 +300,7 @@ class Transaction:
         return self.bookmarks
 
     def rollback(self) -> None:
-        """Forget it."""
+        """Forget all of it: messages are held as before."""
         self._check()
         self._over = True
 

@@ -143,12 +143,12 @@ class Running:
 
     @property
     def flight_url(self) -> str:
-        """The same for `penstock.connect`."""
+        """A real Flight port as a URL for `penstock.connect`, opened by asking."""
         return f"penstock://{self._login()}@127.0.0.1:{self._open('flight')}"
 
     @property
     def http_url(self) -> str:
-        """The same for HTTP."""
+        """A real HTTP port as a URL, opened by asking."""
         return f"http://127.0.0.1:{self._open('http')}"
 
     def _login(self) -> str:

@@ -70,7 +70,7 @@ class TopicSubscription(Unleased[Page]):
         return self.follow.source.notice if isinstance(self.follow, Follower) else ""
 
     def pause(self) -> None:
-        """Nothing comes until `resume`."""
+        """Have nothing come until `resume`; what has come can be taken."""
         self._broker.aside(lambda: None if self.follow is None else self.follow.pause())
 
     def resume(self) -> None:
@@ -373,5 +373,4 @@ class Subscribing(Records):
 
 
 def _texts(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One text or several."""
     return (value,) if isinstance(value, str) else tuple(value or ())

@@ -99,7 +99,7 @@ class Message:
 
     @property
     def priority(self) -> int:
-        """0 to 255."""
+        """The publisher's priority, 0 to 255; 0 without one."""
         return self.properties.priority or 0
 
     def json(self) -> Any:
@@ -140,7 +140,7 @@ class Message:
 
 
 class Subscription(Receiver):
-    """Made by `Broker.subscribe`."""
+    """What one client gets of a queue, or a pattern of queues.  Made by `Broker.subscribe`."""
 
     def __init__(self, broker: Running, instance: Instance, queue: str, name: str) -> None:
         """For the broker alone, which sets `wish`."""
@@ -361,7 +361,7 @@ class Unleased(Subscription, ABC, Generic[T]):
 
     @abstractmethod
     def receive(self, portion: T) -> None:
-        """What came is taken."""
+        """Put what came into the inbox."""
 
     @property
     def is_open(self) -> bool:

@@ -1,15 +1,21 @@
-"""`penstock.App`: functions and the queues they work on, and their common life: start, signals, stop."""
+"""`penstock.App`: functions and the queues they work on, and their common life: start, signals, stop; found by the name
+that `penstock worker` is given.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import random
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from penstock.errors import InvalidArgument
@@ -162,3 +168,40 @@ class App:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+
+
+def load(target: str, folder: Path) -> App:
+    """The app that a target names; modules are looked for in `folder` first.  InvalidArgument says what is wrong.
+
+    What the module itself raises when it is imported is raised.
+    """
+    module_name, colon, name = target.partition(":")
+    if not module_name or not colon or not name:
+        raise InvalidArgument(f"{target!r} is no MODULE:APP, such as shop.workers:app")
+    if module_name.endswith(".py"):
+        raise InvalidArgument(f"{module_name!r} is a file: name the module, {module_name.removesuffix('.py')!r}")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports what is not
+        raise InvalidArgument(
+            f"no module {module_name!r}: it was looked for in {folder} and where Python looks"
+        ) from None
+    return _app(module, target, name)
+
+
+def _app(module: ModuleType, target: str, name: str) -> App:
+    """What a module has under a name.  InvalidArgument where that is no app."""
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, App):
+        return found
+    apps = sorted(key for key, value in vars(module).items() if isinstance(value, App))
+    there = f"; it has {', '.join(apps)}" if apps else ""
+    if found is None:
+        raise InvalidArgument(f"{module.__name__} has no {name!r}{there}")
+    raise InvalidArgument(f"{target} is a {type(found).__name__}, not a penstock.App{there}")

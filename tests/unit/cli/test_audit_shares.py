@@ -11,7 +11,7 @@ import pytest
 from penstock.core.audit.histories import Report, shares, verdict
 from penstock.history.alone import stand_alone
 from penstock.log.disk import OsDisk
-from penstock.spark.jobs.auditing import judged, parted
+from penstock.spark.audits import judged, parted
 from unit.cli.forging import forged
 
 SEEDS = 12

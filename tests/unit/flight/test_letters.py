@@ -22,13 +22,12 @@ from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.options import read_options
 from penstock.spark.pipelines.definition import Check
-from penstock.spark.pipelines.expectations import MET, Separator
-from penstock.spark.pipelines.letters import Letters
+from penstock.spark.pipelines.expectations import MET, Letters, Separator
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.reading import parts
 from penstock.spark.reading.columns import layout
-from penstock.spark.reading.log_stream import LogStreamReader
 from penstock.spark.reading.queue_stream import QueueStreamReader
+from penstock.spark.reading.stream import LogStreamReader
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Where, remote
 

@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.errors import ExpressionError, InvalidArgument, NotFound
 from penstock.testing import Broker
-from penstock.worker.handling import Held
+from penstock.worker.running import Held
 from penstock.worker.worker import Counts
 
 PATIENCE_S = 20

@@ -11,8 +11,7 @@ import pytest
 import penstock
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
-from penstock.worker.bodies import InvalidBody
-from penstock.worker.worker import declare
+from penstock.worker.worker import InvalidBody, declare
 
 
 @dataclass

@@ -42,7 +42,7 @@ class Message(Values):
 
     @property
     def blocking(self) -> messages.Message:
-        """The message within."""
+        """The message of the blocking consumer, which this one is made of."""
         return self._inner
 
     async def release(self) -> None:

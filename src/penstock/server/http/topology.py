@@ -55,10 +55,6 @@ def _pause(fields: Lenient) -> Mapping[str, object]:
         raise InvalidArgument(f"for: {error}") from None
 
 
-def _nothing(fields: Lenient) -> Mapping[str, object]:
-    return fields.only().values
-
-
 def of_queues(of: Deriving) -> Sequence[Row]:
     queue, at = "/api/queues/{vhost}/{name}", {"name": "queue"}
     return (
@@ -68,7 +64,6 @@ def of_queues(of: Deriving) -> Sequence[Row]:
         of.do("DELETE", f"{queue}/contents", queues.PURGE, "Purge a queue", None, at),
         of.do("POST", f"{queue}/pause", queues.PAUSE, "Deliver nothing: for a while (for), or for good", _pause, at,
               body="for", answer=json_response),
-        of.do("POST", f"{queue}/resume", queues.RESUME, "Deliver again", _nothing, at, answer=json_response),
         of.list(f"{queue}/bindings", BINDINGS, "Bindings of a queue", at, shape=binding_item),
     )  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 Code that lies beside the module is the user's, wherever the function reaches it.  It travels by value: workers need no
 copy of it, and never run an old one.
+
+What goes wrong in it, or in Spark, is told in one sentence, without what Spark writes about it by itself.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -64,7 +68,6 @@ def load(text: str, pipeline: str) -> Code:
 
 
 def load_function(text: str, pipeline: str) -> Callable[..., Any]:
-    """The function alone."""
     return load(text, pipeline).function
 
 
@@ -140,3 +143,62 @@ def _send_by_value(module: ModuleType) -> None:
 
     pickling: Any = untyped
     pickling.register_pickle_by_value(module)
+
+
+_STATE = re.compile(r"\s*SQLSTATE: \w+\.?")
+_CLASS = re.compile(r"^(?:[\w.$]+(?:Exception|Error)): (?=\S)")
+_CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\] ")
+LENGTH_MAX = 500
+_NO_ROW = ("penstock.errors.", "java.io.", "OSError: [Errno ", "No space left on device")
+_NOTHING_SAID = ("at ", "File ", "Traceback", "An error occurred", "An exception was raised by the Python Proxy")
+_TRACEBACK = "Traceback (most recent call last):"
+_ENDS = re.compile(r"(?:\s*SQLSTATE: |\s+at \S+\(|== |=== |\s*$)")
+"""Lines behind a Python exception's own text."""
+_WRAPPERS = ("pyspark.", "py4j.")
+"""Modules whose exceptions pass on what Java says."""
+
+
+def short(text: str) -> str:
+    """The sentence that matters of a Spark error.
+
+    Our own last one; else the exception that a function in Python ended with, by its type and text; else the first line
+    that is none of a stack.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("penstock.errors.")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    if (cause := cause_in_python(text)) is not None and not cause.startswith(_WRAPPERS):
+        return cause[:LENGTH_MAX]
+    # What is indented is a stack or a plan.  The class goes first: behind it may stand what says nothing.
+    flush = [_CLASS.sub("", line.removeprefix(": ")) for line in text.splitlines() if line[:1].strip()]
+    told = [line for line in flush or lines if not line.startswith(_NOTHING_SAID)]
+    first = told[0] if told else text
+    plain = _STATE.sub("", _CONDITION.sub("", first)).replace(".;", ";")
+    return plain[:LENGTH_MAX].rstrip(" ;")
+
+
+def cause_in_python(text: str) -> str | None:
+    """Type and text of the exception that the last traceback ends with, in one line; None without a traceback."""
+    _, found, rest = text.rpartition(_TRACEBACK)
+    if not found:
+        return None
+    told = list[str]()
+    for line in rest.splitlines()[1:]:
+        if told and _ENDS.match(line):
+            break
+        if told or line[:1].strip():  # frames are indented, and what follows them is not
+            told.append(line.strip())
+    return " ".join(told) or None
+
+
+def may_be_a_row(text: str) -> bool:
+    """Whether a row may be to blame for an error of Spark: not for what Penstock itself or a file system says."""
+    return not any(name in text for name in _NO_ROW)
+
+
+def quieten() -> None:
+    """Spark's Python half logs each error as JSON with its stack beside raising it: once is enough."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger("py4j").setLevel(logging.ERROR)

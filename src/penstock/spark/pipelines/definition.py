@@ -35,7 +35,6 @@ class Output:
 
     @property
     def text(self) -> str:
-        """For people."""
         if self.table is not None:
             return f"table {self.table}"
         name = f"{self.exchange}/{self.topic}" if self.exchange else self.topic
@@ -43,7 +42,6 @@ class Output:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Output:
-        """From its JSON form."""
         return cls(
             given.get("topic") or given.get("queue") or given.get("view"),
             view=given.get("view") is not None,
@@ -101,7 +99,6 @@ class Input:
 
     @property
     def text(self) -> str:
-        """For people."""
         if self.log:
             return "log"
         kind = "queue" if self.queue else "topic" if self.topic else "view" if self.view else "table"

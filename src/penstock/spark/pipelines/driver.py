@@ -22,23 +22,24 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from penstock.errors import DataFolderInUse, PenstockError, Refused, SettingsError
-from penstock.spark.pipelines.backfilling import BackfillPipeline
-from penstock.spark.pipelines.definition import Definition
-from penstock.spark.pipelines.folders import Place, locked
-from penstock.spark.pipelines.inbox import FOLLOWED, Inbox
-from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.backfill import BackfillCheckpoint, backfilled
+from penstock.spark.pipelines.code import quieten
+from penstock.spark.pipelines.code import short as short
+from penstock.spark.pipelines.definition import Definition, with_vhost
+from penstock.spark.pipelines.folders import FOLLOWED, Inbox, Place, locked
+from penstock.spark.pipelines.lineage import Lineage
+from penstock.spark.pipelines.pipeline import Pipeline, Planned, lineage_of
 from penstock.spark.pipelines.running import FAILURES_MAX as FAILURES_MAX
 from penstock.spark.pipelines.running import Running
-from penstock.spark.pipelines.spark_errors import quieten
-from penstock.spark.pipelines.spark_errors import short as short
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Remote, Where
 from penstock.spark.sessions import session
 from penstock.spark.view_pipeline import ViewPipeline
@@ -54,7 +55,7 @@ PATIENCE_S = 0.1
 
 
 class Reporter:
-    """Of one driver."""
+    """Tells the server, and a file, how the pipelines of one driver are."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -90,7 +91,7 @@ class Reporter:
         return told
 
     def tell(self, state: str) -> None:
-        """Write the status file."""
+        """Write the status file, whole or not at all."""
         self._state = state
         folder, name = self._driver.folder, self._driver.name
         self._pipelines = self.told()
@@ -146,6 +147,39 @@ STOP_S = 8.0
 """How long queries may take to stop; Spark takes them up where they were."""
 
 CONF = {"spark.scheduler.mode": "FAIR", "spark.sql.streaming.stopTimeout": "5s"}
+
+
+class BackfillPipeline(Pipeline):
+    """One run over a past range, under a key of its own, which ends with it; started again it goes on where it was."""
+
+    def __init__(self, given: Mapping[str, Any], place: Place) -> None:
+        """`given`: the JSON form of a `[[pipeline]]`, and `range`: what `backfilled` takes."""
+        live = Definition.of(given)
+        self._range: Mapping[str, Any] = given["range"]
+        self._live = live.name
+        where = Where(with_vhost(place.where.url, live.vhost), place.where.user, place.where.password)
+        super().__init__(backfilled(given, self._range, where, place.folder), place)
+        self.checkpoint = BackfillCheckpoint(self.checkpoint.folder)
+
+    def start(self, spark: Any, *, once: bool = True) -> Any:
+        """A running StreamingQuery that ends with the range."""
+        return super().start(spark, once=True)
+
+    def plan(self, spark: Any, columns: Mapping[str, str | None], patience: float | None = None) -> Planned:
+        """As `Pipeline.plan`; SettingsError for a whole result that would replace the live table."""
+        planned = super().plan(spark, columns, patience)
+        tables = [one for one in self.definition.to if one.table is not None]
+        if planned.mode == "complete" and tables and not self._range.get("outputs"):
+            raise SettingsError(
+                f"pipeline {self._live} gives whole results, and the past would replace those in the {tables[0].text}: "
+                "name another output"
+            )
+        return planned
+
+    @property
+    def lineage(self) -> Lineage:
+        """Of the pipeline, as batches of this backfill."""
+        return replace(lineage_of(self.definition), pipeline=self._live, backfill=str(self._range["id"]))
 
 
 class Driver:

@@ -105,7 +105,7 @@ class Output:
 
 @dataclass(slots=True)
 class Batch:
-    """A finished batch."""
+    """A finished batch: which messages it read, and what they became."""
 
     pipeline: str
     query: str
@@ -118,7 +118,6 @@ class Batch:
     backfill: str | None = None
 
     def plain(self) -> dict[str, object]:
-        """As JSON."""
         return {
             "pipeline": self.pipeline, "query": self.query, "batch": self.batch, "lsn": self.lsn,
             "time_us": self.time_us, "backfill": self.backfill, "tables": self.tables,

@@ -77,8 +77,6 @@ def transport_to(where: str) -> FileTransport | HttpTransport:
 
 
 class Target:
-    """Where events go."""
-
     def __init__(self, where: str) -> None:
         self.where = where
         self.dropped = 0
@@ -180,7 +178,7 @@ class Teller:
             self._event("COMPLETE", one, told, None)
 
     def close(self, all_: Sequence[Running]) -> None:
-        """The driver stops."""
+        """Send what waits, for a few seconds at most: the driver stops."""
         for one in all_:
             self.gone(one)
         self._target.close()

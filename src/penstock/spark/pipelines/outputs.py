@@ -24,7 +24,7 @@ from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockEr
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
-from penstock.spark.pipelines.letters import Letters
+from penstock.spark.pipelines.expectations import Letters
 from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.record_batches import column
 from penstock.spark.remote import Where, remote
@@ -305,7 +305,6 @@ def point(link: Path, folder: Path) -> None:
 
 
 def forget(snapshots: Path, keep: str) -> None:
-    """Remove old snapshots."""
     others = sorted((p for p in snapshots.iterdir() if p.name != keep), key=lambda path: path.stat().st_mtime)
     for path in others[: max(0, len(others) - SNAPSHOTS_KEPT + 1)]:
         shutil.rmtree(path, ignore_errors=True)

@@ -3,6 +3,8 @@
 <folder>/<name>/         Spark's checkpoint
 <folder>/<name>.json     what it was made for (`Manifest`)
 <folder>/<name>.lock     held by the process that runs it
+
+Its inputs are frames: streams of queues and topics, and tables that are read when it starts.
 """
 
 from __future__ import annotations
@@ -10,26 +12,162 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import SettingsError
+from penstock.errors import NotFound, PenstockError, SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, Manifest, remembered
+from penstock.spark.options import read_options
 from penstock.spark.pipelines import code, expectations
 from penstock.spark.pipelines.backfill import handover
-from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definition, with_vhost
-from penstock.spark.pipelines.expectations import refuse_twice
+from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definition, Input, with_vhost
+from penstock.spark.pipelines.expectations import Letters, Post, checked, refuse_twice
 from penstock.spark.pipelines.folders import Place as Place
 from penstock.spark.pipelines.folders import refuse_unshared
-from penstock.spark.pipelines.inputs import Inputs
-from penstock.spark.pipelines.letters import Letters
 from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
 from penstock.spark.pipelines.reset import carry_out, places_of, request_of
+from penstock.spark.reading.bodies import NO_MESSAGE
 from penstock.spark.remote import Where, remote
+from penstock.spark.source import examined
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of one pipeline, on one server."""
+
+    definition: Definition
+    where: Where
+    until: int | None = None  # the LSN at which a backfill hands over to the live stream
+    places: Mapping[str, str] = field(default_factory=dict[str, str])  # where topics begin instead, by stream
+    blame: bool = True  # whether rows may be to blame for what ended the run before
+
+    def columns(self, one: Input, patience: float | None = None) -> str | None:
+        """DDL of the columns of its bodies: as given, or by its first messages.  None for files that tell their own.
+
+        Raises NotFound with the reason NO_MESSAGE while there is no message to tell by, Unavailable when no server
+        answers within the patience.
+        """
+        if one.columns != "json":
+            return one.columns
+        if one.table is not None or one.log:
+            return None
+        where = (
+            self.where if patience is None else Where(self.where.url, self.where.user, self.where.password, patience)
+        )
+        given = {name: value for name, value in self.options(one, None, where).items() if name != "maxRowsPerTrigger"}
+        try:
+            return examined(read_options(given))
+        except NotFound as error:
+            if error.reason != NO_MESSAGE:
+                raise
+            told = f"{one.text} has no message yet whose JSON could tell its columns"
+            raise NotFound(told, reason=NO_MESSAGE) from None
+
+    def options(self, one: Input, columns: str | None, where: Where | None = None) -> dict[str, str]:
+        where, stream = where or self.where, self.definition.stream_of(one)
+        given: dict[str, str | None] = {
+            "url": where.url,
+            "user": where.user,
+            "password": where.password,
+            "patience": f"{where.patience:g}s",
+            "queue": one.queue,
+            "topic": one.topic,
+            "view": one.view,
+            "log": "true" if one.log else None,
+            "exchange": one.exchange,
+            "filter": one.filter,
+            "startingBookmark": self.places.get(stream, one.start),
+            "schema": columns,
+        }
+        if one.is_stream:
+            given |= {
+                "mode": one.mode,
+                "stream": stream,
+                "pipeline": self.definition.owner,
+                "abandon_after": f"{self.definition.abandon_us // 1000}ms" if self.definition.abandon_us else "off",
+                "maxRowsPerTrigger": str(one.max_rows),
+                "beside": ",".join(name for name in map(self.definition.stream_of, self.definition.streams)
+                                   if name != stream),
+            }  # fmt: skip
+            given |= self._range(one, stream)
+        if one.mode == "queue":  # a lost checkpoint is told of at the start, and deleted as our own errors advise
+            given["onLostCheckpoint"] = "continue"
+            if self.definition.poison_after:
+                given["poisonAfter"] = str(self.definition.poison_after)
+                given["poisonBlame"] = "true" if self.blame else "false"
+        return {name: value for name, value in given.items() if value}
+
+    def _range(self, one: Input, stream: str) -> dict[str, str | None]:
+        """Where a backfill, or the first run over the past of a topic, begins and ends."""
+        past = self.definition.past
+        if one.end is not None:
+            return {
+                "backfillUntil": str(one.end),
+                "backfillMaxRows": str(one.max_rows),
+                "backfillOnly": "true",
+            }
+        if past is None or self.until is None or stream in self.places:
+            return {}
+        return {
+            "startingBookmark": past.start,
+            "backfillUntil": str(self.until),
+            "backfillMaxRows": str(past.max_rows),
+        }
+
+    def frames(self, session: Any, columns: Mapping[str, str | None], post: Post) -> dict[str, Any]:
+        """A frame for each input, by name; `columns` as told before.  post: who takes its dead letters."""
+        return {one.name: self.frame(session, one, columns.get(one.name), post) for one in self.definition.inputs}
+
+    def frame(self, session: Any, one: Input, columns: str | None, post: Post) -> Any:
+        """Its rows: checked, with their watermark, each once where that is asked for."""
+        if not one.is_stream:
+            return self._table(session, one, columns)
+        given = self.options(one, columns)
+        self.refuse(one, given)
+        frame = session.readStream.format("penstock").options(**given).load()
+        frame = checked(frame, one.expect, post, self.definition.name, one.name)
+        if one.watermark is not None:
+            column, delay_us = one.watermark
+            frame = frame.withWatermark(column, f"{delay_us} microseconds")
+        return frame.dropDuplicatesWithinWatermark(list(one.dedup)) if one.dedup else frame
+
+    def refuse(self, one: Input, given: Mapping[str, str]) -> None:
+        """SettingsError in the words of the settings for options that cannot be read."""
+        past = self.definition.past
+        try:
+            read_options(given)
+            if past is not None:
+                read_options({**given, "startingBookmark": past.start})
+        except PenstockError as error:
+            start = "start" if past is None else "backfill.from"
+            said = str(error).replace("option startingBookmark", start).replace("option ", "", 1)
+            raise SettingsError(f"pipeline {self.definition.name}: {one.name}: {said}") from None
+
+    def _table(self, session: Any, one: Input, columns: str | None) -> Any:
+        if one.table is None:
+            return session.read.format("penstock").options(**self.options(one, columns)).load()
+        reader = session.read.format(file_format(one)).options(**one.options)
+        if columns is not None:
+            reader = reader.schema(columns)
+        return reader.load(location(one.table))
+
+
+def file_format(one: Input) -> str:
+    """As it is given, or as the name ends."""
+    if one.format is not None:
+        return one.format
+    name = str(one.table).lower().removesuffix(".gz")
+    return next((kind for kind in ("csv", "json") if name.endswith(f".{kind}")), "parquet")
+
+
+def location(table: str) -> str:
+    """A folder as Spark takes it: one of this machine unless it says otherwise."""
+    return table if "://" in table else f"file://{Path(table).absolute()}"
+
 
 logger = logging.getLogger("penstock.pipelines")
 
@@ -114,9 +252,8 @@ class Pipeline:
         """
         definition = self.definition
         session = spark.newSession()  # names of inputs and settings are this pipeline's own
-        for name, value in definition.conf.items():
-            if name.startswith("spark.sql."):
-                session.conf.set(name, value)
+        for name in filter(lambda name: name.startswith("spark.sql."), definition.conf):
+            session.conf.set(name, definition.conf[name])
         known = {
             one.name: columns[one.name] if one.columns == "json" and columns.get(one.name) else
             self.inputs.columns(one, patience)
@@ -151,12 +288,18 @@ class Pipeline:
             letters=letters,
         )
         outputs.check(frame.schema)
-        state = remembered(plan)
-        filters = tuple(f"filter {one.name} {one.filter}" for one in definition.streams if one.filter) if state else ()
-        store = str(session.conf.get(PROVIDER, "")).rpartition(".")[2] if state else ""
-        store = "" if store.startswith("HDFS") else store
-        manifest = Manifest(definition.reads, known, (*state, *filters), mode, store, digest)
-        return Planned(frame, mode, outputs, manifest)
+        return Planned(frame, mode, outputs, self._made_for(session, plan, known, mode, digest))
+
+    def _made_for(
+        self, session: Any, plan: str, known: dict[str, str | None], mode: str, digest: str | None
+    ) -> Manifest:
+        """What its checkpoint is made for: filters and the store of the state count where there is a state."""
+        state, reads = remembered(plan), self.definition.reads
+        if not state:
+            return Manifest(reads, known, (), mode, "", digest)
+        filters = [f"filter {one.name} {one.filter}" for one in self.definition.streams if one.filter]
+        store = str(session.conf.get(PROVIDER, "")).rpartition(".")[2]
+        return Manifest(reads, known, (*state, *filters), mode, "" if store.startswith("HDFS") else store, digest)
 
     @property
     def committed(self) -> list[Committed]:
@@ -327,7 +470,7 @@ def refuse_unsupported(spark: Any, analyzed: Any, mode: str, pipeline: str, fitt
     try:
         checker.checkForStreaming(analyzed, getattr(modes, mode.capitalize())())
     except Exception as error:  # noqa: BLE001 - py4j's or pyspark's, by what Spark raises
-        from penstock.spark.pipelines.spark_errors import short
+        from penstock.spark.pipelines.code import short
 
         said = short(str(error))
         if mode != fitting:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.errors import NotFound, PenstockError, Unavailable
+from penstock.spark.pipelines.code import quieten, short
 from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.pipelines.spark_errors import quieten, short
 from penstock.spark.reading.bodies import NO_MESSAGE
 from penstock.spark.remote import Where
 from penstock.spark.sessions import session

@@ -52,7 +52,6 @@ class Reread:
 
     @property
     def text(self) -> str:
-        """For people."""
         if self.start is None and not self.held:
             return f"{self.input}: nothing is in work, and what is settled does not come again"
         if self.start is None:
@@ -79,7 +78,6 @@ def ask(folder: Path, name: str, *, keep_place: bool) -> None:
 
 
 def places_of(folder: Path, name: str) -> dict[str, str]:
-    """Bookmarks by stream."""
     with suppress(FileNotFoundError):
         found: dict[str, str] = json.loads((folder / f"{name}.places").read_text())
         return found

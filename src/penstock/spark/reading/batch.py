@@ -193,7 +193,6 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         )  # fmt: skip
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
         return fetch(self.options, self.layout, partition)
 
 
@@ -213,7 +212,6 @@ def hold(server: Remote, start: int) -> str:
 
 
 def release(server: Remote, name: str) -> None:
-    """End a hold."""
     server.act("hold", read=name, release=True)
 
 

@@ -97,20 +97,16 @@ class Layout:
 
 def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> str:
     """All columns of a read as DDL; `ddl` are the body's own, given or found; `rows`: of a view without messages."""
-    if options.log:
-        return ", ".join(f"{name} {kind}" for name, kind in LOG.items())
-    base = _of_messages(options, rows=rows)
-    if ddl is None:
+    base = LOG if options.log else _of_messages(options, rows=rows)
+    if ddl is None or options.log:
         return ", ".join(f"{name} {kind}" for name, kind in base.items())
     own = names_in(ddl)
     hidden = {name.lower() for name in own}
     columns = [f"{name} {kind}" for name, kind in base.items() if name not in hidden]
-    taken = {*known(options), ERROR}
-    pieces = [piece.strip() for piece in _pieces(ddl)]
-    if options.bad_records_topic is None:  # a bad body has null in all of its columns
-        pieces = [_nullable(piece) for piece in pieces]
+    taken, nullable = {*known(options), ERROR}, options.bad_records_topic is None  # a bad body has null in all columns
+    pieces = [_nullable(piece.strip()) if nullable else piece.strip() for piece in _pieces(ddl)]
     columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
-    if options.bad_records_topic is None and ERROR not in hidden:
+    if nullable and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
 
@@ -200,10 +196,10 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     own = {} if ddl is None else dict(zip(names_in(ddl), _pieces(ddl), strict=True))
     needed = {name for name, piece in own.items() if _NOT_NULL.search(_outside(piece)) is not None}
     strict = options.bad_records_topic is not None
-    sources = [(field.name, _source(options, field, own)) for field in schema.fields]
-    fetched = [name for name, source in sources if source == "message"]
-    parsed = [name for name, source in sources if source == "body"]
-    error = any(source == "error" for _, source in sources)
+    named = dict[str, list[str]]()
+    for field in schema.fields:
+        named.setdefault(_source(options, field, own), []).append(field.name)
+    fetched, parsed, error = named.get("message", []), named.get("body", []), "error" in named
     for name, wanted in (
         ("body", bool(parsed) or error),
         (BOOKMARK, strict and options.view is None),  # what is put aside says which message it was

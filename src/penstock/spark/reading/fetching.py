@@ -5,11 +5,22 @@ Reading a part twice gives the same rows, whether they come from the server or f
 Option `orderBy`: all rows of a batch that have one key are in one partition, in the order of the log.  Every part reads
 the batch and keeps the rows of its keys: which part a key belongs to depends on its text alone.  Rows without a key
 (NULL) are spread.
+
+Parts read from the log's own files, where a task sees the disk that the server writes.
+
+The server says for each part where the files are, up to which byte they are durable, and whether this user may read
+them; the files say by their headers whether they are those.  Rows are made by the code that the server itself reads the
+past with, so they are the same.  A file that was replaced or deleted meanwhile is asked for anew: what the part holds
+(action `hold`) is in whatever stands for it.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, cast
 from zlib import crc32
 
@@ -20,11 +31,12 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import LogDamaged, NotFound, PreconditionFailed
 from penstock.expr import compile_value
+from penstock.history.history import History
+from penstock.history.view import Folder, Listing, Moved, View
+from penstock.log.disk import OsDisk
 from penstock.spark.executor import spare_modules, task_of
 from penstock.spark.options import ReadOptions
-from penstock.spark.reading import direct
-from penstock.spark.reading.bad_records import Aside
-from penstock.spark.reading.bodies import BodyParser
+from penstock.spark.reading.bodies import Aside, BodyParser
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
 from penstock.spark.reading.parts import (
     ChangePart,
@@ -38,6 +50,8 @@ from penstock.spark.reading.parts import (
 )
 from penstock.spark.record_batches import batch_of, by_name, column, values
 from penstock.spark.remote import Remote, remote
+from penstock.wire.flight.codec import present
+from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
 
 NEEDED = ("body", "properties", "topic", "lsn", "time")
 """Columns that a key may be made of."""
@@ -93,10 +107,16 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
     if isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart) and part.held:
         keep(server, options, part.held, part.start)
     rows = _rows(server, options, layout, part)
-    if not layout.parsed and not layout.error:
-        for batch in rows:
-            yield layout.fitted(by_name(batch))
-        return
+    if layout.parsed or layout.error:
+        yield from _parsed(server, options, layout, part, rows)
+    else:
+        yield from (layout.fitted(by_name(batch)) for batch in rows)
+
+
+def _parsed(
+    server: Remote, options: ReadOptions, layout: Layout, part: object, rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rows with the columns of their bodies; bad bodies put aside."""
     parser = BodyParser(layout.schema, layout.parsed, layout.needed)
     aside = Aside(server, options, part, parser.fields) if layout.strict else None
     for batch in rows:
@@ -131,35 +151,13 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
             a, b = part.start, part.end
             yield from either(
                 options,
-                lambda: direct.records(server, a, b, columns),
+                lambda: file_records(server, a, b, columns),
                 lambda skip: server.rows("log", skip, **{"from": a, "to": b}, columns=columns),
             )
         case ReplayPart():
-            where, missing = span(part.origin, part.start, part.end), "epoch"
-            if options.fail_on_data_loss and not part.held:
-                missing = "fail"
-            chosen, a, b = options.replay() if part.asked is None else part.asked, part.start, part.end
-            yield from either(
-                options,
-                lambda: direct.messages(server, chosen, a, b, columns),
-                lambda skip: server.rows(
-                    "replay",
-                    skip,
-                    vhost=server.vhost,
-                    bookmark=where,
-                    columns=columns,
-                    bookmark_not_found=missing,
-                    **chosen,
-                ),
-            )
+            yield from _replayed(server, options, part, columns)
         case ChangePart():
-            asked = [name for name in columns if name != "change"] or ["lsn"]
-            rows = server.rows("plan", stream=part.stream, batch=part.batch, part=part.part, parts=part.parts,
-                               columns=asked)  # fmt: skip
-            for batch in rows:
-                found = by_name(batch)
-                found["change"] = pa.array(np.full(batch.num_rows, part.change, np.int32))
-                yield batch_of([found[name] for name in columns], columns)
+            yield from _changes(server, part, columns)
         case PlanPart():
             yield from _planned(server, options, part, layout.fetched)
         case ContentPart() | RecordPart():
@@ -171,6 +169,29 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
             return  # Spark's own, where `partitions` gave none
         case _:
             raise TypeError(f"not a part of this source: {part!r}")
+
+
+def _replayed(server: Remote, options: ReadOptions, part: ReplayPart, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    chosen, a, b = options.replay() if part.asked is None else part.asked, part.start, part.end
+    missing = "fail" if options.fail_on_data_loss and not part.held else "epoch"
+    where = span(part.origin, a, b)
+    return either(
+        options,
+        lambda: file_messages(server, chosen, a, b, columns),
+        lambda skip: server.rows(
+            "replay", skip, vhost=server.vhost, bookmark=where, columns=columns, bookmark_not_found=missing, **chosen
+        ),
+    )
+
+
+def _changes(server: Remote, part: ChangePart, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a planned batch of a view, each with how it changed."""
+    asked = [name for name in columns if name != "change"] or ["lsn"]
+    rows = server.rows("plan", stream=part.stream, batch=part.batch, part=part.part, parts=part.parts, columns=asked)
+    for batch in rows:
+        found = by_name(batch)
+        found["change"] = pa.array(np.full(batch.num_rows, part.change, np.int32))
+        yield batch_of([found[name] for name in columns], columns)
 
 
 def either(
@@ -189,9 +210,9 @@ def either(
                 yield batch
                 given += batch.num_rows
             return
-        except (direct.NotHere, LogDamaged, OSError) as why:
+        except (NotHere, LogDamaged, OSError) as why:
             if options.direct == "true":
-                raise direct.refuse(why) from why
+                raise refuse_files(why) from why
     yield from asked(given)
 
 
@@ -236,7 +257,7 @@ def _content(
     named: dict[str, object] = chosen if isinstance(part, RecordPart) else {"queue": options.queue}
     rows = either(
         options,
-        lambda: direct.at(server, named, part.exchange, lsns, asked),
+        lambda: file_rows(server, named, part.exchange, lsns, asked),
         lambda skip: _at(server, chosen, part, lsns, asked, skip),
     )
     found = 0
@@ -271,3 +292,82 @@ def _at(
             continue
         yield mine.slice(skip)
         skip = 0
+
+
+TRIES = 40
+PAUSE_S = 0.05
+"""Between two listings that were out of date: a file that is being replaced gets its name meanwhile."""
+
+
+class NotHere(Exception):
+    """This task cannot read the files, or may not; the text says why."""
+
+
+@lru_cache(maxsize=16)
+def folder_of(path: str) -> Folder:
+    """What this process has opened of a data folder: Spark uses its Python processes for many tasks."""
+    return Folder(OsDisk(path))
+
+
+def located(server: Remote, **fields: object) -> tuple[View, str | None]:
+    """The files of a range, and the filter as it is for this user.
+
+    Raises NotHere, LogDamaged for files that are not what they must be, and what the server refuses.
+    """
+    rest = threading.Event()  # never set
+    moved = ""
+    for turn in range(TRIES):
+        if turn > 1:
+            rest.wait(PAUSE_S)
+        told: dict[str, Any] = server.act("locate", **fields)
+        path = told["folder"]
+        if path is None:
+            raise NotHere(told["why"])
+        if not os.path.isdir(os.path.join(path, "log")):
+            raise NotHere(f"{socket.gethostname()} has no folder {path}/log")
+        archived = told["log"].get("archive")
+        if archived is not None and not os.path.isfile(os.path.join(archived[0], "manifest.json")):
+            raise NotHere(f"{socket.gethostname()} has no archive in {archived[0]}")
+        try:
+            return folder_of(path).view(Listing.of(told["log"])), told["filter"]
+        except Moved as error:
+            moved = str(error)
+        except OSError as error:
+            raise NotHere(f"{socket.gethostname()}: {error}") from error
+    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+
+
+def file_records(server: Remote, start: int, end: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Records of the log, of all kinds."""
+    view, _ = located(server, log=True, **{"from": start, "to": end})
+    return History(view, _never).records(LogRange(start, end, tuple(columns)))[1]
+
+
+def file_messages(
+    server: Remote, chosen: dict[str, object], start: int, end: int, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Messages of topics; `chosen` as `ReadOptions.replay` gives it."""
+    view, filter = located(server, vhost=server.vhost, **chosen, **{"from": start, "to": end})
+    given: Any = {**chosen, "filter": filter}
+    given.setdefault("topic", None)
+    command = Replay(vhost=server.vhost, columns=tuple(columns), **given)
+    return History(view, _never).replay_between(command, start, end)[1]
+
+
+def file_rows(
+    server: Remote, named: dict[str, object], exchange: str, lsns: npt.NDArray[np.int64], columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Messages at ascending LSNs; `named` is the queue or the topic that one may read all of."""
+    start, end = int(lsns[0]), int(lsns[-1]) + 1
+    view, _ = located(server, vhost=server.vhost, exchange=exchange, **named, **{"from": start, "to": end})
+    history, schema = History(view, _never), select(MESSAGES, tuple(columns))
+    return (present(batch, schema, view.origin, history.exchange_of) for batch in history.rows_at(lsns))
+
+
+def _never() -> bool:
+    return False
+
+
+def refuse_files(why: Exception) -> PreconditionFailed:
+    """What `direct = true` says where the files cannot be read."""
+    return PreconditionFailed(f"option direct is true, and the log's files cannot be read here: {why}")

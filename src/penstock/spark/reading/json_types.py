@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias, cast
@@ -78,31 +78,9 @@ def judge_of(kind: Any, *, wary: bool) -> Judge:
 
     wary: of values of a reader that makes a double of every number with a fraction, an exponent or too many digits.
     """
-    types: Any = pa.types
-    if types.is_string(kind):
-        return _wary_text if wary else _text
-    if types.is_binary(kind):
-        return _bytes
-    if types.is_boolean(kind):
-        return _flag
-    if types.is_signed_integer(kind):
-        return _whole(kind.bit_width, wary)
-    if types.is_float64(kind):
-        return _double
-    if types.is_float32(kind):
-        return _float
-    if types.is_timestamp(kind):
-        return _zoned if kind.tz is not None else _naive
-    if types.is_date(kind):
-        return _date
-    if types.is_decimal(kind):
-        return _decimal(kind.precision, kind.scale, wary)
-    if types.is_map(kind) and types.is_string(kind.key_type):
-        return _map(kind.item_field, wary)
-    if types.is_list(kind):
-        return _list(kind.value_field, wary)
-    if types.is_struct(kind):
-        return _struct([kind.field(place) for place in range(kind.num_fields)], wary)
+    for fits, make in _JUDGES:
+        if fits(kind):
+            return make(kind, wary)
     raise TypeError(f"a JSON body gives no {kind}")
 
 
@@ -329,3 +307,25 @@ def _first(parts: Iterable[tuple[str, Judge, bool, Any]]) -> Unfit:
         except Unfit as unfit:
             return unfit.below(step)
     raise AssertionError("a judge said two things of one value")
+
+
+_TYPES: Any = pa.types
+
+_JUDGES: Sequence[tuple[Callable[[Any], bool], Callable[[Any, bool], Judge]]] = (
+    (_TYPES.is_string, lambda kind, wary: _wary_text if wary else _text),
+    (_TYPES.is_binary, lambda kind, wary: _bytes),
+    (_TYPES.is_boolean, lambda kind, wary: _flag),
+    (_TYPES.is_signed_integer, lambda kind, wary: _whole(kind.bit_width, wary)),
+    (_TYPES.is_float64, lambda kind, wary: _double),
+    (_TYPES.is_float32, lambda kind, wary: _float),
+    (_TYPES.is_timestamp, lambda kind, wary: _naive if kind.tz is None else _zoned),
+    (_TYPES.is_date, lambda kind, wary: _date),
+    (_TYPES.is_decimal, lambda kind, wary: _decimal(kind.precision, kind.scale, wary)),
+    (
+        lambda kind: _TYPES.is_map(kind) and _TYPES.is_string(kind.key_type),
+        lambda kind, wary: _map(kind.item_field, wary),
+    ),
+    (_TYPES.is_list, lambda kind, wary: _list(kind.value_field, wary)),
+    (_TYPES.is_struct, lambda kind, wary: _struct([kind.field(place) for place in range(kind.num_fields)], wary)),
+)
+"""Judges of the types that a JSON value may be, by what tells a type; the second argument is `wary` of `judge_of`."""

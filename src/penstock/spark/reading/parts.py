@@ -76,11 +76,9 @@ class ContentPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped h
 
     @property
     def start(self) -> int:
-        """The first LSN."""
         return self.runs[0][0]
 
     def lsns(self) -> Lsns:
-        """Of its messages, ascending."""
         return np.concatenate([np.arange(run[0], run[1], dtype=np.int64) for run in self.runs])
 
     def extra(self) -> dict[str, pa.Array[Any]]:
@@ -105,11 +103,9 @@ class RecordPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped he
 
     @property
     def start(self) -> int:
-        """The first LSN."""
         return int(self.lsns()[0])
 
     def lsns(self) -> Lsns:
-        """Of its records, ascending."""
         return np.frombuffer(self.packed, np.int64)
 
     def extra(self) -> dict[str, pa.Array[Any]]:

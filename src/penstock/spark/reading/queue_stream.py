@@ -199,7 +199,6 @@ class ChangesStreamReader(LimitedStreamReader):
         self._target = 1
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Nothing is counted."""
         return {"batch": 0}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
@@ -225,7 +224,6 @@ class ChangesStreamReader(LimitedStreamReader):
             time.sleep(POLL_S)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Each batch in parts."""
         parts = max(PARTS, self.options.min_partitions or 1)
         return [
             ChangePart(self.stream, batch, part, parts, change=1 if batch % 2 == 0 else -1)
@@ -251,7 +249,7 @@ class SettleOnProgress(StreamingQueryListener):  # type: ignore[misc]  # pyspark
         self.where = where
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing is done yet."""
+        ...
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """A batch is in the commit log."""

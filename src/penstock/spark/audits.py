@@ -1,4 +1,6 @@
-"""The audit of a large log by Spark: the verdict of `penstock audit`, made in parallel.
+"""What Spark does to a whole log or a whole queue: the verdict of `penstock audit`, and redriving of many dead letters.
+
+An audit, by the same rules as the local one:
 
     read   segments and archived files, a slice a task, on whatever machine sees the folder
     part   each row to the shares that need it
@@ -9,15 +11,20 @@
 A message belongs to one share, by its LSN, and all that happens to it goes there: a publish to the share of its LSN
 and, without its body, to the rest; a record about messages to the shares of the LSNs it names and to the rest; all
 other records to everybody.  Bodies of records alone travel.
-"""
 
-# what comes out of a pickle has no type, and pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+A redrive:
+
+    read   the queue's content in partitions, with the filter; of what matches only the LSNs reach the driver
+    move   oldest first, some thousand a call; each step is one group of the log, and what is gone by then is left out
+
+So a task that runs again, or a job that is started again after a crash, moves nothing twice, and the messages are in
+the same order at their origin as if `penstock queue redrive` had moved them.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -27,11 +34,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.client import connect
 from penstock.core.audit.audit import Audit
 from penstock.core.audit.histories import Part, Report, Share, shares, verdict
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
+from penstock.errors import InvalidArgument
 from penstock.history.alone import base_of, stand_alone
 from penstock.history.view import Folder, Listing, View
 from penstock.log import OsDisk
@@ -43,6 +52,10 @@ from penstock.log.catalog import Segment
 from penstock.log.record_batches import cells, column
 from penstock.records.kinds import MOVES, PUBLISHES
 from penstock.records.schema import COLUMNS
+
+# what comes out of a pickle has no type, and pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -219,8 +232,16 @@ def audit(spark: Any, data: str | Path, *, archive: str | Path | None = None, pa
 
 
 def plain(report: Report) -> dict[str, Any]:
-    """As JSON."""
     return asdict(report)
+
+
+def _archived(view: View, place: str) -> tuple[Listing, int, list[Archived]]:
+    """The listing with its archive as tasks open it, the LSN where the log's segments begin, and files before it."""
+    if view.archive is None or view.listed.archive is None:
+        return view.listed._replace(archive=None), 0, []
+    manifest, seam = view.archive.manifest, view.listed.archive.seam
+    shown = Shown(place, manifest.number, seam)
+    return view.listed._replace(archive=shown), seam, [part for part in manifest.files if part.first < seam]
 
 
 def planned(folder: str, archive: str | Path | None, parts: int) -> Plan:
@@ -228,13 +249,7 @@ def planned(folder: str, archive: str | Path | None, parts: int) -> Plan:
     view, place = _view(folder, archive)
     try:
         base = None if view.complete else base_of(view)
-        shown = None
-        if view.archive is not None and view.listed.archive is not None:
-            shown = Shown(place, view.archive.manifest.number, view.listed.archive.seam)
-        listed = view.listed._replace(archive=shown)
-        seam = shown.seam if shown is not None else 0
-        files = view.archive.manifest.files if view.archive is not None else ()
-        archived = [part for part in files if part.first < seam]
+        listed, seam, archived = _archived(view, place)
         segments = [segment for segment in view.catalog.segments if segment.last >= seam]
         cuts = [*_cuts_of_archive(archived), *([seam] if archived else []), *_cuts_of_segments(segments)]
         slices = [_slice(listed, start, end) for start, end in pairwise([0, *cuts, view.durable + 1])]
@@ -303,3 +318,53 @@ def _read(folder: str, one: Slice, borders: list[int]) -> Iterator[pa.RecordBatc
     view = Folder(OsDisk(folder)).view(Listing.of(one.listed))
     for batch, groups in view.groups(one.start, one.end):
         yield parted(batch, groups, borders)
+
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+STEP = 5000
+"""LSNs of a call."""
+
+
+def redrive(
+    spark: Any,
+    url: str,
+    queue: str,
+    *,
+    filter: str | None = None,
+    count: int | None = None,
+    parts: int = 0,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, Any]:
+    """Dead letters of a queue back to where they died first, as `Client.redrive` does it, with its answer.
+
+    filter     only those that match; a delayed one may go, a leased one does not
+    count      so many at most, the oldest
+    parts      partitions that look at the queue; by default what the source finds right
+    dry_run    count alone
+    progress   is told how many were moved so far
+    """
+    if count is not None and count < 1:
+        raise InvalidArgument(f"count is {count}; at least one message is moved")
+    reader = spark.read.format("penstock").schema("lsn long").option("url", url).option("queue", queue)
+    reader = reader.option("states", "ready,delayed")
+    for name, value in (("filter", filter), ("minPartitions", parts or None)):
+        if value is not None:
+            reader = reader.option(name, value)
+    rows: Any = reader.load().toArrow()
+    lsns = np.sort(rows.column("lsn").to_numpy())[:count].tolist()
+    total: dict[str, Any] = {"moved": 0, "matched": 0, "targets": {}, "strays": {}}
+    with connect(url) as client:
+        for start in range(0, len(lsns), STEP):
+            told = client.action("redrive", queue=queue, lsns=lsns[start : start + STEP], dry=dry_run)
+            for name in ("moved", "matched"):
+                total[name] += cast("int", told[name])
+            for name in ("targets", "strays"):
+                for key, number in cast("dict[str, int]", told[name]).items():
+                    total[name][key] = total[name].get(key, 0) + number
+            if progress is not None:
+                progress(total["moved"])
+    return total
