@@ -361,7 +361,7 @@ def deep_figures(
 
 
 def tell_deep(found: dict[str, Any], *, as_json: bool) -> None:
-    """The deep_figures; memory as the server's process has it."""
+    """Figures of a deep queue; memory as the server's process has it."""
     if as_json:
         write_json(found)
         return

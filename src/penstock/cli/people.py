@@ -86,7 +86,7 @@ def delete_vhost(client: Client, name: VhostName, yes: Yes = False) -> Told:
 
 @served(vhost_app, "set-limit")
 def set_vhost_limit(client: Client, name: VhostName, limit: VhostLimit, value: Most) -> Told:
-    """VhostLimit the connections or queues of a vhost.  What is there already stays.
+    """Limit the connections or queues of a vhost.  What is there already stays.
 
     Example: penstock vhost set-limit shop max-queues 100
     """

@@ -60,14 +60,14 @@ def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
         raise SettingsError(f"name one settings file, not {' and '.join(files)}")
     file = files[0] if files else config
     settings = read_settings(file, {})
-    names = [one for one in what if one not in files]
     known = {one.name: one for one in settings.pipeline}
-    if missing := next((name for name in names if name not in known), None):
-        raise NotFound(f"{file} has no [[pipeline]] {missing!r}{known_name(missing, known)}")
-    found = [one for name, one in known.items() if not names or name in names]
-    if not found:
+    names = [one for one in what if one not in files]
+    for name in names:
+        if name not in known:
+            raise NotFound(f"{file} has no [[pipeline]] {name!r}{known_name(name, known)}")
+    if not known:
         raise SettingsError(f"{file} has no [[pipeline]]")
-    return settings, file, found
+    return settings, file, [one for name, one in known.items() if name in (names or known)]
 
 
 def url_of(settings: Settings, url: str | None, pipelines: Sequence[Any] = ()) -> str:
@@ -315,8 +315,9 @@ def backfill(
     if not found:
         raise NotFound(f"{config} has no pipeline {name!r}; it has {', '.join(one.name for one in settings.pipeline)}")
     given = found[0].model_dump(mode="json", by_alias=True)
-    outputs = [{kind: one} for kind, one in (("topic", topic), ("queue", queue), ("table", table)) if one is not None]
-    outputs = [{"vhost": found[0].to[0].vhost, **one} for one in outputs]
+    given_outputs = {"topic": topic, "queue": queue, "table": table}
+    vhost = found[0].to[0].vhost
+    outputs = [{"vhost": vhost, kind: one} for kind, one in given_outputs.items() if one is not None]
     key = id or backfill_id(start, end, jsons.dumps(outputs))
     what: dict[str, object] = {"id": key, "from": start, "to": end, "outputs": outputs, "max_rows": max_rows}
     folder = folder_of(settings)

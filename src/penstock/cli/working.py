@@ -107,16 +107,17 @@ def _several(target: str, url: str | None, processes: int, burst: bool, verbose:
     if url is not None:
         command += ["--url", url]
     children = [Child(f"worker process {number}", note) for number in range(1, processes + 1)]
+    finals = (0, 2) if burst else (2,)
     note(f"penstock worker: {counted(processes, 'process').replace('processs', 'processes')} of {target}")
     ended = dict[str, int]()  # status by name, of those that are not started again
     while not stopping.is_set() and len(ended) < processes:
         for child in children:
             status = child.ended()
             if status is not None:
-                final = status in ((0, 2) if burst else (2,))
-                note(f"penstock: {child.name} ended with {status}" + ("" if final else " and is started again"))
-                ended |= {child.name: status} if final else {}
-            if child.name not in ended and child.due():
+                note(f"penstock: {child.name} ended with {status}{'' if status in finals else ' and is started again'}")
+            if status is not None and status in finals:
+                ended[child.name] = status
+            elif child.name not in ended and child.due():
                 child.start(command)
         stopping.wait(BEAT_S)
     with ThreadPoolExecutor(processes) as pool:

@@ -209,7 +209,7 @@ def _by_target(log: Log, wanted: Wanted, rows: pa.RecordBatch, known: set[str], 
     ends = rows.column("expires_at").cast(pa.int64()).to_pylist()
     ranks = rows.column("priority").to_pylist()
     for lsn, kind, name, via, properties, body, end, rank in zip(*columns, ends, ranks, strict=True):
-        exchange = log.vias.known[via][1] if via is not None and via != NO_VIA else ""
+        exchange = "" if via in (None, NO_VIA) else log.vias.known[via][1]
         header, origin, why = properties or b"\0\0", Origin(wanted.to or "", exchange, name or ""), ""
         if wanted.to is None:
             told, header = of_header(header)

@@ -93,13 +93,21 @@ def bindings(
     for exchange in filter(None, (source, destination)):
         if topology.exchange(vhost, exchange) is None:
             raise NotFound("Not Found" if between else f"no exchange '{exchange}' in vhost '{vhost}'")
-    if queue is None and destination is None:
-        found = list(topology.bindings_from(vhost, source or ""))
-        return _by_default(house, vhost) if source == DEFAULT else map(_binding, found)
-    own = () if queue is None else _own(house, who, vhost, queue)
-    kind, end = ("exchange", destination or "") if queue is None else ("queue", queue)
-    bound = map(_binding, topology.bindings_to(vhost, kind, end))
-    return [one for one in (*own, *bound) if source in {None, one["source"]}]
+    if queue is not None or destination is not None:
+        return [one for one in _at_end(house, who, vhost, queue, destination) if source in {None, one["source"]}]
+    if source == DEFAULT:
+        return _by_default(house, vhost)
+    return map(_binding, list(topology.bindings_from(vhost, source or "")))
+
+
+def _at_end(
+    house: House, who: Who, vhost: str, queue: str | None, destination: str | None
+) -> Sequence[dict[str, object]]:
+    """Those that end at a queue, its own to the default exchange too, or at an exchange."""
+    bindings_to = house.core.topology.bindings_to
+    if queue is None:
+        return [*map(_binding, bindings_to(vhost, "exchange", destination or ""))]
+    return [*_own(house, who, vhost, queue), *map(_binding, bindings_to(vhost, "queue", queue))]
 
 
 def _every(house: House, vhost: str | None) -> Iterator[dict[str, object]]:

@@ -197,7 +197,7 @@ class Subscribing(Records):
         keys, interval = _texts(conflation_key), interval_of(conflation)
         fields = select_of(select, gathered=gathered != ((), None))
         records = None
-        if sow or delta or oof or top_n is not None or interval is not None or keys or gathered != ((), None):
+        if any((sow, delta, oof, keys, top_n is not None, interval is not None, gathered != ((), None))):
             if bookmark is not None:
                 raise InvalidArgument("a subscription with a bookmark has no records: leave sow, delta and oof out")
             records = RecordWish(sow, filter, delta, no_empties, oof, order_of(order_by), top_n, skip_n or 0,
