@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
+from operator import itemgetter
 from typing import NoReturn, TypeAlias
 
 from penstock.core.asks import Question
@@ -240,7 +241,7 @@ class TransactionCommands(DeliveryCommands):
         reckoning = Reckoning()
         batch = transaction.batch
         if batch is not None and (full := self._publisher.no_room(now, batch, reckoning)):
-            row, queue = next(iter(sorted(full.items(), key=_first)))
+            row, queue = next(iter(sorted(full.items(), key=itemgetter(0))))
             self._full(queue, len(full), f"message {row + 1} of {len(batch)}")
         for grave in transaction.graves.values():
             if full := self._letters.without_room(now, grave.prepared, reckoning):
@@ -273,10 +274,6 @@ class TransactionCommands(DeliveryCommands):
 
 def _lsns(letter: Letter) -> list[int]:
     return [lsn for run in letter.runs for lsn in run.chunk]
-
-
-def _first(item: tuple[int, Queue]) -> int:
-    return item[0]
 
 
 Drop: TypeAlias = "tuple[Sow, Cut]"

@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Effect
@@ -150,14 +151,10 @@ def _with(published: Published, rows: Sequence[int], reasons: Mapping[int, Refus
     return replace(
         told,
         unroutable=[row for row in told.unroutable if row not in silent and row not in reasons],
-        refused=sorted({**reasons, **dict(told.refused)}.items(), key=_row),
+        refused=sorted({**reasons, **dict(told.refused)}.items(), key=itemgetter(0)),
         kept=[row for row in sorted(reasons) if row not in lost],
         dropped=sorted([*dropped, *told.dropped]),
     )
-
-
-def _row(item: tuple[int, Refusal]) -> int:
-    return item[0]
 
 
 HOLES_MOST = 65_536

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TypeAlias, cast
 
 from penstock.core.asks import Question
@@ -369,7 +370,7 @@ class RowRouter:
             elif rows:
                 self._take(batch, rows, topic, plan, routed)
         routed.unroutable.sort()
-        routed.refused.sort(key=_row)
+        routed.refused.sort(key=itemgetter(0))
 
     def _route_singly(
         self, batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, carbon: bool, banned: Banned,
@@ -431,7 +432,3 @@ class RowRouter:
             if len(data) <= HEADER_KEPT:
                 self._plans[topic, data, carbon] = plan
         return plan
-
-
-def _row(item: tuple[int, Refusal]) -> int:
-    return item[0]

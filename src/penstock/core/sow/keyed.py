@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class Keyed(KeyedRows):
         if not rows:
             return _refused(self._outbox.last_lsn, work.refused, skip)
         told = self._stored(batch, rows, 0, work, store).among(rows)
-        refused = sorted([*work.refused, *told.refused], key=_row)
+        refused = sorted([*work.refused, *told.refused], key=itemgetter(0))
         return replace(told, refused=refused, duplicates=told.duplicates + skip)
 
     def _stored(self, batch: Publishes, rows: Sequence[int], skip: int, work: Work, store: Store) -> Published:
@@ -86,7 +87,7 @@ class Keyed(KeyedRows):
         sow = self.sows.by_name.get((topic.vhost, topic.exchange, topic.name))
         if sow is None:
             return store(batch, 0)
-        traits = self._traits[properties]
+        traits = self.traits[properties]
         if sow.rule.given or traits.refusal is not None or is_delta(batch, traits) or batch.size > GROUP_BYTES_MAX:
             return None
         numbers = self._numbers(sow, batch)
@@ -202,7 +203,3 @@ def _deadlines(batch: Publishes, sow: Sow, ttl: int | None, time: int) -> list[i
 
 def _refused(last: int, refused: list[tuple[int, Refusal]], skip: int) -> Published:
     return Published(0, last, refused=refused, duplicates=skip)
-
-
-def _row(item: tuple[int, Refusal]) -> int:
-    return item[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import TypeAlias
 
 from penstock.core.publishing.published import DELTA, Refusal, Traits, TraitsMemo
@@ -84,31 +85,25 @@ class KeyedRows:
         self.sows = Sows()
         self.bodies: Bodies = Nothing()  # of present records, as far as they are at hand
         self.worked = Worked()
-        self._traits = traits
+        self.traits = traits
 
     def lacking(self, batch: Publishes) -> list[int]:
         """LSNs of present records whose bodies a delta of this batch needs and `bodies` has not, ascending."""
-        out = set[int]()
-        if batch.delta is False or (isinstance(batch.properties, bytes) and not self._asks_delta(batch)):
+        if not any(is_delta(batch, traits) for traits in self.traits.kinds(batch)):
             return []
         topics = self._topics(batch)
-        if topics and any(is_delta(batch, traits) for _, _, traits in self.rows_of(batch, topics)):
-            whole = listed(batch.bodies)
-            known = set[tuple[int, int]]()
-            for row, sow, traits in self.rows_of(batch, topics):
-                number = self.number(sow, whole[row], traits)
-                if isinstance(number, str):
-                    continue
-                if (sow.id, number) not in known and is_delta(batch, traits):
-                    lsn = sow.index.get(number)
-                    if lsn and not self.bodies.has(lsn):
-                        out.add(lsn)
-                known.add((sow.id, number))
+        out, known = set[int](), set[tuple[int, int]]()
+        whole = listed(batch.bodies) if topics else []
+        for row, sow, traits in self.rows_of(batch, topics):
+            number = self.number(sow, whole[row], traits)
+            if isinstance(number, str):
+                continue
+            if (sow.id, number) not in known and is_delta(batch, traits):
+                lsn = sow.index.get(number)
+                if lsn and not self.bodies.has(lsn):
+                    out.add(lsn)
+            known.add((sow.id, number))
         return sorted(out)
-
-    def _asks_delta(self, batch: Publishes) -> bool:
-        assert isinstance(batch.properties, bytes)
-        return is_delta(batch, self._traits[batch.properties])
 
     def number(self, sow: Sow, body: bytes, traits: Traits) -> int | str:
         """The number of a row's key; a sentence if it has none."""
@@ -185,15 +180,11 @@ class KeyedRows:
         self, batch: Publishes, topics: Mapping[Topic, Sow], skip: int = 0
     ) -> Iterator[tuple[int, Sow, Traits]]:
         """The rows of SOW topics with what their headers ask for."""
-        memo, properties = self._traits, batch.properties
+        memo, properties = self.traits, batch.properties
         for row in range(skip, len(batch.bodies)):
             sow = topics.get(batch.topic_of(row))
             if sow is not None:
                 yield row, sow, memo[properties if isinstance(properties, bytes) else properties[row]]
-
-    def ttl_of(self, data: bytes) -> int | None:
-        """The lifetime that a header asks for, microseconds."""
-        return self._traits[data].ttl
 
 
 class Work:
@@ -261,34 +252,23 @@ class Work:
         return merge(latest, delta)
 
     def sows(self) -> list[Sow]:
-        return sorted(self.rows, key=_id)
+        return sorted(self.rows, key=attrgetter("id"))
 
     def stamp(self, time: int) -> None:
         """Rows without an expiration of their own get their topic's, before they are logged."""
         batch, keyed = self.batch, self._keyed
-        properties = batch.properties
-        column = batch.expires_at
-        if column is None:
-            size = len(batch.bodies)
-            if self._trusted:
-                column = [0] * size
-            elif isinstance(properties, bytes):
-                ttl = keyed.ttl_of(properties)
-                column = [0 if ttl is None else time + ttl] * size
-            else:
-                column = [0 if (ttl := keyed.ttl_of(data)) is None else time + ttl for data in properties]
+        if batch.expires_at is not None:
+            column = list(batch.expires_at)
+        elif self._trusted:
+            column = [0] * len(batch.bodies)
         else:
-            column = list(column)
+            column = [0 if one.ttl is None else time + one.ttl for one in keyed.traits.each(batch)]
         for sow, rows in self.rows.items():
             if sow.expiration:
                 for row in rows:
                     column[row] = column[row] or time + sow.expiration
         if any(column):
             batch.expires_at = column
-
-
-def _id(sow: Sow) -> int:
-    return sow.id
 
 
 def _judged(ahead: Publishes | None, bodies: list[bytes]) -> dict[str, dict[int, int]] | None:

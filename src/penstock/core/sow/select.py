@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import total_ordering
 from math import isnan
+from operator import itemgetter
 from typing import cast
 
 import orjson
@@ -377,17 +378,13 @@ class Ordered:
         return [lsn for _, lsn, _ in self._rows]
 
     def _sort(self) -> None:
-        self._rows.sort(key=_number)
+        self._rows.sort(key=itemgetter(0))
         for place in range(len(self._terms) - 1, -1, -1):
 
             def value(row: tuple[int, int, tuple[Rank, ...]], place: int = place) -> Rank:
                 return row[2][place]
 
             self._rows.sort(key=value, reverse=self._terms[place].descending)
-
-
-def _number(row: tuple[int, int, tuple[Rank, ...]]) -> int:
-    return row[0]
 
 
 @total_ordering

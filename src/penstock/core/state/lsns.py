@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -84,7 +85,7 @@ def chunked(lsns: Ints) -> list[Chunk]:
 def same_chunked(chunks: Iterable[Chunk]) -> list[Chunk]:
     """`chunked` of the LSNs of these chunks, each of which is there once; long ranges are not unfolded for it."""
     whole = [chunk for chunk in chunks if len(chunk)]
-    ranges = sorted((chunk for chunk in whole if isinstance(chunk, range)), key=_start)
+    ranges = sorted((chunk for chunk in whole if isinstance(chunk, range)), key=attrgetter("start"))
     if len(ranges) < len(whole):
         return chunked(flat(whole))
     runs = list[range]()
@@ -104,10 +105,6 @@ def same_chunked(chunks: Iterable[Chunk]) -> list[Chunk]:
         short.clear()
         out.append(run)
     return out + _arrays(flat(short))
-
-
-def _start(chunk: range) -> int:
-    return chunk.start
 
 
 def _arrays(lsns: Ints) -> list[Chunk]:

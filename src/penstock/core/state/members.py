@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -180,7 +181,7 @@ class FoldedQueue:
         for column, value, pairs in self.counted:
             grouped.setdefault((column, value), []).append(pairs)
         self.counted.clear()
-        for (column, value), pieces in sorted(grouped.items(), key=_by_column_and_value):
+        for (column, value), pieces in sorted(grouped.items(), key=itemgetter(0)):
             pairs = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
             for part in self.parts:
                 covered = _cover(part["lsn"], pairs)
@@ -249,7 +250,3 @@ def _cover(lsns: Ints, pairs: Ints) -> Ints | None:
     size = len(lsns) + 1
     marks = np.bincount(starts[hit], minlength=size) - np.bincount(ends[hit], minlength=size)
     return np.cumsum(marks[:-1])
-
-
-def _by_column_and_value(item: tuple[tuple[str, int], list[Ints]]) -> tuple[str, int]:
-    return item[0]

@@ -9,6 +9,7 @@ headers exchange's rule, and what a queue does with a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.queue.queue import Queue
@@ -385,7 +386,7 @@ class Router:
             found |= some
             by_headers |= said
             keep |= (vhost, exchange, key) in self._topology.topics or self._kept_by_pattern(vhost, exchange, key)
-        queues = tuple(sorted(found, key=_by_id))
+        queues = tuple(sorted(found, key=attrgetter("id")))
         filters = tuple(self._filters.get(queue.id) for queue in queues)
         fenced = tuple(i for i, queue in enumerate(queues) if queue.id in self._barriers) if self._barriers else ()
         filters += tuple(self._barriers[queues[i].id] for i in fenced)
@@ -408,7 +409,3 @@ class Router:
     def filtering(self) -> bool:
         """Whether any queue has a content filter, or tells barriers by one."""
         return bool(self._filters or self._barriers)
-
-
-def _by_id(queue: Queue) -> int:
-    return queue.id

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import TypeAlias, cast
 
 from penstock.core.state.plain import as_table, load_settings, plain, wrap
@@ -413,7 +414,7 @@ def dump_exchanges(rules: Mapping[tuple[str, str], ExchangeRule | None]) -> list
     """Exchanges with their rule; None takes one away."""
     return [
         [*key, *((None, None) if rule is None else (rule.policy, rule.alternate))]
-        for key, rule in sorted(rules.items(), key=_key)
+        for key, rule in sorted(rules.items(), key=itemgetter(0))
     ]
 
 
@@ -423,7 +424,3 @@ def load_exchanges(value: object) -> dict[tuple[str, str], ExchangeRule | None]:
         (str(vhost), str(name)): None if policy is None else ExchangeRule(policy, str(alternate))
         for vhost, name, policy, alternate in rows
     }
-
-
-def _key(item: tuple[tuple[str, str], object]) -> tuple[str, str]:
-    return item[0]
