@@ -163,7 +163,7 @@ class Extracting:
 
 @dataclass(frozen=True, slots=True)
 class Querying:
-    """Find a message, a record or a last value of a topic, and keep its body for later steps."""
+    """Find the first message of a queue or topic that a filter matches; its body is a variable from then on."""
 
     topic: Template
     default: Template
@@ -182,7 +182,7 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True)
 class Incrementing:
-    """Count a happening under a name, and keep the count for later steps."""
+    """Add one to a counter of the process; the new count is a variable from then on."""
 
     counter: Template
     capture: str
