@@ -12,12 +12,11 @@ from array import array
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.core.queue.order.returned import RunHeap
 from penstock.core.queue.order.runs import NEVER, Key, Run, packed, view
 from penstock.core.queue.settling.leases import STEP_MOST, STEP_RUNS
-from penstock.core.queue.timetable import NOBODY, SAMPLE, Block, Ints, Timetable
+from penstock.core.queue.timetable import NOBODY, SAMPLE, Block, Ints, Timetable, block_of
 from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk
 
@@ -144,9 +143,7 @@ class Schedule(Timetable):
             self.blocks[at] = Block(to_array(held[~chosen]), to_array(when[~chosen]))
             at += 1
         if len(lsns) > 1:
-            together, moments = np.concatenate(lsns), np.concatenate(times)
-            order = np.argsort(together, kind="stable")
-            self._near = Block(to_array(together[order]), to_array(moments[order]))
+            self._near = block_of(np.concatenate(lsns), np.concatenate(times))
             self.blocks[: near is not None] = [self._near]
             at += near is None
             self.mixed = True
@@ -170,33 +167,18 @@ class Schedule(Timetable):
     def _bring_near(self, horizon: int) -> bool:
         """Put all that is due up to then into the near block, unless it is too much."""
         near = self._near
-        lsns, times = [NOBODY], [NOBODY]
-        chosen_of: dict[Block, npt.NDArray[np.bool_]] = {}
-        for block in self.blocks:
-            if block is not near and block.due_after(0) <= horizon:
-                chosen_of[block] = block.columns()[1] <= horizon
-        found = sum([int(chosen.sum()) for chosen in chosen_of.values()])
-        if found + (len(near.lsns) if near is not None else 0) > 8 * NEAR:
+        chosen_of = [
+            np.ones(len(block.lsns), dtype=bool) if block is near
+            else block.columns()[1] <= horizon if block.due_after(0) <= horizon
+            else None
+            for block in self.blocks
+        ]  # fmt: skip
+        if sum([int(chosen.sum()) for chosen in chosen_of if chosen is not None]) > 8 * NEAR:
             return False
-        kept: list[Block] = []
-        for block in self.blocks:
-            held, at = block.columns()
-            if block is near:
-                lsns.append(held)
-                times.append(at)
-                continue
-            chosen = chosen_of.get(block)
-            if chosen is None:
-                kept.append(block)
-                continue
-            lsns.append(held[chosen])
-            times.append(at[chosen])
-            if not chosen.all():
-                kept.append(Block(to_array(held[~chosen]), to_array(at[~chosen])))
-        together, moments = np.concatenate(lsns), np.concatenate(times)
-        order = np.argsort(together, kind="stable")
-        self._near = Block(to_array(together[order]), to_array(moments[order]))
-        self.blocks = [self._near, *kept]
+        lsns, times = self._extract(chosen_of)
+        self.count += len(lsns)
+        self._near = block_of(lsns, times)
+        self.blocks.insert(0, self._near)
         self.mixed = True
         self._far = None
         return True

@@ -6,7 +6,7 @@ Times are wall time in microseconds.  It knows no queue and no reason to wait.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, Longs
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 NOBODY: Ints = np.zeros(0, dtype=np.int64)
 
@@ -73,6 +74,12 @@ class Block:
         return self
 
 
+def block_of(lsns: Ints, times: Ints) -> Block:
+    """Messages in any order, with their times, as one block."""
+    order = np.argsort(lsns, kind="stable")
+    return Block(to_array(lsns[order]), to_array(times[order]))
+
+
 class Timetable:
     """A time for each of many messages, in blocks by LSN."""
 
@@ -106,9 +113,7 @@ class Timetable:
         if len(small) < FEW:
             return
         lsns, times = (np.concatenate(columns) for columns in zip(*(block.columns() for block in small), strict=True))
-        order = np.argsort(lsns, kind="stable")
-        joined = Block(to_array(lsns[order]), to_array(times[order]))
-        self.blocks = [block for block in self.blocks if len(block.lsns) >= SMALL] + [joined]
+        self.blocks = [*(block for block in self.blocks if len(block.lsns) >= SMALL), block_of(lsns, times)]
 
     def move(self, wanted: Chunk, when: int) -> Ints:
         """Another time for those of the wanted that are here; their LSNs, in no order."""
@@ -132,8 +137,7 @@ class Timetable:
 
     def between(self, past: int, now: int, start: int = 0, stop: int | None = None) -> tuple[Ints, Ints]:
         """Messages with `past < time <= now`, ascending, and their times, of these blocks; they stay."""
-        lsns = [np.zeros(0, dtype=np.int64)]
-        moments = [np.zeros(0, dtype=np.int64)]
+        lsns, moments = [NOBODY], [NOBODY]
         for block in self.blocks[start:stop]:
             if block.due_after(past) > now:
                 continue
@@ -165,26 +169,36 @@ class Timetable:
             sample = sample[sample <= wall]
             lowest = min(block.due_after(0) for block in due)
             wall = max(lowest, int(sample[len(sample) * most // count])) if len(sample) else lowest
-        lsns, times, kept = [NOBODY], [NOBODY], list[Block]()
+        taken, when = self._extract(self._due(wall, ties))
+        order = np.lexsort((taken, when))
+        return taken[order], when[order]
+
+    def _due(self, wall: int, ties: int) -> Iterator[Flags | None]:
+        """Of each block those that `take` takes."""
         for block in self.blocks:
+            times = block.columns()[1]
             if block.due_after(0) > wall:
+                yield None
+            else:
+                yield times <= wall if ties > 0 else times < wall
+                ties -= int((times == wall).sum())
+
+    def _extract(self, chosen_of: Iterable[Flags | None]) -> tuple[Ints, Ints]:
+        """Take the chosen messages of each block, None: of it none; their LSNs and times, block by block."""
+        lsns, times, kept = [NOBODY], [NOBODY], list[Block]()
+        for block, chosen in zip(self.blocks, chosen_of, strict=True):
+            if chosen is None or not chosen.any():
                 kept.append(block)
                 continue
             held, at = block.columns()
-            chosen = at <= wall if ties > 0 else at < wall
-            ties -= int((at == wall).sum())
-            if not chosen.any():
-                kept.append(block)
-                continue
             lsns.append(held[chosen])
             times.append(at[chosen])
             if not chosen.all():
                 kept.append(Block(to_array(held[~chosen]), to_array(at[~chosen])))
         self.blocks = kept
-        taken, when = np.concatenate(lsns), np.concatenate(times)
-        self.count -= len(taken)
-        order = np.lexsort((taken, when))
-        return taken[order], when[order]
+        gone = np.concatenate(lsns)
+        self.count -= len(gone)
+        return gone, np.concatenate(times)
 
     def times_of(self, wanted: Chunk) -> Ints:
         """The time of each wanted message; -1 for those not here."""
@@ -202,33 +216,23 @@ class Timetable:
 
     def remove(self, wanted: Chunk) -> tuple[Ints, Ints]:
         """Take those of the wanted that are here, ascending, and their times."""
-        lsns = [np.zeros(0, dtype=np.int64)]
-        moments = [np.zeros(0, dtype=np.int64)]
-        kept: list[Block] = []
-        asked = np.zeros(0, dtype=np.int64) if isinstance(wanted, range) else view(wanted)
+        return self._in_order(*self._extract(self._wanted(wanted)))
+
+    def _wanted(self, wanted: Chunk) -> Iterator[Flags | None]:
+        """Of each block those that are among the wanted."""
+        asked = NOBODY if isinstance(wanted, range) else view(wanted)
         for block in self.blocks:
-            if block.lsns[-1] < wanted[0] or block.lsns[0] > wanted[-1]:
-                kept.append(block)
-                continue
-            held, times = block.columns()
-            if isinstance(wanted, range):
-                chosen = (held >= wanted.start) & (held < wanted.stop)
+            held = block.columns()[0]
+            if held[-1] < wanted[0] or held[0] > wanted[-1]:
+                yield None
+            elif isinstance(wanted, range):
+                yield (held >= wanted.start) & (held < wanted.stop)
             else:
                 part = asked[slice(*np.searchsorted(asked, (held[0], held[-1] + 1)).tolist())]
                 at = np.searchsorted(held, part)
                 chosen = np.zeros(len(held), dtype=bool)
                 chosen[at[held[at] == part]] = True
-            if not chosen.any():
-                kept.append(block)
-                continue
-            lsns.append(held[chosen])
-            moments.append(times[chosen])
-            if not chosen.all():
-                kept.append(Block(to_array(held[~chosen]), to_array(times[~chosen])))
-        self.blocks = kept
-        gone = np.concatenate(lsns)
-        self.count -= len(gone)
-        return self._in_order(gone, np.concatenate(moments))
+                yield chosen
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena: all but the last block while that still grows."""
