@@ -17,6 +17,7 @@ from harness import Wrong
 _CONFIRM = struct.Struct(">BHIHHQBB")
 _FRAME = struct.Struct(">BHI").unpack_from
 _PLAIN, _ASKING = b"\xb0\xc0", b"\xb6\xc0"  # content type, headers, delivery mode, (correlation, reply-to,) id, time
+_BEGINS = (b"\0\x3c\0\x3c", b"\0\x3c\0\0", b"")  # of a delivery's method, header, body
 _NO_ACK, _EXCLUSIVE = b"\x02", b"\x04"
 
 
@@ -38,11 +39,11 @@ class Deliveries:
         start = at = 0
         while len(data) - at >= 7 and len(data) - at >= 8 + (size := _FRAME(data, at)[2]):
             frames.append(data[at + 7 : at + 7 + size])
+            if not frames[-1].startswith(_BEGINS[len(frames) - 1]):
+                raise Wrong(f"no delivery: {frames[-1][:100]!r}")
             at += 8 + size
             if len(frames) == 3:
                 deliver, header, body = frames
-                if deliver[:4] != b"\0\x3c\0\x3c" or header[:4] != b"\0\x3c\0\0":
-                    raise Wrong(f"no delivery: {deliver[:60]!r}")
                 found.append((deliver, header, body))
                 frames, start = [], at
         self._kept = data[start:]
