@@ -262,7 +262,7 @@ def main() -> int:
     given = parse(options)
     given.rate = 20_000.0
     if given.quick:
-        given.seconds = min(given.seconds, 0.2)
+        given.seconds = min(given.seconds, 0.1)
     try:
         single, loads = asked(given)
     except ValueError as error:
