@@ -112,7 +112,7 @@ def test_one_arrow_batch_acknowledges_many() -> None:
     with broker_of({"name": "q"}) as broker:
         marks = [broker.publish("q", f"{number}") for number in range(6)]
         client = flight.FlightClient(f"grpc://{urlsplit(broker.flight_url).netloc.rpartition('@')[2]}")
-        options = flight.FlightCallOptions(headers=[client.authenticate_basic_token("guest", "guest")])
+        options = flight.FlightCallOptions(timeout=20, headers=[client.authenticate_basic_token("guest", "guest")])
         command = flight.FlightDescriptor.for_command(b'{"consume": {"queue": "q"}}')
         writer, reader = client.do_exchange(command, options)
         writer.begin(SETTLE)
