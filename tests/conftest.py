@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from penstock.core.commands.life import Life
@@ -17,10 +17,14 @@ from penstock.records.chunks import Now
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 
+PHASES = [phase for phase in Phase if phase is not Phase.shrink or "PENSTOCK_UNSHRUNK" not in os.environ]
+"""Who only asks whether a test fails does not wait for the smallest example."""
+
 settings.register_profile(
     "penstock",
     deadline=None,  # a shared machine pauses; a slow example is no failure
     max_examples=100 * EFFORT,
+    phases=PHASES,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )

@@ -335,6 +335,7 @@ def hurry() -> None:
     """Have what tests wait with (`waiting`, `scenario`) give up sooner than a test is given up."""
     why, _ = waiting.eventually.__defaults__ or ("", 0)
     waiting.eventually.__defaults__ = why, float(HURRY_S)
+    waiting.PUMPED_S = HURRY_S
     scenario.PATIENCE_S = HURRY_S
 
 
@@ -353,6 +354,7 @@ def examine(
     told: Callable[[Verdict], None] = lambda verdict: None,
 ) -> list[Verdict]:
     """Judge tests, in copies of this process, which must have no threads."""
+    os.environ["PENSTOCK_UNSHRUNK"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(SOURCE), str(TESTS), str(INSIDE)]
     )  # of the servers that tests start

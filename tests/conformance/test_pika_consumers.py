@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedBy
 
 from penstock.errors import NotFound
 from penstock.testing import Broker
+from waiting import wait_for
 
 pytestmark = pytest.mark.conformance
 
@@ -74,13 +74,6 @@ class Taker:
     def bodies(self) -> list[str]:
         settle(self.channel)
         return [body for _, _, body in self.got]
-
-
-def wait_for(channel: BlockingChannel, done: Callable[[], object]) -> None:
-    until = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < until, "it did not come about"
-        channel.connection.process_data_events(0.02)
 
 
 def settle(channel: BlockingChannel) -> None:

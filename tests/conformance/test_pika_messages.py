@@ -13,6 +13,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker, UnroutableError
 
+from waiting import wait_for
+
 pytestmark = pytest.mark.conformance
 
 Connect = Callable[..., pika.BlockingConnection]
@@ -22,14 +24,6 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 def publish(channel: BlockingChannel, queue: str, *bodies: bytes) -> None:
     for body in bodies:
         channel.basic_publish("", queue, body, PERSISTENT)
-
-
-def wait_for(channel: BlockingChannel, done: Callable[[], object], seconds: float = 10) -> None:
-    """Let pika work until something is so."""
-    until = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < until, "it did not come about"
-        channel.connection.process_data_events(0.05)
 
 
 def vanish(connection: pika.BlockingConnection) -> None:

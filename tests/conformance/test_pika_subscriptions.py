@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pika
@@ -13,6 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from penstock.testing import Broker
+from waiting import wait_for
 
 pytestmark = pytest.mark.conformance
 
@@ -71,13 +71,6 @@ class Taker:
 
 def named(arguments: dict[str, object]) -> dict[str, object]:
     return {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
-
-
-def wait_for(channel: BlockingChannel, done: Callable[[], object]) -> None:
-    until = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < until, "it did not come about"
-        channel.connection.process_data_events(0.02)
 
 
 def fill(broker: Broker, queue: str, *bodies: str) -> None:
