@@ -368,12 +368,9 @@ class Exchange(Receiver):
     def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts) -> int:
         core, now, command = self.engine.core, self.engine.now(), self.command
         verb, delay, reason, name = settle
-        try:
-            queue = core.queue(command.vhost, command.queue if name is None else name, by=self)
-        except NotFound:
-            if name is None:
-                raise
-            return 0  # one of several, and it is gone: so is what was held of it
+        queue = self._queue(name)
+        if queue is None:
+            return 0
         lsns = self._allowed(lsns, name, attempts if queue.settings.leasing == "strict" else {})
         if not lsns:
             return 0
@@ -388,6 +385,16 @@ class Exchange(Receiver):
         for consumer in mine or (None,):
             affected += settle_one(by=consumer)
         return affected
+
+    def _queue(self, name: str | None) -> Queue | None:
+        """The one that it consumes, or that is named; None: one of several that is gone, and so is what was held."""
+        command = self.command
+        try:
+            return self.engine.core.queue(command.vhost, command.queue if name is None else name, by=self)
+        except NotFound:
+            if name is None:
+                raise
+            return None
 
     def _allowed(self, lsns: array[int], name: str | None, attempts: Attempts) -> array[int]:
         """Those that came here, of a strict queue in the delivery that is meant."""

@@ -248,10 +248,10 @@ class Engine:
         columns = [*map(quoted, names), *(made[one] for one in MADE if one in asked)]
         if fields:
             source = f"(SELECT *, {_transformed(fields)} AS fields FROM {source})"
-            columns += [f"fields.{quoted(one)} AS {quoted(one)}" for one in fields]
+            columns += _of_struct(fields)
         elif asked and len(statement.uses) == 1 and not kept.rows:
             # What no message has yet is NULL, not a mistake: a query of an empty queue has no rows, or zeros.
-            columns += [f"NULL AS {quoted(one)}" for one in sorted(asked - taken - {use.name.lower()})]
+            columns += _nulls(asked - taken - {use.name.lower()})
         return source, columns
 
     def _signed(self, source: str, fields: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -319,6 +319,14 @@ class Engine:
             )
         place = str(self._aside.folder)
         return type(found)(str(found).replace(place, "sql.tmp")) if place in str(found) else found
+
+
+def _of_struct(names: Iterable[str]) -> list[str]:
+    return [f"fields.{quoted(one)} AS {quoted(one)}" for one in names]
+
+
+def _nulls(names: Iterable[str]) -> list[str]:
+    return [f"NULL AS {quoted(one)}" for one in sorted(names)]
 
 
 def _transformed(fields: Mapping[str, Shape]) -> str:
