@@ -52,22 +52,29 @@ DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
 
 def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
     """The settings, their file, and the pipelines that are meant.  SettingsError for names that are not there."""
-    from penstock.config.known_names import known_name
-    from penstock.errors import NotFound, SettingsError
+    from penstock.errors import SettingsError
 
     files = [one for one in what if os.path.isfile(one) or one.endswith((".toml", ".json", ".xml"))]
     if len(files) > 1:
         raise SettingsError(f"name one settings file, not {' and '.join(files)}")
     file = files[0] if files else config
     settings = read_settings(file, {})
-    known = {one.name: one for one in settings.pipeline}
     names = [one for one in what if one not in files]
+    return settings, file, _named(settings, file, names)
+
+
+def _named(settings: Settings, file: str, names: Sequence[str]) -> list[Any]:
+    """The pipelines of these names, or all.  NotFound for a name that is not there, SettingsError where none is."""
+    from penstock.config.known_names import known_name
+    from penstock.errors import NotFound, SettingsError
+
+    known = {one.name: one for one in settings.pipeline}
     for name in names:
         if name not in known:
             raise NotFound(f"{file} has no [[pipeline]] {name!r}{known_name(name, known)}")
     if not known:
         raise SettingsError(f"{file} has no [[pipeline]]")
-    return settings, file, [one for name, one in known.items() if name in (names or known)]
+    return [one for name, one in known.items() if name in (names or known)]
 
 
 def url_of(settings: Settings, url: str | None, pipelines: Sequence[Any] = ()) -> str:

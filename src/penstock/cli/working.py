@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ import typer
 from penstock.cli.output import Json, counted, note, root, write_json, write_table
 
 if TYPE_CHECKING:
+    from penstock.cli.child_process import Child
     from penstock.worker.app import App
     from penstock.worker.worker import Counts
 
@@ -112,15 +113,20 @@ def _several(target: str, url: str | None, processes: int, burst: bool, verbose:
     ended = dict[str, int]()  # status by name, of those that are not started again
     while not stopping.is_set() and len(ended) < processes:
         for child in children:
-            status = child.ended()
-            if status is not None:
-                note(f"penstock: {child.name} ended with {status}{'' if status in finals else ' and is started again'}")
-            if status is not None and status in finals:
-                ended[child.name] = status
-            elif child.name not in ended and child.due():
-                child.start(command)
+            _look(child, command, finals, ended)
         stopping.wait(BEAT_S)
     with ThreadPoolExecutor(processes) as pool:
         for child in children:
             pool.submit(child.stop, STOP_S)
     return max(ended.values(), default=0)
+
+
+def _look(child: Child, command: Sequence[str], finals: Sequence[int], ended: dict[str, int]) -> None:
+    """Start a process again when it is due, unless it has ended with one of these, which is noted in `ended`."""
+    status = child.ended()
+    if status is not None:
+        note(f"penstock: {child.name} ended with {status}{'' if status in finals else ' and is started again'}")
+        if status in finals:
+            ended[child.name] = status
+    if child.name not in ended and child.due():
+        child.start(command)
