@@ -197,16 +197,10 @@ def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]
         cleaned = header_codec.encode(properties)
     publisher, sequence = _identity(headers)
     return replace(
-        traits,
-        delay=None if delay is None else delay * 1000,
-        deliver_at=None if deliver_at is None else deliver_at * 1000,
-        keys=keys,
-        blind=blind,
-        publisher=publisher,
-        sequence=sequence,
-        dedup=dedup,
-        cleaned=cleaned,
-    )
+        traits, delay=None if delay is None else delay * 1000,
+        deliver_at=None if deliver_at is None else deliver_at * 1000, keys=keys, blind=blind, publisher=publisher,
+        sequence=sequence, dedup=dedup, cleaned=cleaned,
+    )  # fmt: skip
 
 
 def _identity(headers: Mapping[str, FieldValue]) -> tuple[str | None, int | None]:
@@ -485,13 +479,9 @@ def due_rows(
     batch = Publishes(topics, headers, bodies, size=size)
     batch.not_before = [0] * len(causes)
     if any(ends):  # what the edge said; the life that a header gives begins now
-        batch.expires_at = [end or _life(header, time) for end, header in zip(ends, headers, strict=True)]
+        lives = [read_traits(header).ttl for header in headers]
+        batch.expires_at = [end or (0 if life is None else time + life) for end, life in zip(ends, lives, strict=True)]
     return causes, batch
-
-
-def _life(header: bytes, time: int) -> int:
-    traits: Traits = TraitsMemo()[header]
-    return 0 if traits.ttl is None else time + traits.ttl
 
 
 def negated(properties: bytes) -> bytes:
