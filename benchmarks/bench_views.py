@@ -21,7 +21,7 @@ import orjson
 from harness import emit, parse, parser, usage
 
 from penstock.core.views.view import Elements, View, body_of
-from penstock.expr.gathering.view_definition import Definition
+from penstock.expr.view_definition import Definition
 
 GROUPS = 100
 ENTER = 1000

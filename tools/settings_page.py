@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 from penstock.config.address_settings import ADDRESS_KEYS
 from penstock.config.doors import Address
-from penstock.config.in_force import told
+from penstock.config.load import told
 from penstock.config.queue_arguments import DECLARED
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey, in_line, written

@@ -15,7 +15,7 @@ from conformance.test_cli_against_a_server import penstock as command
 from live_server import LiveServer
 from penstock.errors import LogDamaged
 from penstock.log import OsDisk
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.upkeep import Compactor
 from sim.logkit import SMALL, commit, messages, opened

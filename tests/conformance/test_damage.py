@@ -15,7 +15,7 @@ import pytest
 from damage import MENU, Folder, Verdict, built, damage, gathered, judged, kind_of, spread, start
 from penstock.log import Log, OsDisk, SimDisk
 from penstock.log.disk import OsFile
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import rewrite_name
 from penstock.log.verify import verify
 from penstock.testing.fakes import FakeClock

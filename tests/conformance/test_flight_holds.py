@@ -10,7 +10,7 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.errors import InvalidArgument
-from penstock.log.rewriting.name_index import build
+from penstock.log.name_index import build
 from penstock.server.upkeep.retention import HOLD_US
 
 pytestmark = pytest.mark.conformance

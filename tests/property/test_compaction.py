@@ -14,7 +14,7 @@ from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
 from penstock.log import MEMORY, Log, SimDisk
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Group
 from penstock.records.kinds import PUBLISHES
 from property.test_fold import History

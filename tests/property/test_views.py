@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.core.views import contributions
 from penstock.core.views.view import Elements, View, body_of
-from penstock.expr.gathering.view_definition import Definition
+from penstock.expr.view_definition import Definition
 from penstock.server.views import step_worker, views
 from penstock.testing import Broker
 from property.view_model import GROUPING, SELECT, rows, shown

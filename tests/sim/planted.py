@@ -5,7 +5,7 @@ Each has one mistake of the kind that upkeep beside appends invites: something t
 
 from __future__ import annotations
 
-from penstock.log.rewriting.plan import Task
+from penstock.log.rewrite_plan import Task
 from penstock.log.simdisk import SimFile
 from penstock.log.writer import Commit
 from penstock.server.upkeep.keeper import Keeper

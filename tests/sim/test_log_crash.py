@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.log import Log, SimDisk
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from penstock.log.writer import Sync
 from penstock.records.entries import Entry, Group

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.log import Log, SimDisk
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import is_rewrite
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock, Steps, commit, content, messages, note, opened

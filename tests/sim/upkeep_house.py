@@ -20,8 +20,8 @@ from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.errors import PenstockError
 from penstock.log import MEMORY, Log, LogSettings
-from penstock.log.rewriting.plan import Aims
-from penstock.log.rewriting.rewrite import Made, Order, Swap
+from penstock.log.rewrite import Made, Order, Swap
+from penstock.log.rewrite_plan import Aims
 from penstock.log.verify import verify
 from penstock.memory import Caches, Piece
 from penstock.records.chunks import Now

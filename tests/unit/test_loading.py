@@ -144,7 +144,7 @@ def test_an_index_is_made_in_the_child_without_all_functions_of_arrow(tmp_path: 
     writer.log.close()
     size, *loaded = said(CHILD, str(tmp_path), json.dumps({"first": first}), "job", "index")
     assert int(size) > 0
-    assert "penstock.log.rewriting.name_index" in loaded
+    assert "penstock.log.name_index" in loaded
     assert unwanted(loaded, NOT_IN_AN_INDEX) == []
 
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from penstock.core.audit.histories import Report
     from penstock.history.view import View
     from penstock.log.archive.row_groups import Archive
-    from penstock.log.rewriting.plan import Task
-    from penstock.log.rewriting.rewrite import Made
+    from penstock.log.rewrite import Made
+    from penstock.log.rewrite_plan import Task
 
 
 ARCHIVE_FOLDER = "archive"
@@ -141,7 +141,7 @@ def audit(data: str | os.PathLike[str], progress: Progress | None = None, archiv
 
 def compacted(data: str, age: str | None, size: str | None, compress: bool, dry_run: bool) -> dict[str, Any]:
     """The same for a folder.  DataFolderInUse when a server has it; a dry run needs no lock."""
-    from penstock.log.rewriting.plan import Aims
+    from penstock.log.rewrite_plan import Aims
     from penstock.server.clock import SystemClock
     from penstock.server.upkeep import offline
 

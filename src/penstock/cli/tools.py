@@ -103,7 +103,7 @@ def doctor(
     Example: penstock doctor penstock.toml
     """
     from penstock.cli.checkup import examine
-    from penstock.config.in_force import in_force
+    from penstock.config.load import in_force
 
     settings = read_settings(config, {"server.data": data})
     findings = examine(settings)

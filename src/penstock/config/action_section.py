@@ -11,7 +11,6 @@ from typing import Annotated, Literal, NamedTuple, cast
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from penstock.config.sections import Name, Section
-from penstock.config.topic_patterns import topic_pattern
 from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.event_actions import (
@@ -34,6 +33,7 @@ from penstock.records.event_actions import (
     Trigger,
     unfit,
 )
+from penstock.records.regular_expressions import topic_pattern
 
 _ONLY: Mapping[str, tuple[str, ...]] = {
     "reason": ("expire",),

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from penstock.config.action_section import wrong_actions
 from penstock.config.doors import DOORS
-from penstock.config.known_names import known_name
+from penstock.config.known_names import Path_, known_name
 from penstock.config.mistakes import Problem
 from penstock.config.pipeline_inputs import ONLY
 from penstock.config.pipeline_section import Pipeline
-from penstock.config.setting_places import Path_
 from penstock.config.settings import Settings
 from penstock.config.vhost_sections import ViewSection, wrong_views
 

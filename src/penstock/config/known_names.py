@@ -1,13 +1,15 @@
-"""Names that are known, and what bodies are read as.
+"""What a mistake is told with: where a setting stands, and the known name that is nearest to an unknown one.
 
-An unknown name is told with the nearest known one.  Bodies are JSON, which may be said; every other type is refused by
-its name.  What is no JSON is stored and delivered all the same as it is, and has no fields.
+A setting that was not written as TOML is told in its writer's words: `jobs.xml:12: <MaxCancels> of <Queue> "Jobs"`.
+What bodies are read as is a name too: JSON, which may be said; every other type is refused by its name.  What is no
+JSON is stored and delivered all the same as it is, and has no fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import NamedTuple, TypeAlias
 
 
 def known_name(name: str, known: Mapping[str, object] | frozenset[str] | set[str] | list[str]) -> str:
@@ -29,3 +31,24 @@ def wrong_type(value: object) -> str | None:
         f"{str(value)[:60]!r}: fields are read of 'json' alone, and a body that is none has no fields; "
         "another message type is not supported in this version"
     )
+
+
+Path_: TypeAlias = tuple[str | int, ...]
+"""Place of a value in our settings: section, index in a list of tables, key, deeper keys."""
+
+
+class Place(NamedTuple):
+    """Where a value was read.  `line` counts from 1; 0 where the format has no lines to speak of."""
+
+    file: str
+    line: int
+    what: str
+
+    @property
+    def where(self) -> str:
+        """`jobs.xml:12`"""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    def told(self, text: str) -> str:
+        """One line about this place."""
+        return f"{self.where}: {self.what}: {text}"

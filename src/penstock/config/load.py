@@ -2,6 +2,9 @@
 
 Options win over the environment, the environment over the file, the file over the defaults.  All mistakes are told at
 once, each with its place: file and line, section and key, and the nearest known name where one is unknown.
+
+Which settings are in force is told as text, each with where it came from; secrets as asterisks, as their type writes
+them.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast, get_args, get_origin
@@ -18,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from penstock.config.address_settings import OWN, read_address_value
 from penstock.config.conflicts import impossible
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
-from penstock.config.known_names import MESSAGE_TYPE, known_name, wrong_type
+from penstock.config.known_names import MESSAGE_TYPE, Path_, known_name, wrong_type
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
@@ -27,16 +31,17 @@ from penstock.config.mistakes import (
     place_at,
     told,
     told_at,
+    unit_of,
     unknown,
     without_consequences,
 )
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
-from penstock.config.queue_values import BadValue, read_value
-from penstock.config.setting_places import Path_
+from penstock.config.queue_values import BadValue, in_line, read_value, written
 from penstock.config.settings import Settings
-from penstock.config.topic_patterns import topic_pattern
 from penstock.errors import SettingsError
-from penstock.records.regular_expressions import SPECIAL
+from penstock.records.queue_settings import QueueSettings
+from penstock.records.regular_expressions import SPECIAL, topic_pattern
+from penstock.units import format_duration, format_size
 
 _VARIABLE = re.compile(r"PENSTOCK_([A-Z0-9_]+?)__([A-Z0-9_]+)\Z")
 
@@ -392,3 +397,55 @@ def _check_pattern(pattern: str | None, target: str | None) -> None:
         raise BadValue("default_publish_target", f"is missing, which the pattern {pattern!r} of topics needs")
     if target is not None and not shows(target):
         raise BadValue("default_publish_target", f"{target!r} is not among the topics that {pattern!r} shows")
+
+
+_IN_FORCE = ("server", "listen", "before_login", "tls", "amqp", "log", "sql", "spark")
+
+
+def in_force(settings: Settings) -> list[tuple[str, str, str]]:
+    """Name, value as text and origin of every single setting, of users, and of what queues have beside the defaults."""
+    lines = [line for name in _IN_FORCE for line in _lines(settings, name, getattr(settings, name))]
+    for index, user in enumerate(settings.user):
+        told_of = _lines(settings, f"user.{index}", user)
+        lines += [(f'user "{user.name}" {place.rpartition(".")[2]}', value, origin) for place, value, origin in told_of]
+    return [*lines, *_queue_lines(settings)]
+
+
+def chosen(settings: Settings) -> list[tuple[str, str, str]]:
+    """Those of `in_force` that are not the default."""
+    return [line for line in in_force(settings) if line[2] != "default"]
+
+
+def _queue_lines(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    usual = QueueSettings()
+    for index, queue in enumerate(settings.queue):
+        for name in (field.name for field in fields(QueueSettings)):
+            value = cast("object", getattr(queue.settings, name))
+            if value == getattr(usual, name):
+                continue
+            origin = settings.origin(f"queue.{index}.{name}")
+            if origin == "default":
+                origin = settings.origin(f"queue.{index}")  # what the reader of a foreign file put in
+            yield f'queue "{queue.name}" {name}', in_line(written(QUEUE_KEYS[name], value, "file")), origin
+
+
+def _lines(settings: Settings, place: str, table: BaseModel) -> Iterator[tuple[str, str, str]]:
+    for key, field in type(table).model_fields.items():
+        value = cast("object", getattr(table, key))
+        inner = f"{place}.{key}"
+        if isinstance(value, BaseModel):
+            yield from _lines(settings, inner, value)
+            continue
+        origin = settings.origin(inner)
+        if origin == "default":
+            origin = settings.origin(place)  # an inline table has one origin for all of it
+        yield inner, _shown(value, unit_of(field)), origin
+
+
+def _shown(value: object, unit: object) -> str:
+    """A value as the settings file writes it."""
+    if unit == "duration" and isinstance(value, int):
+        return format_duration(value)
+    if unit == "size" and isinstance(value, int):
+        return format_size(value)
+    return in_line(value)

@@ -15,9 +15,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from penstock.config.foreign import Converted
-from penstock.config.known_names import known_name
+from penstock.config.known_names import Path_, Place, known_name
 from penstock.config.queue_settings import LATER_QUEUE_KEYS
-from penstock.config.setting_places import Path_, Place
 from penstock.config.settings import Settings
 from penstock.units import format_size
 
@@ -228,14 +227,18 @@ def without_consequences(found: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
 
 
+def unit_of(field: FieldInfo) -> object:
+    """`duration` or `size` where the type says so, also inside `| None`."""
+    marks = (mark for one in get_args(field.annotation) for mark in getattr(one, "__metadata__", ()))
+    extras = (cast("object", one.json_schema_extra) for one in (field, *marks) if isinstance(one, FieldInfo))
+    return next((cast("dict[str, object]", extra).get("unit") for extra in extras if isinstance(extra, dict)), None)
+
+
 def _is_size(path: Path_) -> bool:
     """Whether the value there is a number of bytes."""
     model = _model_at(path[:-1])
     field = None if model is None else model.model_fields.get(str(path[-1]))
-    if field is None:
-        return False
-    inner = (mark for one in get_args(field.annotation) for mark in getattr(one, "__metadata__", ()))
-    return any(isinstance(one, FieldInfo) and one.json_schema_extra == {"unit": "size"} for one in (field, *inner))
+    return field is not None and unit_of(field) == "size"
 
 
 def _keys_at(path: Path_) -> list[str]:

@@ -25,11 +25,10 @@ from pydantic import (
 
 from penstock.config.queue_arguments import read_policy
 from penstock.config.sections import Name, Section
-from penstock.config.topic_patterns import topic_pattern
 from penstock.errors import InvalidArgument
 from penstock.records.address_settings import wrong_pattern
 from penstock.records.queue_settings import AddressSetting, Policy
-from penstock.records.regular_expressions import PatternError, compile_pattern
+from penstock.records.regular_expressions import PatternError, compile_pattern, topic_pattern
 from penstock.units import parse_duration
 
 Right: TypeAlias = StrictBool | Name

@@ -26,8 +26,8 @@ import pyarrow as pa
 from penstock.expr.batches import View
 from penstock.expr.columnar import Columnar
 from penstock.expr.compiler import compile_tree
-from penstock.expr.text_patterns import NEEDLES_MOST, equality_of, needles_of
-from penstock.expr.tree import Affix, And, Compare, Field, Like, Literal, Node, Or
+from penstock.expr.text_patterns import NEEDLES_MOST, Joined, equality_of, necessary, needles_of
+from penstock.expr.tree import Affix, And, Compare, Field, Like, Literal, Node
 from penstock.expr.values import parse_number, to_bytes
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
@@ -50,26 +50,12 @@ class Shape:
     pattern: str
 
 
-@dataclass(frozen=True, slots=True)
-class Each:
-    """All of these."""
-
-    parts: tuple[Shapes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Some:
-    """One of these."""
-
-    parts: tuple[Shapes, ...]
-
-
-Shapes: TypeAlias = Shape | Each | Some
+Shapes: TypeAlias = Shape | Joined[Shape]
 
 
 def shapes_of(tree: Node) -> Shapes | None:
     """The shape of bodies of which the tree can be TRUE; None: any."""
-    found = _of(tree)
+    found = necessary(tree, _of, SHAPES_MOST)
     return found if found is not None and _count(found) <= SHAPES_MOST else None
 
 
@@ -77,15 +63,8 @@ def _count(shape: Shapes) -> int:
     return 1 if isinstance(shape, Shape) else sum(map(_count, shape.parts))
 
 
-def _of(tree: Node) -> Shapes | None:
+def _of(tree: Node) -> Shape | None:
     match tree:
-        case And():
-            parts = [part for part in map(_of, tree.items) if part is not None][:SHAPES_MOST]
-            return None if not parts else parts[0] if len(parts) == 1 else Each(tuple(parts))
-        case Or():
-            found = list(map(_of, tree.items))
-            parts = [part for part in found if part is not None]
-            return Some(tuple(parts)) if len(parts) == len(found) else None
         case Like() | Affix():
             texts = needles_of(tree)
             return None if texts is None or texts.odd else Shape("|".join(map(quoted, texts.needles)))
@@ -205,7 +184,7 @@ def _shaped(shapes: Shapes, bodies: Any, places: npt.NDArray[np.int64]) -> npt.N
 
     The rarest comes first, and each next one is looked for in what is left.
     """
-    parts = shapes.parts if isinstance(shapes, Each) else (shapes,)
+    parts = shapes.parts if isinstance(shapes, Joined) and shapes.every else (shapes,)
     sample = bodies.slice(0, SAMPLE)
     found = [_fits(part, sample) for part in parts]
     if np.logical_and.reduce(found).mean() > WORTH:
@@ -224,11 +203,10 @@ def _fits(shapes: Shapes, bodies: Any) -> Mask:
 
 
 def _match(shapes: Shapes, bodies: Any) -> Mask:
-    if isinstance(shapes, Shape):
-        return _flags(compute.match_substring_regex(bodies, pattern=shapes.pattern), len(bodies))
-    masks = [_match(part, bodies) for part in shapes.parts]
-    join: Any = np.logical_and if isinstance(shapes, Each) else np.logical_or
-    return cast("Mask", join.reduce(masks))
+    def matches(shape: Shape) -> Mask:
+        return _flags(compute.match_substring_regex(bodies, pattern=shape.pattern), len(bodies))
+
+    return shapes.mask(matches) if isinstance(shapes, Joined) else matches(shapes)
 
 
 def _escaped(bodies: Any) -> Mask:

@@ -28,8 +28,8 @@ from penstock.expr.check import check
 from penstock.expr.compiler import compile_tree
 from penstock.expr.filter import Filter
 from penstock.expr.filter_set import FilterSet, Matcher
-from penstock.expr.text_patterns import ODD_FRACTION, ODD_NUMBER, Contains, needles_of
-from penstock.expr.tree import And, Node, Or
+from penstock.expr.text_patterns import ODD_FRACTION, ODD_NUMBER, Contains, Joined, necessary, needles_of
+from penstock.expr.tree import Node
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
@@ -43,38 +43,19 @@ class Outside:
     filter: Filter
 
 
-@dataclass(frozen=True, slots=True)
-class Both:
-    """All of these."""
-
-    parts: tuple[Sieve, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Either:
-    """One of these."""
-
-    parts: tuple[Sieve, ...]
-
-
-Sieve: TypeAlias = Contains | Outside | Both | Either
+Sieve: TypeAlias = Contains | Outside | Joined[Contains | Outside]
 
 
 def sieve_of(tree: Node) -> Sieve | None:
     """The sieve of a checked tree; None: everything has to be evaluated."""
-    if compile_tree(tree, "filter", False).needs <= {"properties", "topic"}:
-        checked = check(tree, "")
-        return Outside(Filter("", checked, compile_tree(tree, "filter", False)))
-    match tree:
-        case And():
-            parts = [part for part in map(sieve_of, tree.items) if part is not None]
-            return None if not parts else parts[0] if len(parts) == 1 else Both(tuple(parts))
-        case Or():
-            found = list(map(sieve_of, tree.items))
-            parts = [part for part in found if part is not None]
-            return Either(tuple(parts)) if len(parts) == len(found) else None
-        case _:
-            return needles_of(tree)
+    return necessary(tree, _condition)
+
+
+def _condition(tree: Node) -> Contains | Outside | None:
+    compiled = compile_tree(tree, "filter", False)
+    if compiled.needs <= {"properties", "topic"}:
+        return Outside(Filter("", check(tree, ""), compiled))
+    return needles_of(tree)
 
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
@@ -223,22 +204,11 @@ class Scan:
         )
         return {slot: [lsns[row] for row in rows] for slot, rows in found.items()}
 
-    def _mask(self, sieve: Sieve, view: _View) -> Mask | None:
-        match sieve:
-            case Contains():
-                return view.contains(sieve)
-            case Outside():
-                return view.outside(sieve, self._topics)
-            case Both():
-                kept = [mask for mask in self._masks(sieve.parts, view) if mask is not None]
-                return cast("Mask", np.logical_and.reduce(kept)) if kept else None
-            case Either():
-                masks = self._masks(sieve.parts, view)
-                some = [mask for mask in masks if mask is not None]
-                return cast("Mask", np.logical_or.reduce(some)) if len(some) == len(masks) else None
+    def _mask(self, sieve: Sieve, view: _View) -> Mask:
+        def mask(part: Contains | Outside) -> Mask:
+            return view.contains(part) if isinstance(part, Contains) else view.outside(part, self._topics)
 
-    def _masks(self, sieves: Sequence[Sieve], view: _View) -> list[Mask | None]:
-        return [self._mask(sieve, view) for sieve in sieves]
+        return sieve.mask(mask) if isinstance(sieve, Joined) else mask(sieve)
 
 
 class _View:

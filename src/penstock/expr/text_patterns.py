@@ -13,14 +13,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import field
-from functools import lru_cache
+from functools import lru_cache, reduce
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from penstock.expr.meter import meter
-from penstock.expr.tree import Affix, Compare, Field, In, Like, Literal, Node
+from penstock.expr.tree import Affix, And, Compare, Field, In, Like, Literal, Node, Or
 from penstock.expr.values import TEXT_LIMIT, Value, flatten, from_bytes, parse_number, text, to_bytes
 from penstock.records.dataclass import dataclass
 from penstock.records.regular_expressions import SPECIAL, compile_pattern
 from penstock.records.regular_expressions import PatternError as PatternError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 NEEDLES_MOST = 16
 """More alternatives than this are not looked for one by one: each is a pass over the bodies."""
@@ -51,6 +56,37 @@ class Contains:
     needles: tuple[bytes, ...]
     odd: bool = False  # or a number in an unusual spelling, see ODD_NUMBER
     fractions: tuple[str, ...] = ()  # or a match of one of these patterns (RE2), or of ODD_FRACTION
+
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Generic[Part]):
+    """What a message must show: every part, or any one of them."""
+
+    every: bool
+    parts: tuple[Part | Joined[Part], ...]
+
+    def mask(self, of: Callable[[Part], npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+        """Rows that show it; of: those that show a part."""
+        masks = [cast("Joined[Part]", one).mask(of) if isinstance(one, Joined) else of(one) for one in self.parts]
+        return reduce(lambda one, other: one & other if self.every else one | other, masks)
+
+
+def necessary(tree: Node, of: Callable[[Node], Part | None], most: int | None = None) -> Part | Joined[Part] | None:
+    """What a message must show for a tree to be TRUE, by what `of` says of its conditions; None: nothing is known.
+
+    most: so many parts of an AND are enough.
+    """
+    told = of(tree)
+    if told is not None or not isinstance(tree, And | Or):
+        return told
+    found = [necessary(item, of, most) for item in tree.items]
+    parts = tuple(part for part in found if part is not None)
+    if isinstance(tree, Or):
+        return Joined(False, parts) if len(parts) == len(found) else None
+    return Joined(True, parts[:most]) if len(parts) > 1 else parts[0] if parts else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,22 +149,17 @@ def order(left: Value, right: Value) -> int | None:
     if isinstance(left, str) and isinstance(right, str):
         if not left or not right:
             return None
-        if left == right:
-            return 0
-        if left.isascii() or right.isascii():
-            return -1 if left < right else 1
+        if left.isascii() or right.isascii() or left == right:
+            return (left > right) - (left < right)
         return -1 if to_bytes(left) < to_bytes(right) else 1
     if isinstance(left, int | float) and isinstance(right, int | float):
         return -1 if left < right else 1 if left > right else 0 if left == right else None
-    if left is None or right is None:
-        return None
-    a = _comparable(left)
-    b = _comparable(right)
+    a, b = _comparable(left), _comparable(right)
     if a is None or b is None:
         return None
     if isinstance(a, str) or isinstance(b, str):  # an unconvertible string is above every number
         return 1 if isinstance(a, str) else -1
-    return -1 if a < b else 1 if a > b else 0
+    return (a > b) - (a < b)
 
 
 def _comparable(value: Value) -> int | float | str | None:

@@ -14,10 +14,10 @@ from penstock.log.archive import Shown
 from penstock.log.catalog import Catalog, Segment, whole_from
 from penstock.log.checkpoints import Base
 from penstock.log.mending import Recovery
+from penstock.log.name_index import Indexes
 from penstock.log.reader import decode
 from penstock.log.record_batches import column
 from penstock.log.recover import newest_base, open_segments
-from penstock.log.rewriting.name_index import Indexes
 from penstock.ports import Disk
 from penstock.records.kinds import Kind
 

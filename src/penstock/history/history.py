@@ -22,7 +22,7 @@ from penstock.expr.context import RECORDS, Context
 from penstock.expr.text_patterns import PatternError, searcher
 from penstock.history.places import Kept, Missing, check_missing, resolve
 from penstock.log.catalog import Span as Rows
-from penstock.log.rewriting.name_index import Wanted
+from penstock.log.name_index import Wanted
 from penstock.records.compute import compute
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind

@@ -23,9 +23,9 @@ from penstock.errors import LogDamaged
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.catalog import Catalog, Chosen, Segment
 from penstock.log.frame import FrameReader, NotAFrame, Window
+from penstock.log.name_index import Indexes, Wanted
 from penstock.log.reader import Reader, Vias, damaged
 from penstock.log.record_batches import column
-from penstock.log.rewriting.name_index import Indexes, Wanted
 from penstock.log.segment import NotASegment, read_header
 from penstock.ports import Disk
 

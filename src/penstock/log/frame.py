@@ -12,7 +12,7 @@ An Arrow IPC message, little-endian, every part padded to 8 bytes:
                                  file (u64) in the place of these digits.  So a batch that somebody sent as the body
                                  of a message is never taken for a batch of the log
                penstock.durable  16 hex digits: the LSN known to be synced when the batch was written
-               penstock.last     16 hex digits, in files that `log.rewriting` wrote alone: LSN of the last row.  There
+               penstock.last     16 hex digits, in files that `log.rewrite` wrote alone: LSN of the last row.  There
                                  the buffers may be compressed, so that nothing can be read from them with `struct`
     8+H      body: the buffers
 

@@ -19,10 +19,10 @@ from penstock.log.catalog import Catalog, Segment, SegmentInfo, Span, describe, 
 from penstock.log.checkpoints import base_group, base_parts
 from penstock.log.group_commit import Committing
 from penstock.log.mending import Recovery, Watch, mend, nobody
+from penstock.log.name_index import Indexes, Wanted
 from penstock.log.reader import Damage, Reader, Vias
 from penstock.log.recover import Start, choose_start, newest_base, open_segments, replayed_after, rows_after, tables
-from penstock.log.rewriting.name_index import Indexes, Wanted
-from penstock.log.rewriting.rewrite import Made, Swap
+from penstock.log.rewrite import Made, Swap
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, pin
 from penstock.log.writer import LogSettings

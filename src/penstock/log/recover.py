@@ -9,7 +9,7 @@ For each file of `log/`, in LSN order:
 * a last segment that ends with a seal has lost its successor, since the seal is written after the successor;
 * in the last segment every batch's CRC is checked; in others when they are read.
 
-A segment that `log.rewriting` wrote anew covers a range: what starts within that was replaced by it and is removed,
+A segment that `log.rewrite` wrote anew covers a range: what starts within that was replaced by it and is removed,
 and so is a file that was still being written when the process ended.  It must be whole, and where rows were left out of
 it a base must stand for them.
 

@@ -10,7 +10,7 @@ ahead, and after it was closed a seal and an end-of-stream mark instead of the z
     penstock.generation  0; higher in a file that replaced others
     penstock.check       CRC-32C of the numbers, so that no flipped digit goes unseen
 
-and in a file that `log.rewriting` wrote anew (version 2, generation 1 or higher) also
+and in a file that `log.rewrite` wrote anew (version 2, generation 1 or higher) also
 
     penstock.last        the last LSN of the files that it replaced, whether that row was kept or not
     penstock.rows        rows in the file: a file with fewer was cut off

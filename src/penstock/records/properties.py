@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class Peek(NamedTuple):
     headers: dict[str, FieldValue] | None
 
 
-_HEADERS, _DELIVERY_MODE, _PRIORITY, _TIMESTAMP = 0x2000, 0x1000, 0x0800, 0x0040
+_HEADERS, _DELIVERY_MODE, _PRIORITY = 0x2000, 0x1000, 0x0800
 
 
 def _broken(data: bytes, cause: Exception | None = None) -> ProtocolError:
@@ -96,37 +97,9 @@ def decode(data: bytes) -> Properties:
         if flags & 0b11:
             raise _broken(data)
         pos = 2
-        if flags & 0x8000:
-            p.content_type, pos = _short(data, pos)
-        if flags & 0x4000:
-            p.content_encoding, pos = _short(data, pos)
-        if flags & _HEADERS:
-            p.headers, pos = read_table(data, pos)
-        if flags & _DELIVERY_MODE:
-            p.delivery_mode = data[pos]
-            pos += 1
-        if flags & _PRIORITY:
-            p.priority = data[pos]
-            pos += 1
-        if flags & 0x0400:
-            p.correlation_id, pos = _short(data, pos)
-        if flags & 0x0200:
-            p.reply_to, pos = _short(data, pos)
-        if flags & 0x0100:
-            p.expiration, pos = _short(data, pos)
-        if flags & 0x0080:
-            p.message_id, pos = _short(data, pos)
-        if flags & _TIMESTAMP:
-            p.timestamp = int.from_bytes(data[pos : pos + 8], "big")
-            pos += 8
-        if flags & 0x0020:
-            p.type, pos = _short(data, pos)
-        if flags & 0x0010:
-            p.user_id, pos = _short(data, pos)
-        if flags & 0x0008:
-            p.app_id, pos = _short(data, pos)
-        if flags & 0x0004:
-            p.cluster_id, pos = _short(data, pos)
+        for name, read in _present(flags):
+            value, pos = read(data, pos)
+            setattr(p, name, value)
     except (IndexError, UnicodeDecodeError) as error:
         raise _broken(data, error) from error
     if pos != len(data):
@@ -137,6 +110,52 @@ def decode(data: bytes) -> Properties:
 def _short(data: bytes, pos: int) -> tuple[str, int]:
     end = pos + 1 + data[pos]
     return data[pos + 1 : end].decode(errors="replace"), end
+
+
+def _octet(data: bytes, pos: int) -> tuple[int, int]:
+    return data[pos], pos + 1
+
+
+def _seconds(data: bytes, pos: int) -> tuple[int, int]:
+    return int.from_bytes(data[pos : pos + 8], "big"), pos + 8
+
+
+def _integer(value: int, name: str) -> bytes:
+    size = 8 if name == "timestamp" else 1
+    try:
+        return value.to_bytes(size, "big")
+    except OverflowError as error:
+        raise InvalidArgument(f"{name} is {value}, outside 0..{256**size - 1}") from error
+
+
+def _table(value: Mapping[str, FieldValue], name: str) -> bytes:
+    return encode_table(value)
+
+
+_Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+_LAYOUT: Sequence[tuple[int, str, _Read, Callable[[Any, str], bytes]]] = (
+    (0x8000, "content_type", _short, encode_short_string),
+    (0x4000, "content_encoding", _short, encode_short_string),
+    (_HEADERS, "headers", read_table, _table),
+    (_DELIVERY_MODE, "delivery_mode", _octet, _integer),
+    (_PRIORITY, "priority", _octet, _integer),
+    (0x0400, "correlation_id", _short, encode_short_string),
+    (0x0200, "reply_to", _short, encode_short_string),
+    (0x0100, "expiration", _short, encode_short_string),
+    (0x0080, "message_id", _short, encode_short_string),
+    (0x0040, "timestamp", _seconds, _integer),
+    (0x0020, "type", _short, encode_short_string),
+    (0x0010, "user_id", _short, encode_short_string),
+    (0x0008, "app_id", _short, encode_short_string),
+    (0x0004, "cluster_id", _short, encode_short_string),
+)
+"""Each property in the order of a list: its flag, its name, how it is read and written."""
+
+
+@lru_cache(1024)
+def _present(flags: int) -> list[tuple[str, _Read]]:
+    """What a list with these flags holds."""
+    return [(name, read) for bit, name, read, _ in _LAYOUT if flags & bit]
 
 
 _TELLING = 0x2957
@@ -329,52 +348,12 @@ def with_reply_to(data: bytes, old: str, new: str) -> bytes | None:
 
 def encode(properties: Properties) -> bytes:
     """Flags and list.  InvalidArgument names a property that is too long or out of range."""
-    p = properties
     flags = 0
     out: list[bytes] = [b""]
-    for bit, name, value in (
-        (0x8000, "content_type", p.content_type),
-        (0x4000, "content_encoding", p.content_encoding),
-    ):
+    for bit, name, _, write in _LAYOUT:
+        value = getattr(properties, name)
         if value is not None:
             flags |= bit
-            out.append(encode_short_string(value, name))
-    if p.headers is not None:
-        flags |= _HEADERS
-        out.append(encode_table(p.headers))
-    if p.delivery_mode is not None:
-        flags |= _DELIVERY_MODE
-        out.append(_integer(p.delivery_mode, 1, "delivery_mode"))
-    if p.priority is not None:
-        flags |= _PRIORITY
-        out.append(_integer(p.priority, 1, "priority"))
-    for bit, name, value in (
-        (0x0400, "correlation_id", p.correlation_id),
-        (0x0200, "reply_to", p.reply_to),
-        (0x0100, "expiration", p.expiration),
-        (0x0080, "message_id", p.message_id),
-    ):
-        if value is not None:
-            flags |= bit
-            out.append(encode_short_string(value, name))
-    if p.timestamp is not None:
-        flags |= _TIMESTAMP
-        out.append(_integer(p.timestamp, 8, "timestamp"))
-    for bit, name, value in (
-        (0x0020, "type", p.type),
-        (0x0010, "user_id", p.user_id),
-        (0x0008, "app_id", p.app_id),
-        (0x0004, "cluster_id", p.cluster_id),
-    ):
-        if value is not None:
-            flags |= bit
-            out.append(encode_short_string(value, name))
+            out.append(write(value, name))
     out[0] = flags.to_bytes(2, "big")
     return b"".join(out)
-
-
-def _integer(value: int, size: int, name: str) -> bytes:
-    try:
-        return value.to_bytes(size, "big")
-    except OverflowError as error:
-        raise InvalidArgument(f"{name} is {value}, outside 0..{256**size - 1}") from error

@@ -3,13 +3,14 @@
 Patterns and texts are bytes, one character a byte (RE2's Latin-1 mode).  What RE2 cannot do is refused with the
 construct named, so that a user who knows Perl's expressions learns which part to change.
 
-Byte strings as `str`: UTF-8 where they are, and escaped byte by byte where they are not.
+Byte strings as `str`: UTF-8 where they are, and escaped byte by byte where they are not.  A topic that holds a
+character of expressions is a pattern of topics (`topic_pattern`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import import_module
 from typing import Protocol, cast
@@ -177,3 +178,14 @@ def _unsupported_group(pattern: str, place: int) -> str:
         if pattern.startswith(start, place):
             return name
     return "recursion " + pattern[place : place + 4] if _RECURSION.match(pattern, place) else ""
+
+
+def topic_pattern(topic: str) -> Callable[[str], bool]:
+    """Whether a key is shown by `topic`.  Raises ValueError saying what RE2 does not read."""
+    if SPECIAL.isdisjoint(topic):
+        return lambda key: key == topic
+    try:
+        compiled = compile_pattern(topic)
+    except PatternError as error:
+        raise ValueError(f"{topic!r} is no RE2 pattern: {error.why}") from None
+    return lambda key: compiled.search(to_bytes(key)) is not None

@@ -24,7 +24,7 @@ from penstock.core.state.durable import DurableState, living_pairs
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import lengths, numbers, whole
 from penstock.errors import ExpressionError, LogDamaged, Refused, SettingsError
-from penstock.expr.gathering.view_definition import Definition, plan
+from penstock.expr.view_definition import Definition, plan
 from penstock.log.mending import Watch, nobody
 from penstock.log.segment import folder_origin, segment_name
 from penstock.records.chunks import Now

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.config.in_force import chosen
+from penstock.config.load import chosen
 from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
 from penstock.server import allocator

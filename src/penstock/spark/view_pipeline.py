@@ -24,12 +24,12 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import SettingsError
+from penstock.expr.aggregates import STORES, Store
 from penstock.expr.batches import parsed
-from penstock.expr.gathering.aggregates import STORES, Store
-from penstock.expr.gathering.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
-from penstock.expr.gathering.view_definition import Definition as View
-from penstock.expr.gathering.view_definition import Plan, plan
+from penstock.expr.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
 from penstock.expr.values import Value
+from penstock.expr.view_definition import Definition as View
+from penstock.expr.view_definition import Plan, plan
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY

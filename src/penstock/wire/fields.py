@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 
 import orjson
 
@@ -30,6 +30,9 @@ NUMBER_MOST = 2**63 - 1
 
 DEPTH_MOST = 32
 """Objects and lists inside each other: as many as an AMQP table may have."""
+
+
+T = TypeVar("T")
 
 
 class Field(NamedTuple):
@@ -127,6 +130,19 @@ class Fields:
         self._asked.append(name)
         return self._left.pop(name, None)
 
+    def _typed(self, name: str, kind: type[T], wanted: str) -> T | None:
+        """A value of a type, or None when absent."""
+        value = self._take(name)
+        if value is None:
+            return None
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.bad(name, value, wanted)
+        return value
+
+    def _list(self, name: str, wanted: str) -> list[object] | None:
+        """A list, or None when absent."""
+        return cast("list[object] | None", self._typed(name, list, wanted))
+
     def has(self, name: str) -> bool:
         """Whether the field was given."""
         return self._left.get(name) is not None
@@ -146,12 +162,8 @@ class Fields:
 
     def optional_text(self, name: str, limit: int = NAME_LIMIT) -> str | None:
         """Text of at most `limit` bytes, or None when absent."""
-        value = self._take(name)
-        if value is None:
-            return None
-        if not isinstance(value, str):
-            raise self.bad(name, value, "text")
-        if len(value.encode()) > limit:
+        value = self._typed(name, str, "text")
+        if value is not None and len(value.encode()) > limit:
             raise InvalidArgument(f"{self.where}: {name} has {len(value.encode())} bytes; at most {limit} are allowed")
         return value
 
@@ -169,12 +181,8 @@ class Fields:
 
     def optional_count(self, name: str, low: int = 0, high: int = LSN_MAX) -> int | None:
         """A whole number in low..high, or None when absent."""
-        value = self._take(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.bad(name, value, "a whole number")
-        if not low <= value <= high:
+        value = self._typed(name, int, "a whole number")
+        if value is not None and not low <= value <= high:
             raise InvalidArgument(f"{self.where}: {name} is {value}, not in {low}..{high}")
         return value
 
@@ -192,12 +200,8 @@ class Fields:
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""
-        value = self._take(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.bad(name, value, "true or false")
-        return value
+        value = self._typed(name, bool, "true or false")
+        return default if value is None else value
 
     def duration(self, name: str, default: int) -> int:
         """Microseconds of text with a unit or of a number of seconds."""
@@ -211,14 +215,12 @@ class Fields:
 
     def names(self, name: str, known: Iterable[str]) -> tuple[str, ...] | None:
         """A list of distinct known names, or None when absent."""
-        value = self._take(name)
-        if value is None:
-            return None
         allowed = list(known)
-        if not isinstance(value, list):
-            raise self.bad(name, value, "a list of names")
+        items = self._list(name, "a list of names")
+        if items is None:
+            return None
         out: list[str] = []
-        for item in cast("list[object]", value):
+        for item in items:
             if not isinstance(item, str) or item not in allowed:
                 hint = nearest(item, allowed) if isinstance(item, str) else ""
                 raise InvalidArgument(f"{self.where}: {name} has the unknown {shown(item)}{hint}")
@@ -230,12 +232,7 @@ class Fields:
 
     def texts(self, name: str, limit: int = 100_000) -> list[str]:
         """A list of texts; empty when absent."""
-        value = self._take(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise self.bad(name, value, "a list of texts")
-        items = cast("list[object]", value)
+        items = self._list(name, "a list of texts") or []
         if len(items) > limit:
             raise InvalidArgument(f"{self.where}: {name} has {len(items)} items; at most {limit} are allowed")
         out = [item for item in items if isinstance(item, str)]
@@ -245,12 +242,9 @@ class Fields:
 
     def numbers(self, name: str, limit: int) -> list[int] | None:
         """A list of LSNs; None when there is none."""
-        value = self._take(name)
-        if value is None:
+        items = self._list(name, "a list of LSNs")
+        if items is None:
             return None
-        if not isinstance(value, list):
-            raise self.bad(name, value, "a list of LSNs")
-        items = cast("list[object]", value)
         if len(items) > limit:
             raise InvalidArgument(f"{self.where}: {name} has {len(items)} LSNs, and {limit} are the most")
         for one in items:
@@ -260,12 +254,7 @@ class Fields:
 
     def table(self, name: str) -> dict[str, object]:
         """An object; empty when absent."""
-        value = self._take(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self.bad(name, value, "a JSON object")
-        return cast("dict[str, object]", value)
+        return cast("dict[str, object] | None", self._typed(name, dict, "a JSON object")) or {}
 
     def inner(self, name: str) -> Fields | None:
         """The fields of a nested object, or None when absent."""
@@ -362,10 +351,7 @@ class Lenient(Fields):
 
     def optional_text(self, name: str, limit: int = NAME_LIMIT) -> str | None:
         """A text however long, or None when absent."""
-        value = self._take(name)
-        if value is not None and not isinstance(value, str):
-            raise self.bad(name, value, "a text")
-        return value
+        return self._typed(name, str, "a text")
 
     def text(self, name: str, default: str | None = None, limit: int = NAME_LIMIT) -> str:
         """A text; without a default it must be there."""
@@ -429,13 +415,8 @@ class Lenient(Fields):
 
     def items(self, name: str) -> list[Self]:
         """The objects of a list; an absent one is empty."""
-        value = self._take(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise self.bad(name, value, "a list")
         found = list[Self]()
-        for place, item in enumerate(cast("list[object]", value)):
+        for place, item in enumerate(self._list(name, "a list") or []):
             if not isinstance(item, dict):
                 raise InvalidArgument(f"{self.where}{name}[{place}] is {kind_of(item)}, not an object")
             found.append(type(self)(cast("dict[str, object]", item), f"{self.where}{name}[{place}]: "))

@@ -8,8 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from penstock.config.doors import Address
-from penstock.config.in_force import chosen, in_force
-from penstock.config.load import load_file, load_mapping, load_text
+from penstock.config.load import chosen, in_force, load_file, load_mapping, load_text
 from penstock.config.mistakes import LATER_SECTIONS
 from penstock.config.settings import Settings
 from penstock.errors import SettingsError

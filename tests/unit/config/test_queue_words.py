@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.config.in_force import in_force
+from penstock.config.load import in_force
 from penstock.config.queue_arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.queue_values import Kind, QueueKey, Style, in_line, read_value, written

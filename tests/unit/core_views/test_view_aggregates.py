@@ -9,8 +9,8 @@ import pytest
 
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import ExpressionError
-from penstock.expr.gathering.group_rows import key_text
-from penstock.expr.gathering.view_definition import Definition
+from penstock.expr.group_rows import key_text
+from penstock.expr.view_definition import Definition
 
 NAN = float("nan")
 

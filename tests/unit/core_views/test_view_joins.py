@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.core.views.contributions import Join
 from penstock.core.views.view import Elements, Side, View, bring
 from penstock.errors import ExpressionError
-from penstock.expr.gathering.view_definition import Definition, parse_joins, qualified
 from penstock.expr.values import text
+from penstock.expr.view_definition import Definition, parse_joins, qualified
 
 JOINS = ("[a]./x = [b]./y", "[b]./z = [c]./z", "[a]./w = [c]./w")
 VALUES = st.sampled_from([None, "", 1, "1", 2])

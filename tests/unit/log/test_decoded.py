@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from penstock.log import Log, SimDisk
 from penstock.log.record_batches import BATCH_COST, HOLDS_MOST, JOIN_AT_ONCE, Joining, make_batch
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Publishes
 from penstock.records.schema import COLUMNS
 from penstock.server.allocator import give_back, resident_bytes

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log import Log, OsDisk, SimDisk
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import Shelf
 from sim.logkit import SMALL, FakeClock, commit, content, messages, opened
 

@@ -18,7 +18,7 @@ from penstock.core.state.capture import needed_pairs
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.log import Log, SimDisk
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock
 

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.errors import LogDamaged
 from penstock.log import Log, SimDisk
-from penstock.log.rewriting import name_index as module
-from penstock.log.rewriting.name_index import build, index_name, load
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log import name_index as module
+from penstock.log.name_index import build, index_name, load
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Topic
 from sim.logkit import SMALL, FakeClock, commit, messages, note, opened
 

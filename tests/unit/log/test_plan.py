@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log.rewriting.plan import UNKNOWN, Aims, Facts, plan
+from penstock.log.rewrite_plan import UNKNOWN, Aims, Facts, plan
 
 MB = 1 << 20
 AIMS = Aims(segment=256 * MB)

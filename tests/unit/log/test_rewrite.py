@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log import Log, SimDisk
 from penstock.log.frame import FrameReader, Window
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import is_rewrite, read_header
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened
@@ -155,7 +155,7 @@ def test_damage_and_a_stop_leave_the_old_files() -> None:
 
 
 def _stopped(log: Log) -> None:
-    from penstock.log.rewriting import rewrite as module
+    from penstock.log import rewrite as module
 
     order = order_for(log, 0, 2)
     small, module.BATCHES = module.BATCHES, 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import expr
-from penstock.config.topic_patterns import topic_pattern
-from penstock.records.regular_expressions import PATTERN_LIMIT, PatternError, compile_pattern
+from penstock.records.regular_expressions import PATTERN_LIMIT, PatternError, compile_pattern, topic_pattern
 from penstock.wire.http.lists import BadQuery, name_search
 
 LONG = "a" * PATTERN_LIMIT + "*"

@@ -16,7 +16,7 @@ from penstock.history.alone import stand_alone
 from penstock.history.history import History
 from penstock.history.view import Folder, listing
 from penstock.log import Log, LogSettings, OsDisk, checkpoints
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from penstock.server.accounts import Account, Accounts, Permission, keep
 from penstock.server.bulk import backup as backups

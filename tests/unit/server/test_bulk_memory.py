@@ -8,7 +8,7 @@ import pytest
 
 from bulk_lab import PERSISTENT, Still
 from penstock.log import Log, LogSettings, OsDisk
-from penstock.log.rewriting.rewrite import Old, Order, plain_order
+from penstock.log.rewrite import Old, Order, plain_order
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.server.bulk.process import Bulk

@@ -13,7 +13,7 @@ from penstock.errors import LogDamaged
 from penstock.history.alone import stand_alone
 from penstock.history.view import Folder, Listing, Moved, View, listing
 from penstock.log import OsDisk
-from penstock.log.rewriting.rewrite import Old, Order, rewrite
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
 

@@ -20,7 +20,7 @@ from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.expr.batches import parsed
-from penstock.expr.gathering.view_definition import Definition
+from penstock.expr.view_definition import Definition
 from penstock.server.sql.engine import Bounds, Engine
 from penstock.wire.http.routes import read_once
 

@@ -11,7 +11,7 @@ from penstock.cli.logfiles import audit
 from penstock.core.state.durable import canonical
 from penstock.errors import DataFolderInUse
 from penstock.log import MEMORY, Log, SimDisk
-from penstock.log.rewriting.plan import Aims
+from penstock.log.rewrite_plan import Aims
 from penstock.log.verify import verify
 from penstock.server.upkeep.offline import Limits, compact, look
 from sim.serverkit import Life, clock, state_of

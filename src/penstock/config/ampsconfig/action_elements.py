@@ -12,8 +12,7 @@ from typing import NamedTuple, cast
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.element_tree import Fields, Row, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import NATIVE_TYPE
-from penstock.config.setting_places import Path_, Place
+from penstock.config.known_names import NATIVE_TYPE, Path_, Place
 from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass

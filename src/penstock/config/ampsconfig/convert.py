@@ -30,10 +30,8 @@ from penstock.config.ampsconfig.element_tree import (
 from penstock.config.ampsconfig.queue_elements import read_sow
 from penstock.config.ampsconfig.values import NO
 from penstock.config.foreign.converted import BYTES_MAX, Book, Converted, Element, Verdict, parse_xml, read_bytes
-from penstock.config.known_names import known_name
-from penstock.config.setting_places import Place
-from penstock.config.topic_patterns import topic_pattern
-from penstock.records.regular_expressions import SPECIAL
+from penstock.config.known_names import Place, known_name
+from penstock.records.regular_expressions import SPECIAL, topic_pattern
 from penstock.units import parse_size
 
 _LEVELS_MAX = 8

@@ -12,8 +12,7 @@ from typing import cast
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.values import Read
 from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import known_name
-from penstock.config.setting_places import Place
+from penstock.config.known_names import Place, known_name
 from penstock.records.dataclass import dataclass
 
 

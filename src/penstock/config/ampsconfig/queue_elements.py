@@ -25,9 +25,8 @@ from penstock.config.ampsconfig.element_tree import (
     unknown,
 )
 from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import NATIVE_TYPE
+from penstock.config.known_names import NATIVE_TYPE, Path_, Place
 from penstock.config.queue_settings import QUEUE_KEYS
-from penstock.config.setting_places import Path_, Place
 from penstock.records.regular_expressions import SPECIAL
 
 _CHANGES = "a message is stored as it was published"

@@ -19,7 +19,7 @@ from xml.parsers import expat
 
 import tomli_w
 
-from penstock.config.setting_places import Path_, Place
+from penstock.config.known_names import Path_, Place
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 

@@ -23,10 +23,10 @@ from penstock.config.foreign.rabbitmq_people import (
     stand_in,
     user_table,
 )
+from penstock.config.known_names import Path_, Place
 from penstock.config.queue_arguments import HARMLESS_ARGUMENTS, MIRRORS, NO_MIRRORS
 from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
-from penstock.config.setting_places import Path_, Place
 from penstock.errors import SettingsError
 from penstock.units import format_duration
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Verdict
-from penstock.config.setting_places import Place
+from penstock.config.known_names import Place
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")

@@ -18,13 +18,13 @@ from itertools import repeat
 from typing import Any, TypeAlias, cast
 
 from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Join, Values
+from penstock.expr.aggregates import STORES, Store
 from penstock.expr.batches import Table
-from penstock.expr.gathering.aggregates import STORES, Store
-from penstock.expr.gathering.group_rows import PLAIN, GroupKey, Rank, Row, body, given_by, key_of, row_of, shown
-from penstock.expr.gathering.group_rows import Elements as Elements
-from penstock.expr.gathering.group_rows import Given as Given
-from penstock.expr.gathering.view_definition import Definition, Plan, plan
+from penstock.expr.group_rows import PLAIN, GroupKey, Rank, Row, body, given_by, key_of, row_of, shown
+from penstock.expr.group_rows import Elements as Elements
+from penstock.expr.group_rows import Given as Given
 from penstock.expr.values import Value
+from penstock.expr.view_definition import Definition, Plan, plan
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 

@@ -331,18 +331,14 @@ def prunable(manifest: Manifest, now: int, age: int | None, size: int | None, fl
     """
     days = sorted({part.day for part in manifest.files})
     oldest = None if age is None else (_EPOCH + timedelta(microseconds=max(0, now - age))).strftime("%Y-%m-%d")
-    left, found = manifest.size, None
-    files = rows = bytes_ = 0
+    gone, found = list[Part](), None
     for day, following in pairwise(days):
+        left = manifest.size - sum(part.bytes for part in gone)
         if not ((oldest is not None and day < oldest) or (size is not None and left > size)):
             break
-        mine = [part for part in manifest.files if part.day == day]
-        later = [part for part in manifest.files if part.day >= following]
-        cut = min(part.first for part in later)
-        if cut > floor or any(part.last >= cut for part in mine):
+        gone += [part for part in manifest.files if part.day == day]
+        cut = min(part.first for part in manifest.files if part.day >= following)
+        if cut > floor or max(part.last for part in gone) >= cut:
             break  # a reader, or a clock that was set back
-        files, rows = files + len(mine), rows + sum(part.rows for part in mine)
-        bytes_ += sum(part.bytes for part in mine)
-        left -= sum(part.bytes for part in mine)
-        found = Pruned(cut, day, files, rows, bytes_)
+        found = Pruned(cut, day, len(gone), sum(part.rows for part in gone), sum(part.bytes for part in gone))
     return found

@@ -23,7 +23,7 @@ from penstock.log.archive.parquet import LOG_COLUMNS, READ, Source, foot_sum, re
 from penstock.log.record_batches import column
 
 if TYPE_CHECKING:
-    from penstock.log.rewriting.name_index import Wanted
+    from penstock.log.name_index import Wanted
     from penstock.ports import Disk, File
 
 

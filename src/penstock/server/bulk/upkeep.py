@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.log.rewriting.rewrite import made_of, plain_order
+from penstock.log.rewrite import made_of, plain_order
 from penstock.server.bulk.process import on_log
 
 if TYPE_CHECKING:
-    from penstock.log.rewriting.rewrite import Made, Order
+    from penstock.log.rewrite import Made, Order
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover

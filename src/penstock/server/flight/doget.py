@@ -30,7 +30,7 @@ from penstock.core.sow.select import SelectList, narrowed_select, order_of, pars
 from penstock.core.streams.poison import Link
 from penstock.core.views.view import body_of
 from penstock.errors import AccessRefused, InvalidArgument, LogBroken, Unavailable
-from penstock.expr.gathering.group_rows import key_text
+from penstock.expr.group_rows import key_text
 from penstock.history.history import Batches, History
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Guarded, Slot

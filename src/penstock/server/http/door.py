@@ -34,7 +34,7 @@ from penstock.server.http.messages import Messages, Peeking, Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
 from penstock.server.listening import bind
 from penstock.server.operating import Operating, Waits
-from penstock.wire.http import definitions, events, health, messages, own
+from penstock.wire.http import events, overview, own, queues
 from penstock.wire.http.app import KEPT_S, create_app
 from penstock.wire.http.strict import StrictConnection
 
@@ -235,13 +235,13 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
         *of_bindings(of, house),
         *of_people(of, house),
         *of_vhosts(of),
-        *messages.rows(talk),
+        *queues.message_rows(talk),
         *of_links(of, house),
         *of_policies(of, house),
-        *definitions.rows(facts, Definitions(server, facts, waits)),
+        *overview.definition_rows(facts, Definitions(server, facts, waits)),
         *own.pipeline_rows(facts.pipelines),
         *own.rows(Peeking(server, facts, waits)),
         *own.query_rows(Querying(server, facts, waits)),
         *events.rows(watching),
-        *health.rows(facts, house.declare, talk),
+        *overview.health_rows(facts, house.declare, talk),
     ]

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from penstock.config.in_force import in_force
+from penstock.config.load import in_force
 from penstock.core.commands.queues import head_published
 from penstock.core.queue.places import weighed
 from penstock.core.topology.topology import PREDECLARED, TYPES

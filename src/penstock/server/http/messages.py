@@ -27,8 +27,8 @@ from penstock.server.gates import Receiver
 from penstock.server.operating import Operating, Waits, resolve
 from penstock.units import format_size
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.http.messages import Got
 from penstock.wire.http.own import Seen
+from penstock.wire.http.queues import Got
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery

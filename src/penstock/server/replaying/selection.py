@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.core.sow.select import SelectList
     from penstock.core.topology.topology import Topology
-    from penstock.log.rewriting.name_index import Wanted
+    from penstock.log.name_index import Wanted
     from penstock.server.entitlements import Rights
 
 

@@ -45,8 +45,8 @@ from penstock.server.bulk.process import asked_of, batches_of, on_log
 if TYPE_CHECKING:
     from penstock.config.settings import ArchiveSection
     from penstock.log import Log, OsDisk, SegmentInfo
+    from penstock.log.name_index import Wanted
     from penstock.log.reader import Vias
-    from penstock.log.rewriting.name_index import Wanted
     from penstock.server.bulk.process import Bulk
 
 

@@ -1,7 +1,7 @@
 """Compaction of a running server's log: one rewriting at a time, planned here, written elsewhere, swapped in here.
 
     look     facts about closed segments; where rows may go also what is still needed, as of a synced LSN
-    plan     `log.rewriting.plan` says what is worth doing
+    plan     `log.rewrite_plan` says what is worth doing
     base     before rows are left out, a durable base that stands for them
     rewrite  in the bulk child where there is one, else in a thread; never above the room that the disk has
     swap     one new list of segments on the loop; readers go on with the old files
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.lsns import count
 from penstock.errors import LogDamaged, Unavailable
-from penstock.log.rewriting.name_index import build
-from penstock.log.rewriting.plan import UNKNOWN, Aims, Facts, Task, plan
-from penstock.log.rewriting.rewrite import Made, Old, Order, drop, rewrite
+from penstock.log.name_index import build
+from penstock.log.rewrite import Made, Old, Order, drop, rewrite
+from penstock.log.rewrite_plan import UNKNOWN, Aims, Facts, Task, plan
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Elsewhere(Protocol):
     """Another process for what reads much."""
 
     async def rewrite(self, order: Order) -> Made:
-        """As `log.rewriting.rewrite.rewrite`; PenstockError too when the other process cannot do it."""
+        """As `log.rewrite.rewrite`; PenstockError too when the other process cannot do it."""
         ...
 
     async def index(self, first: int) -> int: ...

@@ -30,8 +30,8 @@ from penstock.log.archive.repairing import rebuilt
 from penstock.log.catalog import Catalog, SegmentInfo, describe
 from penstock.log.reader import Reader, Vias
 from penstock.log.recover import choose_start, open_segments, tables
-from penstock.log.rewriting.plan import Aims, Facts, Task, plan
-from penstock.log.rewriting.rewrite import Made, Old, Order, rewrite
+from penstock.log.rewrite import Made, Old, Order, rewrite
+from penstock.log.rewrite_plan import Aims, Facts, Task, plan
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind

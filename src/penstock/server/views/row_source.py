@@ -27,7 +27,7 @@ from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.batches import parsed
 from penstock.expr.filter import Filter, Value
-from penstock.expr.gathering.view_definition import Definition
+from penstock.expr.view_definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 from penstock.server.follow import ENDLESS, Asking, Sign, Source

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.core.views.view import Changed, View, body_of
-from penstock.expr.gathering.group_rows import key_text
+from penstock.expr.group_rows import key_text
 
 if TYPE_CHECKING:
     from penstock.core.views.contributions import Join
     from penstock.core.views.feed import Moved, Noted
     from penstock.core.views.view import Side
-    from penstock.expr.gathering.group_rows import GroupKey
-    from penstock.expr.gathering.view_definition import Definition
+    from penstock.expr.group_rows import GroupKey
+    from penstock.expr.view_definition import Definition
     from penstock.server.runtime import Runtime
 
 

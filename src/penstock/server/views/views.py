@@ -26,7 +26,7 @@ from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE, Join
 from penstock.core.views.feed import Moved, Noted
 from penstock.core.views.view import Changed, Side
 from penstock.errors import InvalidArgument, NotFound, PenstockError
-from penstock.expr.gathering.view_definition import Definition
+from penstock.expr.view_definition import Definition
 from penstock.server.sow.record_source import RecordSource, unkeyed
 from penstock.server.views.conflated import ConflatedTopic
 from penstock.server.views.row_source import RowSource, conflated

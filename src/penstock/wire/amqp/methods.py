@@ -90,8 +90,7 @@ class ConnectionClose(Method):
 
 
 @method(10, 51, client=True)
-class ConnectionCloseOk(Method):
-    pass
+class ConnectionCloseOk(Method): ...
 
 
 @method(10, 60)
@@ -100,8 +99,7 @@ class ConnectionBlocked(Method):
 
 
 @method(10, 61)
-class ConnectionUnblocked(Method):
-    pass
+class ConnectionUnblocked(Method): ...
 
 
 @method(10, 70, client=True)
@@ -111,8 +109,7 @@ class ConnectionUpdateSecret(Method):
 
 
 @method(10, 71)
-class ConnectionUpdateSecretOk(Method):
-    pass
+class ConnectionUpdateSecretOk(Method): ...
 
 
 # channel
@@ -147,8 +144,7 @@ class ChannelClose(Method):
 
 
 @method(20, 41, client=True)
-class ChannelCloseOk(Method):
-    pass
+class ChannelCloseOk(Method): ...
 
 
 # exchange
@@ -168,8 +164,7 @@ class ExchangeDeclare(Method):
 
 
 @method(40, 11)
-class ExchangeDeclareOk(Method):
-    pass
+class ExchangeDeclareOk(Method): ...
 
 
 @method(40, 20, client=True)
@@ -181,8 +176,7 @@ class ExchangeDelete(Method):
 
 
 @method(40, 21)
-class ExchangeDeleteOk(Method):
-    pass
+class ExchangeDeleteOk(Method): ...
 
 
 @method(40, 30, client=True)
@@ -196,8 +190,7 @@ class ExchangeBind(Method):
 
 
 @method(40, 31)
-class ExchangeBindOk(Method):
-    pass
+class ExchangeBindOk(Method): ...
 
 
 @method(40, 40, client=True)
@@ -211,8 +204,7 @@ class ExchangeUnbind(Method):
 
 
 @method(40, 51)  # 51, not 41: RabbitMQ's number, which every client uses
-class ExchangeUnbindOk(Method):
-    pass
+class ExchangeUnbindOk(Method): ...
 
 
 # queue
@@ -248,8 +240,7 @@ class QueueBind(Method):
 
 
 @method(50, 21)
-class QueueBindOk(Method):
-    pass
+class QueueBindOk(Method): ...
 
 
 @method(50, 30, client=True)
@@ -288,8 +279,7 @@ class QueueUnbind(Method):
 
 
 @method(50, 51)
-class QueueUnbindOk(Method):
-    pass
+class QueueUnbindOk(Method): ...
 
 
 # basic
@@ -303,8 +293,7 @@ class BasicQos(Method):
 
 
 @method(60, 11)
-class BasicQosOk(Method):
-    pass
+class BasicQosOk(Method): ...
 
 
 @method(60, 20, client=True)
@@ -405,8 +394,7 @@ class BasicRecover(Method):
 
 
 @method(60, 111)
-class BasicRecoverOk(Method):
-    pass
+class BasicRecoverOk(Method): ...
 
 
 @method(60, 120, client=True)
@@ -425,35 +413,28 @@ class ConfirmSelect(Method):
 
 
 @method(85, 11)
-class ConfirmSelectOk(Method):
-    pass
+class ConfirmSelectOk(Method): ...
 
 
 @method(90, 10, client=True)
-class TxSelect(Method):
-    pass
+class TxSelect(Method): ...
 
 
 @method(90, 11)
-class TxSelectOk(Method):
-    pass
+class TxSelectOk(Method): ...
 
 
 @method(90, 20, client=True)
-class TxCommit(Method):
-    pass
+class TxCommit(Method): ...
 
 
 @method(90, 21)
-class TxCommitOk(Method):
-    pass
+class TxCommitOk(Method): ...
 
 
 @method(90, 30, client=True)
-class TxRollback(Method):
-    pass
+class TxRollback(Method): ...
 
 
 @method(90, 31)
-class TxRollbackOk(Method):
-    pass
+class TxRollbackOk(Method): ...

@@ -23,7 +23,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.rights import USES, WATCHES, uses
 from penstock.wire.fields import Lenient
 from penstock.wire.http.lists import HEADERS, json_bytes, json_response, not_found
-from penstock.wire.http.messages import Got, message_item
+from penstock.wire.http.queues import Got, message_item
 from penstock.wire.http.routes import Ask, Row
 
 PEEK_MOST = 1000

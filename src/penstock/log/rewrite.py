@@ -38,9 +38,9 @@ from penstock.log.catalog import Catalog, Segment
 from penstock.log.encode import Encoder
 from penstock.log.frame import END_OF_STREAM, KEY_CRC, KEY_DURABLE, KEY_LAST, KEY_LSN, SEALED, ZERO_CRC, Layout, stamp
 from penstock.log.mending import Recovery
+from penstock.log.name_index import RawBatch, Source, build
 from penstock.log.reader import Reader
 from penstock.log.record_batches import Joining, chosen, column, message_with
-from penstock.log.rewriting.name_index import RawBatch, Source, build
 from penstock.log.segment import FOLDER, REWRITTEN, SegmentHeader, pin, rewrite_name, segment_name, unpin
 from penstock.ports import Disk, File
 from penstock.records.dataclass import dataclass

@@ -16,7 +16,7 @@ from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
     from penstock.expr.batches import Table
-    from penstock.expr.gathering.view_definition import Plan
+    from penstock.expr.view_definition import Plan
 
 
 GroupKey: TypeAlias = tuple[Value, ...]
