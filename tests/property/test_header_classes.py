@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.core.publishing.published import read_traits
 from penstock.errors import ProtocolError
-from penstock.records import header_classes
-from penstock.records.header_classes import ASKING, ASKS, HeaderClasses
-from penstock.records.properties import Properties, encode, peek
+from penstock.records import properties
+from penstock.records.properties import ASKING, ASKS, HeaderClasses, Properties, encode, peek
 
 texts = st.none() | st.text("ab", max_size=3)
 rarely = st.none() | st.none() | st.none() | st.text("1", min_size=1, max_size=2)
@@ -90,11 +89,11 @@ def test_each_name_by_which_something_is_asked_is_read(name: str) -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_classes, "_known", known := {})
+    monkeypatch.setattr(properties, "_known", known := {})
     classes = HeaderClasses()
-    for number in range(header_classes._STARTS_MOST + 10):
+    for number in range(properties._STARTS_MOST + 10):
         assert classes.mode(encode(Properties(headers={"n": number}, delivery_mode=2, message_id="x"))) == 2
-    assert len(known) <= header_classes._STARTS_MOST
+    assert len(known) <= properties._STARTS_MOST
     known.clear()
     assert classes.mode(encode(Properties(headers={"n": "long" * 1000}, delivery_mode=2))) == 2
     assert not known

@@ -36,11 +36,9 @@ class Count:
         self.count = 0
 
     def change(self, values: Iterable[Value], sign: int) -> None:
-        """See `Store`."""
         self.count += sign * sum(value is not None for value in values)
 
     def merge(self, other: Count) -> None:
-        """See `Store`."""
         self.count += other.count
 
 
@@ -62,7 +60,6 @@ class Sum:
         self.total = 0  # the sum of the finite ones is total / 2**shift
 
     def change(self, values: Iterable[Value], sign: int) -> None:
-        """See `Store`."""
         whole = 0
         for value in values:
             if type(value) is int:
@@ -81,7 +78,6 @@ class Sum:
             self._add(whole, 0, sign)
 
     def merge(self, other: Sum) -> None:
-        """See `Store`."""
         self.count += other.count
         self.doubles += other.doubles
         self.nans += other.nans
@@ -147,7 +143,6 @@ class Squares(Sum):
         super()._add(top, shift, sign)
 
     def change(self, values: Iterable[Value], sign: int) -> None:
-        """See `Store`."""
         finite = list[Value]()
         for value in values:
             finite.append(value)
@@ -159,7 +154,6 @@ class Squares(Sum):
         super().change(finite, sign)
 
     def merge(self, other: Sum) -> None:
-        """See `Store`."""
         super().merge(other)
         self.squares.merge(cast("Squares", other).squares)
 
@@ -214,7 +208,6 @@ class Bag:
         self._highest: list[_Down] | None = None
 
     def change(self, values: Iterable[Value], sign: int) -> None:
-        """See `Store`."""
         counts = self.counts
         for value in values:
             if value is None:
@@ -236,7 +229,6 @@ class Bag:
                     heappush(self._highest, _Down(key))
 
     def merge(self, other: Bag) -> None:
-        """See `Store`."""
         self.nans += other.nans
         for key, count in other.counts.items():
             held = self.counts.get(key, 0) + count
@@ -319,7 +311,6 @@ class Distinct:
         self.counts: dict[Value, int] = {}
 
     def change(self, values: Iterable[Value], sign: int) -> None:
-        """See `Store`."""
         counts = self.counts
         for value in values:
             if value is None:
@@ -332,7 +323,6 @@ class Distinct:
                 del counts[value]
 
     def merge(self, other: Distinct) -> None:
-        """See `Store`."""
         for value, count in other.counts.items():
             held = self.counts.get(value, 0) + count
             if held:

@@ -54,7 +54,6 @@ class Equalities:
                 slots.append(slot)
 
     def remove(self, equality: Equality, slot: int) -> None:
-        """A filter is gone."""
         for table, value in self._places(equality):
             slots = table.get(value)
             if slots is not None and slot in slots:
@@ -159,7 +158,6 @@ class FilterSet:
         return slot
 
     def remove(self, slot: int) -> None:
-        """Take a filter out."""
         self._filters[slot] = None
         self._free.append(slot)
         if self._apart.pop(slot, None) is None:

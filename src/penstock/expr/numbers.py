@@ -31,7 +31,6 @@ def _whole(value: int | float) -> int | float:
 
 
 def absolute(value: Value) -> Number:
-    """Without its sign."""
     found = number(value)
     return None if found is None else fit(abs(found)) if isinstance(found, int) else abs(found)
 
@@ -53,7 +52,6 @@ def ceiling(value: Value) -> Number:
 
 
 def sign(value: Value) -> Number:
-    """-1, 0 or 1."""
     found = number(value)
     if found is None or found != found:
         return found
@@ -169,7 +167,6 @@ OF_ONE: list[tuple[str, Callable[[Value], Number]]] = [
 
 
 def add(left: Value, right: Value) -> int | float | None:
-    """`left + right`."""
     a, b = number(left), number(right)
     if a is None or b is None:
         return None
@@ -178,7 +175,6 @@ def add(left: Value, right: Value) -> int | float | None:
 
 
 def subtract(left: Value, right: Value) -> int | float | None:
-    """`left - right`."""
     a, b = number(left), number(right)
     if a is None or b is None:
         return None
@@ -187,7 +183,6 @@ def subtract(left: Value, right: Value) -> int | float | None:
 
 
 def multiply(left: Value, right: Value) -> int | float | None:
-    """`left * right`."""
     a, b = number(left), number(right)
     if a is None or b is None:
         return None
@@ -222,7 +217,6 @@ def modulo(left: Value, right: Value) -> int | float | None:
 
 
 def negate(value: Value) -> int | float | None:
-    """`-value`."""
     found = number(value)
     if found is None:
         return None

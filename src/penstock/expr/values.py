@@ -175,7 +175,6 @@ def _comparable(value: Value) -> int | float | str | None:
 
 
 def eq(left: Value, right: Value) -> bool | None:
-    """`left = right`."""
     if left.__class__ is list or right.__class__ is list:
         return _any_pair(left, right, _any_equal, eq)
     found = order(left, right)
@@ -191,7 +190,6 @@ def ne(left: Value, right: Value) -> bool | None:
 
 
 def lt(left: Value, right: Value) -> bool | None:
-    """`left < right`."""
     if left.__class__ is list or right.__class__ is list:
         return _any_pair(left, right, _any_less, lt)
     found = order(left, right)
@@ -199,7 +197,6 @@ def lt(left: Value, right: Value) -> bool | None:
 
 
 def le(left: Value, right: Value) -> bool | None:
-    """`left <= right`."""
     if left.__class__ is list or right.__class__ is list:
         return _any_pair(left, right, _any_at_most, le)
     found = order(left, right)
@@ -207,12 +204,10 @@ def le(left: Value, right: Value) -> bool | None:
 
 
 def gt(left: Value, right: Value) -> bool | None:
-    """`left > right`."""
     return lt(right, left)
 
 
 def ge(left: Value, right: Value) -> bool | None:
-    """`left >= right`."""
     return le(right, left)
 
 

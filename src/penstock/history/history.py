@@ -23,6 +23,7 @@ from penstock.expr.text_patterns import PatternError, searcher
 from penstock.history.places import Kept, Missing, check_missing, resolve
 from penstock.log.catalog import Span as Rows
 from penstock.log.name_index import Wanted
+from penstock.log.record_batches import joined as as_one
 from penstock.records.compute import compute
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
@@ -96,19 +97,13 @@ def joined(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int 
     for batch in batches:
         n, b = batch.num_rows, batch.nbytes
         if held and (held_rows + n > rows or held_bytes + b > size):
-            yield join(held)
+            yield as_one(held)
             held, held_rows, held_bytes = [], 0, 0
         held.append(batch)
         held_rows += n
         held_bytes += b
     if held:
-        yield join(held)
-
-
-def join(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Several batches as one."""
-    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
-    return held[0] if len(held) == 1 else concat(held)
+        yield as_one(held)
 
 
 class Vias(Protocol):

@@ -62,9 +62,7 @@ class Readers(Protocol):
         """Call back, each time, on the loop."""
         ...
 
-    def remove_reader(self, fd: int, /) -> object:
-        """No longer."""
-        ...
+    def remove_reader(self, fd: int, /) -> object: ...
 
 
 class CommitThread:

@@ -153,7 +153,6 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def size(self) -> int:
-        """Bytes in the file."""
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
@@ -210,11 +209,9 @@ class OsDisk:
             self.sync_folder()
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically replace `new`."""
         os.replace(self.folder / old, self.folder / new)
 
     def remove(self, name: str) -> None:
-        """Delete a file."""
         os.unlink(self.folder / name)
 
     def sync_folder(self, folder: str = "") -> None:

@@ -91,6 +91,28 @@ def _follow(data: bytes, place: int) -> int:
     return target
 
 
+def _metadata(data: bytes, pairs: int) -> dict[str, tuple[int, int]]:
+    """Of each key of a message's metadata where its value stands, and how long that is."""
+    values = dict[str, tuple[int, int]]()
+    for index in range(min(int(_U32.unpack_from(data, pairs)[0]), 16)):
+        entry = _follow(data, pairs + 4 + 4 * index)
+        key, value = _follow(data, _field(data, entry, 0)), _follow(data, _field(data, entry, 1))
+        name = data[key + 4 : key + 4 + _U32.unpack_from(data, key)[0]].decode("ascii", "replace")
+        values[name] = (value + 4, int(_U32.unpack_from(data, value)[0]))
+    return values
+
+
+def _between(data: bytes, changing: list[tuple[int, int]]) -> list[tuple[slice, bytes]]:
+    """What stands before, between and behind some numbers, each with its place and width."""
+    still, at = list[tuple[slice, bytes]](), 0
+    for place, width in [*changing, (len(data), 0)]:
+        if not at <= place <= len(data) - width:
+            raise NotAFrame("numbers outside the header, or one over the other")
+        still.append((slice(at, place), data[at:place]))
+        at = place + width
+    return still
+
+
 class Layout:
     """Where the numbers stand in one kind of header; `header` is the example it was learned from."""
 
@@ -125,13 +147,7 @@ class Layout:
         self.nodes, self.buffers = nodes + 4, buffers + 4
         if self.n_nodes < 2 or self.n_buffers < 4:
             raise NotAFrame("fewer than two columns")
-        values = dict[str, tuple[int, int]]()
-        pairs = _follow(data, _field(data, message, 4))
-        for index in range(min(int(_U32.unpack_from(data, pairs)[0]), 16)):
-            entry = _follow(data, pairs + 4 + 4 * index)
-            key, value = _follow(data, _field(data, entry, 0)), _follow(data, _field(data, entry, 1))
-            name = data[key + 4 : key + 4 + _U32.unpack_from(data, key)[0]].decode("ascii", "replace")
-            values[name] = (value + 4, int(_U32.unpack_from(data, value)[0]))
+        values = _metadata(data, _follow(data, _field(data, message, 4)))
         for name, width in ((KEY_LSN, 16), (KEY_CRC, 8), (KEY_DURABLE, 16)):
             if values.get(name, (0, 0))[1] != width:
                 raise NotAFrame(f"metadata without {name}")
@@ -151,13 +167,7 @@ class Layout:
                 *([(self.last, 16)] if self.last else []),
             ]
         )
-        still, at = list[tuple[slice, bytes]](), 0
-        for place, width in [*changing, (len(data), 0)]:
-            if not at <= place <= len(data) - width:
-                raise NotAFrame("numbers outside the header, or one over the other")
-            still.append((slice(at, place), data[at:place]))
-            at = place + width
-        self.still = still  # every stretch that is the same in each header of this kind
+        self.still = _between(data, changing)  # every stretch that is the same in each header of this kind
 
     def reads(self, header: bytes) -> bool:
         """Whether this header has its numbers at the same places."""

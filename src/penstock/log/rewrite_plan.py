@@ -82,7 +82,6 @@ class Task:
         return self.bytes_before - self.bytes
 
     def plain(self) -> dict[str, object]:
-        """For JSON and tables."""
         return {
             "why": self.why, "first": self.segments[0].first, "last": self.segments[-1].last,
             "segments": len(self.segments), "rows": self.rows_before, "rows_after": self.rows,

@@ -199,7 +199,6 @@ class ShelvedFile:
         return self._shelf.opened(self).pread(size, offset)
 
     def size(self) -> int:
-        """Bytes in the file."""
         return self._shelf.opened(self).size()
 
     def give_back(self) -> None:
@@ -215,19 +214,15 @@ class ShelvedFile:
         self._shelf.let_go(self)
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Refused."""
         self._refuse()
 
     def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
-        """Refused."""
         self._refuse()
 
     def sync(self) -> None:
-        """Refused."""
         self._refuse()
 
     def truncate(self, size: int) -> None:
-        """Refused."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -264,7 +259,6 @@ class Shelf:
             return file
 
     def pin(self, shelved: ShelvedFile) -> None:
-        """See `ShelvedFile.pin`."""
         self.opened(shelved)
         with self._lock:
             if shelved.file is None:  # it was let go between the two
@@ -272,7 +266,6 @@ class Shelf:
             self._open.pop(shelved, None)
 
     def let_go(self, shelved: ShelvedFile) -> None:
-        """See `ShelvedFile.close`."""
         with self._lock:
             self._open.pop(shelved, None)
             shelved.file = None

@@ -105,7 +105,6 @@ class SimFile:
         inode.dirty.clear()
 
     def size(self) -> int:
-        """Bytes in the file."""
         self._alive()
         return len(self._inode.seen)
 
@@ -121,7 +120,7 @@ class SimFile:
         """Nothing is kept twice here."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 class SimDisk:
@@ -164,13 +163,11 @@ class SimDisk:
         """Folders need no making here."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomically replace `new`."""
         inode = self._names[old]
         self._change(new, inode)
         self._change(old, None)
 
     def remove(self, name: str) -> None:
-        """Delete a file."""
         if name not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", name)
         self._change(name, None)

@@ -157,7 +157,6 @@ class Loader:
 
     @property
     def reading(self) -> list[Chunk]:
-        """What is being read."""
         return [*self._reading.values(), *self.heads.reading.values()]
 
     # -- what others ask
@@ -405,7 +404,6 @@ class Loader:
         return chunk
 
     def _loaded(self, parts: dict[TargetList, Chunk], most: int, rows: Rows) -> None:
-        """A read is answered."""
         caches = self._caches
         caches.loading.add(-most)
         self._reads -= 1

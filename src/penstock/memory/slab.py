@@ -131,12 +131,10 @@ class Slab:
 
     @property
     def first(self) -> int:
-        """Lowest position."""
         return self.chunk[0]
 
     @property
     def last(self) -> int:
-        """Highest position."""
         return self.chunk[-1]
 
     def _cost(self) -> int:

@@ -347,7 +347,7 @@ class Lenient(Fields):
         return self
 
     def finish(self) -> None:
-        """Nothing is refused."""
+        pass
 
     def optional_text(self, name: str, limit: int = NAME_LIMIT) -> str | None:
         """A text however long, or None when absent."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.records.header_classes import ASKS, HeaderClasses
-from penstock.records.properties import decode, peek, plain_mode, plain_mode_of_all
+from penstock.records.properties import ASKS, HeaderClasses, decode, peek, plain_mode, plain_mode_of_all
 
 TEXTS = (0x8000, 0x4000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010, 0x0008, 0x0004)
 """Flags of the properties that are texts."""

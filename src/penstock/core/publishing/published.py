@@ -23,7 +23,7 @@ from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.field_tables import FieldValue, Table
-from penstock.records.header_classes import ASKING
+from penstock.records.properties import ASKING
 
 Refusal: TypeAlias = "Refused | ProtocolError"
 

@@ -35,7 +35,7 @@ from penstock.log.archive.parquet import (
     told_together,
     writer,
 )
-from penstock.log.record_batches import column
+from penstock.log.record_batches import column, joined
 from penstock.ports import Disk, File
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
@@ -210,22 +210,21 @@ def _windows(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, I
     held, size = list[pa.RecordBatch](), 0
     for batch in rows:
         if held and size + batch.nbytes > WINDOW:
-            yield joined(held), _groups(held)
+            yield plainly_joined(held), _groups(held)
             held, size = [], 0
         held.append(batch)
         size += batch.nbytes
     if held:
-        yield joined(held), _groups(held)
+        yield plainly_joined(held), _groups(held)
 
 
 def _groups(held: list[pa.RecordBatch]) -> Ints:
     return np.repeat([int(column(one, "lsn", "<i8")[0]) for one in held], [one.num_rows for one in held])
 
 
-def joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Several batches as one."""
-    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
-    return held[0] if len(held) == 1 else concat([one.replace_schema_metadata(None) for one in held])
+def plainly_joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Several batches as one, whatever the metadata of their schemas."""
+    return held[0] if len(held) == 1 else joined([one.replace_schema_metadata(None) for one in held])
 
 
 def column_or(batch: pa.RecordBatch, name: str, absent: int) -> Ints:

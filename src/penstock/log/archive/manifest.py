@@ -280,7 +280,6 @@ class Run(NamedTuple):
         return Run(self.start, self.cut, 1, self.bytes // self.segments, self.cut)
 
     def plain(self) -> dict[str, int]:
-        """For people."""
         return {"first": self.start, "last": self.end - 1, "segments": self.segments, "bytes": self.bytes}
 
 
@@ -319,7 +318,6 @@ class Pruned(NamedTuple):
     bytes: int
 
     def plain(self) -> dict[str, object]:
-        """For people."""
         return {"below": self.cut, "day": self.day, "files": self.files, "rows": self.rows, "bytes": self.bytes}
 
 

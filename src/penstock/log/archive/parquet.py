@@ -52,15 +52,12 @@ class Sink(io.RawIOBase):
         self._lost = False
 
     def writable(self) -> bool:
-        """Always."""
         return True
 
     def tell(self) -> int:
-        """Bytes so far."""
         return self.size
 
     def write(self, data: Any) -> int:  # a buffer of any kind
-        """At the end."""
         view = memoryview(data).cast("B")
         if self._lost:
             return len(view)
@@ -86,11 +83,9 @@ class Source(io.RawIOBase):
         self._size = file.size()
 
     def readable(self) -> bool:
-        """Always."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
         return True
 
     def tell(self) -> int:
@@ -98,12 +93,10 @@ class Source(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As files do."""
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """From where it is."""
         count = self._size - self._at if size is None or size < 0 else size
         data = self._file.pread(max(count, 0), self._at)
         self._at += len(data)

@@ -192,7 +192,6 @@ class Checked:
     damage: list[str] = field(default_factory=list[str])
 
     def told(self) -> dict[str, object]:
-        """For people."""
         return {"files": self.files, "rows": self.rows, "bytes": self.bytes, "spans": [list(one) for one in self.spans]}
 
 

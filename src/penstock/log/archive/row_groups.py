@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LogDamaged, NotFound
-from penstock.log.archive.file_writer import joined
+from penstock.log.archive.file_writer import plainly_joined
 from penstock.log.archive.manifest import Manifest, Part, read
 from penstock.log.archive.parquet import LOG_COLUMNS, READ, Source, foot_sum, reader
 from penstock.log.record_batches import column
@@ -220,7 +220,7 @@ class _Opened:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _damaged(self._part, f"cannot be read: {error}") from error
         batches = whole.to_batches()
-        return joined(batches) if batches else pa.RecordBatch.from_pylist([], schema=READ)
+        return plainly_joined(batches) if batches else pa.RecordBatch.from_pylist([], schema=READ)
 
 
 def _ends(group: Any) -> tuple[int, int]:
@@ -266,7 +266,7 @@ def _parted(held: list[pa.RecordBatch], border: int) -> tuple[list[pa.RecordBatc
         if at < batch.num_rows:
             rest.append(batch.slice(at))
     if len(give) > 1:
-        whole = joined(give)
+        whole = plainly_joined(give)
         lsns = column(whole, "lsn", "<i8")
         if (np.diff(lsns) < 0).any():
             whole = cast("Any", whole).take(pa.array(np.argsort(lsns, kind="stable")))

@@ -10,8 +10,7 @@ import struct
 from typing import TypeAlias
 
 from penstock.errors import ProtocolError
-from penstock.records.header_classes import HeaderClasses
-from penstock.records.properties import REPLY_TO, peeked, plain_mode_of_all
+from penstock.records.properties import REPLY_TO, HeaderClasses, peeked, plain_mode_of_all
 from penstock.wire.amqp.events import Event, PublishRun, Target
 from penstock.wire.amqp.frames import FRAME_END, NOT_IMPLEMENTED, OVERHEAD, Limits
 from penstock.wire.amqp.methods import decode_method
