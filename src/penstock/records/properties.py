@@ -8,9 +8,9 @@ Owns the layout below.  Refuses to know what a property means to a queue: the co
         10 correlation_id  9 reply_to  8 expiration  7 message_id  6 timestamp (u64 seconds)
          5 type  4 user_id  3 app_id  2 cluster_id; the rest are short strings; bits 1 and 0 are always 0
 
-Classes of headers: messages of a client differ by an id, a time, a correlation; what stands before these, flags, table of
-headers and delivery mode, is the same in most of them, and alone says what the server has to do.  So that beginning is
-judged once and remembered (bounded); of the rest only the sizes are checked.
+Classes of headers: messages of a client differ by an id, a time, a correlation; what stands before these, flags, table
+of headers and delivery mode, is the same in most of them, and alone says what the server has to do.  So that beginning
+is judged once and remembered (bounded); of the rest only the sizes are checked.
 """
 
 from __future__ import annotations
