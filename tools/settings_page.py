@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 from penstock.config.address_settings import ADDRESS_KEYS
 from penstock.config.doors import Address
-from penstock.config.load import told
+from penstock.config.load import in_file
 from penstock.config.queue_arguments import DECLARED
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey, in_line, written
@@ -140,7 +140,7 @@ def bounds(field: FieldInfo, unit: str) -> str:
 
 def in_unit(value: object, unit: str) -> str:
     """A value as the file writes it, without quotes."""
-    return told(value, unit).replace(" ", "") if unit else str(value)
+    return in_file(value, unit).replace(" ", "") if unit else str(value)
 
 
 def default_of(field: FieldInfo, unit: str) -> str:

@@ -439,10 +439,10 @@ def _lines(settings: Settings, place: str, table: BaseModel) -> Iterator[tuple[s
         origin = settings.origin(inner)
         if origin == "default":
             origin = settings.origin(place)  # an inline table has one origin for all of it
-        yield inner, _shown(value, unit_of(field)), origin
+        yield inner, in_file(value, unit_of(field)), origin
 
 
-def _shown(value: object, unit: object) -> str:
+def in_file(value: object, unit: object) -> str:
     """A value as the settings file writes it."""
     if unit == "duration" and isinstance(value, int):
         return format_duration(value)
