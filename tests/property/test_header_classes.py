@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from penstock.core.publishing.published import read_traits
 from penstock.errors import ProtocolError
 from penstock.records import properties
-from penstock.records.properties import ASKING, ASKS, HeaderClasses, Properties, encode, peek
+from penstock.records.properties import ASKING, ASKS, HeaderClasses, Properties, decode, encode, peek
 
 texts = st.none() | st.text("ab", max_size=3)
 rarely = st.none() | st.none() | st.none() | st.text("1", min_size=1, max_size=2)
 tables = st.none() | st.dictionaries(
     st.sampled_from(["tenant", "attempt", "x-death", *sorted(ASKING)]), st.sampled_from([1, 2, "a", True]), max_size=3
 )
+answers = st.none() | st.sampled_from(["q", "amq.gen-é", "amq.rabbitmq.reply-to", "amq.rabbitmq.reply-to.secret"])
 some = st.builds(
     Properties, content_type=texts, content_encoding=texts, headers=tables,
     delivery_mode=st.sampled_from([None, 1, 2, 2, 7]), priority=st.sampled_from([None, None, None, 1]),
-    correlation_id=texts, reply_to=rarely, expiration=rarely, message_id=texts, type=texts, user_id=rarely,
+    correlation_id=texts, reply_to=answers, expiration=rarely, message_id=texts, type=texts, user_id=rarely,
     app_id=texts, cluster_id=rarely, timestamp=st.none() | st.integers(0, 2**64 - 1),
 )  # fmt: skip
 
@@ -28,11 +29,11 @@ def said(data: bytes) -> int:
     """The definition."""
     try:
         told = peek(data)
+        reply_to = decode(data).reply_to or ""
     except ProtocolError:
         return ASKS
-    flags = data[0] << 8 | data[1]
-    reply_to, user_id = flags & 0x0200, flags & 0x0010
-    if told.priority is not None or told.expiration is not None or reply_to or user_id:
+    direct, user_id = reply_to.startswith("amq.rabbitmq.reply-to"), (data[0] << 8 | data[1]) & 0x0010
+    if told.priority is not None or told.expiration is not None or direct or user_id:
         return ASKS
     return ASKS if told.headers and ASKING & told.headers.keys() else told.delivery_mode
 

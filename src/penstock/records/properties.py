@@ -377,8 +377,14 @@ Topics with records of their own, exchanges of type headers and filters look at 
 ASKS = -1
 """The class of a header that asks for something, or that may be broken: whoever has it reads it."""
 
-_ASKING_FLAGS = 0x0B13
-"""Flags of priority, reply-to, expiration and user id, and those that mean nothing."""
+DIRECT = b"amq.rabbitmq.reply-to"
+"""A `reply_to` that begins so asks for something: an address in its place, which answers without a queue."""
+
+_ASKING_FLAGS = 0x0913
+"""Flags of priority, expiration and user id, and those that mean nothing."""
+
+_TEXT, _REPLY = 0, -1
+"""Of what follows a beginning: a text, and the one that says where an answer goes."""
 
 _TIME = 8
 
@@ -388,7 +394,7 @@ _START_SIZE_MOST = 1024
 
 
 _known: dict[bytes, tuple[int, tuple[int, ...]]] = {}
-"""By beginning: the delivery mode, and what follows it: 0 is a text, anything else so many bytes."""
+"""By beginning: the delivery mode, and what follows it: `_TEXT`, `_REPLY`, anything else so many bytes."""
 
 
 class HeaderClasses:
@@ -409,9 +415,13 @@ class HeaderClasses:
         at = len(start)
         try:
             for size in self._rest:
-                end = at + (size or 1 + data[at])
-                if not size and not (text := data[at + 1 : end]).isascii():
-                    text.decode()  # it may be no text
+                end = at + (size if size > 0 else 1 + data[at])
+                if size <= 0:
+                    text = data[at + 1 : end]
+                    if not text.isascii():
+                        text.decode()  # it may be no text
+                    if size and text.startswith(DIRECT):
+                        return ASKS
                 at = end
         except (IndexError, UnicodeDecodeError):
             return ASKS
@@ -460,11 +470,14 @@ def _judge(start: bytes) -> tuple[int, tuple[int, ...]] | None:
     """The delivery mode of what begins so, and the sizes of what follows; None where it asks for something."""
     flags = start[0] << 8 | start[1]
     rest: list[int] = []
-    for flag, size in ((0x0400, 0), (0x0080, 0), (0x0040, _TIME), (0x0020, 0), (0x0008, 0), (0x0004, 0)):
+    for flag, size in (
+        (0x0400, _TEXT), (0x0200, _REPLY), (0x0080, _TEXT), (0x0040, _TIME), (0x0020, _TEXT), (0x0008, _TEXT),
+        (0x0004, _TEXT),
+    ):  # fmt: skip
         if flags & flag:
             rest.append(size)
     try:
-        told = peek(start + b"".join([bytes(size or 1) for size in rest]))
+        told = peek(start + b"".join([bytes(max(size, 1)) for size in rest]))
     except ProtocolError:
         return None
     if told.headers is not None and not ASKING.isdisjoint(told.headers):
