@@ -267,8 +267,13 @@ def _received(one: socket.socket) -> int:
     return int(_BYTES.unpack_from(info, _AT_BYTES)[0]) if len(info) >= _AT_BYTES + _BYTES.size else 0
 
 
+_RESET = struct.pack("ii", 1, 0)
+"""What is closed is reset: a peer that was writing into a full window hears of nothing else, for a minute or longer."""
+
+
 def _shut(one: socket.socket) -> bool:
     try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         one.shutdown(socket.SHUT_RDWR)
     except OSError:
         return False  # it has ended by itself
