@@ -12,6 +12,7 @@ import resource
 import select
 import struct
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol
@@ -68,16 +69,16 @@ class Tally:
         self.delivered.append(now - due)
 
 
-class Client:
+class Client(ABC):
     """Who has a socket in the loop."""
 
     def __init__(self, sock: Socket, tally: Tally) -> None:
         self.sock = sock
         self.tally = tally
 
+    @abstractmethod
     def heard(self, data: bytes, now: float) -> None:
         """The server has written."""
-        raise NotImplementedError
 
 
 class Sender(Client):
@@ -98,9 +99,9 @@ class Sender(Client):
         self.tally.sent(self.number, self.count, due)
         self.sock.sendall(self.message())
 
+    @abstractmethod
     def message(self) -> bytes | bytearray:
         """As it goes over the wire, the one of number `count`."""
-        raise NotImplementedError
 
     def settled(self, now: float) -> None:
         """What is in flight is confirmed, or answered."""

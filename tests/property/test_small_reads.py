@@ -20,7 +20,7 @@ from penstock.server.amqp import intake as intake_module
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.events import Event, PublishRun
 from penstock.wire.amqp.walk import ACK_FRAME
-from property.test_amqp_machine import LIMITS, streams
+from property.test_amqp_machine import LIMITS, heard, streams
 from sim.serverkit import Client, Content, Life, clock
 from unit.amqp.peer import ack, flat, opened, publish, sent
 
@@ -50,20 +50,10 @@ def _by_the_short_way(data: bytes, cuts: list[int]) -> tuple[list[object], list[
     return flat(events), sent(connection), short
 
 
-def _as_any(data: bytes, cuts: list[int]) -> tuple[list[object], list[tuple[int, m.Method]]]:
-    connection = opened(2, LIMITS)
-    events: list[Event] = []
-    at = 0
-    for cut in [*sorted(cuts), len(data)]:
-        events += connection.receive(data[at:cut])
-        at = max(at, cut)
-    return flat(events), sent(connection)
-
-
 @given(streams, st.lists(st.integers(0, 3000), max_size=12))
 def test_a_read_taken_by_the_short_way_is_what_the_machine_makes_of_it(data: bytes, cuts: list[int]) -> None:
     cuts = [cut for cut in cuts if cut < len(data)]
-    assert _by_the_short_way(data, cuts)[:2] == _as_any(data, cuts)
+    assert _by_the_short_way(data, cuts)[:2] == heard(data, cuts)
 
 
 @given(st.lists(streams, max_size=8))
@@ -71,7 +61,7 @@ def test_so_is_a_read_for_each_thing_that_a_client_says(parts: list[bytes]) -> N
     data, cuts, at = b"".join(parts), list[int](), 0
     for part in parts:
         cuts.append(at := at + len(part))
-    assert _by_the_short_way(data, cuts)[:2] == _as_any(data, cuts)
+    assert _by_the_short_way(data, cuts)[:2] == heard(data, cuts)
 
 
 def test_every_cut_of_a_message_and_of_acks() -> None:
@@ -80,7 +70,7 @@ def test_every_cut_of_a_message_and_of_acks() -> None:
         before = publish(1, b"other", properties=told)
         for cut in range(len(one) + 1):
             stream, cuts = before + one + one, [len(before), len(before) + cut, len(before) + len(one)]
-            assert _by_the_short_way(stream, cuts)[:2] == _as_any(stream, cuts)
+            assert _by_the_short_way(stream, cuts)[:2] == heard(stream, cuts)
 
 
 def test_what_most_clients_send_goes_the_short_way() -> None:
