@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from penstock.core.commands.life import Life
+from penstock.core.state.durable import Reign
 from penstock.records.chunks import Now
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
@@ -83,10 +84,10 @@ def quiet_restores() -> Iterator[None]:
     """A core that is restored has written nothing before its boot record: an LSN would be given twice after a crash."""
     boot = Life.boot
 
-    def checked(core: Life, now: Now, *, clean: bool, next_lsn: int) -> None:
+    def checked(core: Life, now: Now, *, clean: bool, next_lsn: int, leads: Reign | None = None) -> None:
         written = core.take_journal()
         assert not written, f"restoring wrote {written}"
-        boot(core, now, clean=clean, next_lsn=next_lsn)
+        boot(core, now, clean=clean, next_lsn=next_lsn, leads=leads)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Life, "boot", checked)

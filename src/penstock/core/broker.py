@@ -20,6 +20,7 @@ from penstock.core.commands.transactions import SinkCommands, TransactionCommand
 from penstock.core.publishing.published import Published, Refusal
 from penstock.core.publishing.publishing import Whole
 from penstock.core.queue.queue import Queue
+from penstock.core.state.durable import Reign
 from penstock.core.topology.register import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.chunks import Now
@@ -33,12 +34,13 @@ class Core(
 ):  # fmt: skip
     """The rules of one instance."""
 
-    def boot(self, now: Now, *, clean: bool, next_lsn: int) -> None:
+    def boot(self, now: Now, *, clean: bool, next_lsn: int, leads: Reign | None = None) -> None:
         """Begin a run: the BOOT record, what ends with a process, then whatever fell due meanwhile.
 
-        next_lsn: after a clean stop the next one; after an unclean one the recovered end + 2**32.
+        next_lsn: after a clean stop the next one; after an unclean one the recovered end + 2**32; of a leader in a
+        cluster the first of its term.
         """
-        super().boot(now, clean=clean, next_lsn=next_lsn)
+        super().boot(now, clean=clean, next_lsn=next_lsn, leads=leads)
         self._go_on_ruling(now)
 
     @property

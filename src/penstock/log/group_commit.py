@@ -7,8 +7,10 @@ The loop gathers entries; whenever the writer is idle it gets all of them as one
     append -> gathered -> Commit -> written, synced -> catalog, durable -> on_durable
                              \\-> first failure -> broken, for good -> on_broken
 
-Two positions: `durable` is how far effects may go (what `sync` promises), `synced` is how far the disk was told to be;
-under `sync = commit` they are one.  Until `start_thread` commits happen in `flush()` and `tick()`, synchronously.
+Three positions: `durable` is how far effects may go (what `sync` promises), `written` is how far commits have ended
+here, and `synced` how far this disk was told to be; under `sync = commit` they are one.  In a cluster `durable` is what
+`committed` says: what every disk has that counts.  Until `start_thread` commits happen in `flush()` and `tick()`,
+synchronously.
 All belongs to one thread, the loop's.  What is written is not read here, and nothing is deleted.
 
 What gathers also says what the commit must be: some kinds are synced whatever the setting says, a base is remembered
@@ -30,7 +32,7 @@ from penstock.log.committers import CommitHere, Committer, CommitThread, Readers
 from penstock.log.frame import STOPPED
 from penstock.log.reader import Vias
 from penstock.log.room import Room
-from penstock.log.writer import Appender, Commit, LogSettings, last_of, size_of
+from penstock.log.writer import Appender, Commit, LogSettings, Told, last_of, size_of
 from penstock.ports import Clock, Disk
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import SYNCED, Kind
@@ -146,7 +148,9 @@ class Committing:
         self.on_durable: Callable[[int], object] = _nothing  # called on the loop with the new `durable`
         self.on_broken: Callable[[PenstockError], object] = _nothing
         self.broken: str = ""  # why nothing is confirmed any more; empty: all is well
+        self.on_synced: Callable[[int], object] | None = None  # the same with a new `synced`; where others copy the log
         self.durable = catalog.segments[-1].last
+        self.written = self.durable
         self.synced = self.durable
         self.appended = self.durable  # LSN of the last row gathered
         self.waiting_since = 0  # mono microseconds when the running commit was handed over; 0: none runs
@@ -200,6 +204,24 @@ class Committing:
         else:
             self._committer = CommitHere(self._appender, syncer, readers, thread, self._done, call_soon)
         self._arm()
+
+    def wait_for_copies(self, told: Told, on_synced: Callable[[int], object]) -> None:
+        """From now on nothing is durable before `committed` says so.
+
+        told: how far the open file may be copied, whenever a commit is written and not yet synced; in any thread
+        on_synced: called on the loop with what this disk has
+        """
+        self._appender.told, self.on_synced = told, on_synced
+        self._appender.tell()
+        on_synced(self.synced)
+
+    def committed(self, lsn: int) -> None:
+        """Every disk that counts, this one among them, has all up to this LSN."""
+        if lsn > self.durable and not self.broken:
+            self.durable = lsn
+            self._base_floor = max(self._base_floor, self._gathered.base_floor(lsn))
+            self._arm()
+            self.on_durable(lsn)
 
     def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
         """Gather entries, in LSN order, for the next commit.
@@ -303,9 +325,9 @@ class Committing:
             self._hand_over()
         elif self.settings.sync == "interval" and self.synced < self.durable and now >= self._sync_due():
             self._run(Commit([], self.synced, True))
-        elif self._unmarked and not gathered.entries and now - self._idle_since >= self.settings.idle_mark:
+        elif self._may_mark and now - self._idle_since >= self.settings.idle_mark:
             self._unmarked = False
-            self._run(Commit([], self.synced, self.settings.sync == "commit", mark=self.durable + 1))
+            self._run(Commit([], self.synced, self.settings.sync == "commit", mark=self.written + 1))
         if self._room.full and now - self._last_look >= _RECHECK:
             self._last_look = now
             self._look()
@@ -318,13 +340,18 @@ class Committing:
         if self._gathered.entries:
             lazy = self._gathered.lazy_since
             due.append(lazy + self.settings.ack_sync if lazy else self._clock.mono())
-        elif self._unmarked:
+        elif self._may_mark:
             due.append(self._idle_since + self.settings.idle_mark)
         if self.settings.sync == "interval" and self.synced < self.durable:
             due.append(self._sync_due())
         if self._room.full:
             due.append(self._last_look + _RECHECK)
         return min(due, default=None)
+
+    @property
+    def _may_mark(self) -> bool:
+        """Whether there are rows that no mark claims, and that one may claim."""
+        return self._unmarked and not self._gathered.entries and self.durable >= self.written
 
     def check_space(self) -> None:
         """Look at once whether the disk is full, or no longer."""
@@ -345,7 +372,7 @@ class Committing:
         sync = self._gathered.must_sync or policy == "commit"
         if policy == "interval" and not sync:
             sync = self._clock.mono() >= self._sync_due()
-        self._run(self._gathered.take(self.synced, sync))
+        self._run(self._gathered.take(min(self.synced, self.durable), sync))
 
     def _run(self, commit: Commit) -> None:
         self._running = commit
@@ -386,18 +413,22 @@ class Committing:
             self._last_sync = now
         if commit.placed:
             self.commits += 1
-            self.durable = commit.placed[-1][2]
+            self.written = commit.placed[-1][2]
             self._unmarked = True
+            if self.on_synced is None:
+                self.durable = self.written
         if commit.sync:
-            self.synced = self.durable
+            self.synced = self.written
             if not (self._gathered.entries or self._gathered.must_roll):  # a sync that was asked for came with this
                 self._gathered.urgent = self._gathered.must_sync = False
-        self._base_floor = max(self._base_floor, self._gathered.base_floor(self.synced))
+        self._base_floor = max(self._base_floor, self._gathered.base_floor(min(self.synced, self.durable)))
         if self._committer is not None and self._gathered.urgent:
             self._hand_over()
         else:
             self._arm()
-        if commit.placed:
+        if self.on_synced is not None:
+            self.on_synced(self.synced)
+        elif commit.placed:
             self.on_durable(self.durable)
 
     def _break(self, error: BaseException) -> None:
@@ -444,7 +475,7 @@ class Committing:
             if not self.broken:
                 self._run(Commit([], self.synced, True))
                 self.flush()
-                self._run(Commit([], self.synced, True, mark=STOPPED))
+                self._run(Commit([], min(self.synced, self.durable), True, mark=STOPPED))
                 self.flush()
         self._closed = True
         if self._committer is not None:

@@ -170,12 +170,12 @@ class Log(Committing):
         `names`: only messages of such topics matter, so batches without any may be left out.  `around`: as `read`.
         """
         chosen = None if names is None else partial(self._indexes.find, wanted=names)
-        return self._reader.batches(a, b, columns, chosen, around=around)
+        return self._reader.batches(a, min(b, self.durable + 1), columns, chosen, around=around)
 
     def outlines(self, a: int, b: int, names: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of `batches`, with the lengths of the bodies in the place of them (`Outliner`).  Any thread."""
         chosen = None if names is None else partial(self._indexes.find, wanted=names)
-        return self._reader.outlines(a, b, chosen)
+        return self._reader.outlines(a, min(b, self.durable + 1), chosen)
 
     def spans(self, a: int, b: int, names: Wanted | None = None) -> Iterator[Span]:
         """Where `batches` would find rows, and about how many, in order; nothing is read but indexes.  Any thread."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import Literal, TypeAlias, cast
 
@@ -63,6 +63,9 @@ MEMORY = LogSettings(ahead=0, reserve=0, low_space=0, segment=64 << 20)
 
 Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
 """A written batch: segment, first LSN, last LSN, offset, length, rows."""
+
+Told: TypeAlias = "Callable[[int, int, int], object]"
+"""Of how far the open file is written: its first LSN, bytes, and the last LSN."""
 
 SHORT = 256 << 10
 """Bytes of a commit that the loop may write itself, when another does the sync."""
@@ -192,6 +195,7 @@ class Appender:
         self._offset = segment.end
         self._last = segment.last
         self._opened: list[Segment] = []  # by the present commit
+        self.told: Told | None = None  # who copies what was written
         room.attach(segment.file, segment.end)
 
     def run(self, commit: Commit) -> None:
@@ -241,10 +245,17 @@ class Appender:
                 self._offset += len(mark)
             commit.end = self._offset
             self._room.advance(self._offset)
+            if self.told is not None:
+                self.tell()
         except BaseException as error:  # noqa: BLE001  the loop decides: whatever failed, nothing after it is confirmed
             commit.error = error
             if isinstance(error, NoRoom):
                 self._take_back(commit, segment, start)
+
+    def tell(self) -> None:
+        """Say how far whole commits are written: others may sync them while this disk does."""
+        if self.told is not None:
+            self.told(self.segment.first, self._offset, self._last)
 
     def _take_back(self, commit: Commit, segment: Segment, end: int) -> None:
         """Cut the log where the commit began.  When that fails nobody knows what a start will find."""

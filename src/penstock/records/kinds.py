@@ -137,7 +137,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.PUBLISH_TRANSIENT: Meaning("the same, but the next BOOT ends it", _MOVES),
     Kind.BOOT: Meaning(
-        '{"clean", "instance", "version"}, of the first also "defaults" (`core.state.durable`): a process begins; '
+        '{"clean", "instance", "version"}, of the first also "defaults" (`core.state.durable`), of a leader in a '
+        'cluster "term", "member" and "before", the last LSN that it found: a process begins; '
         "leases, transient messages, queues that are not durable and exclusive ones end",
         ("fold", "audit", "story"),
         "synced",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.queue.order.ranks import LOWEST
 from penstock.core.state import packed
-from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, StreamState, canonical
+from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, Reign, StreamState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import chunked, flat, ints, runs_of, same_chunked, spread
 from penstock.core.state.pending import DeferredAck
@@ -322,3 +322,21 @@ def _ack() -> object:
     from penstock.core.effects import Verb
 
     return Verb.ACK
+
+
+def test_who_led_is_folded_from_boot_records_and_kept_in_the_state() -> None:
+    """The first start knew no cluster; a start of one without a cluster would add nothing."""
+    world = World()
+    for clean, reign in ((False, Reign(1, "m-a", 77)), (True, Reign(2, "m-b", (1 << 33) + 5))):
+        world.core.boot(world.now, clean=clean, next_lsn=reign.term << 33, leads=reign)
+        world.turn()
+    led = (Reign(1, "m-a", 77, 1 << 33), Reign(2, "m-b", (1 << 33) + 5, 2 << 33))
+    assert world.core.terms == led
+    folding = Fold()
+    for table in world.tables:
+        folding.feed(table)
+    state = folding.finish()
+    assert state.terms == led
+    back = DurableState.decode(state.encode())
+    assert back.terms == led
+    assert Fold(back).finish().terms == led

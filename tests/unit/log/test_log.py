@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import InvalidArgument, LogBroken
 from penstock.log import Log, SimDisk
+from penstock.log.frame import FrameReader, Window
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import Kind
 from sim.logkit import ORDERS, SMALL, T0, FakeClock, commit, content, messages, note, opened, rows_of
@@ -260,3 +261,52 @@ def test_a_base_that_no_batch_can_hold_is_refused_before_it_has_a_position(monke
     assert log.base_parts(bytes(1000)) == 1
     with pytest.raises(InvalidArgument, match="a base of 1001 bytes is more than the 1000 of a group"):
         log.base_parts(bytes(1001))
+
+
+def test_in_a_cluster_nothing_is_durable_before_every_copy_has_it() -> None:
+    """What is written may be copied before this disk has it, and no batch claims what a copy may lack."""
+    disk = SimDisk()
+    log = opened(disk)
+    heard, told, synced = list[int](), list[tuple[int, int, int]](), list[int]()
+    log.on_durable = heard.append
+    log.wait_for_copies(lambda *place: told.append(place), synced.append)
+    log.append([messages(1, b"a", b"b")])
+    log.flush()
+    size = log.segments()[-1].bytes
+    assert (told[-1], synced, log.synced, log.durable, heard) == ((1, size, 2), [0, 2], 2, 0, [])
+    log.append([messages(3, b"c")])
+    log.flush()
+    log.tick()
+    log.committed(2)
+    log.committed(1)
+    assert (log.durable, heard, content(log)[-1]) == (2, [2], (2, b"b"))
+    log.append([messages(4, b"d")])
+    log.flush()
+    assert claims(disk, log) == [0, 0, 2]
+    log.committed(4)
+    assert heard == [2, 4]
+
+
+def test_a_mark_waits_for_the_copies() -> None:
+    clock = FakeClock()
+    log = opened(SimDisk(), clock=clock)
+    log.wait_for_copies(lambda *place: None, lambda lsn: None)
+    log.append([messages(1, b"a")])
+    log.flush()
+    clock.pass_by(1_000_000)
+    assert log.next_deadline() is None
+    log.committed(1)
+    due = log.next_deadline()
+    assert due is not None
+    assert due <= clock.mono()
+    before = log.segments()[-1].bytes
+    log.tick()
+    assert log.next_deadline() is None
+    assert log.segments()[-1].bytes == before  # a mark is no batch, and goes behind
+
+
+def claims(disk: SimDisk, log: Log) -> list[int]:
+    """What the batches of the last segment say that every disk has."""
+    [segment] = log._catalog.segments
+    frames = (FrameReader().at(Window(segment.file, segment.file.size()), at) for at in segment.offsets)
+    return [frame.durable for frame in frames if frame is not None]

@@ -31,7 +31,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.state import pending
 from penstock.core.state.capture import Captured, Marked, Snapshot
-from penstock.core.state.durable import DEFAULTS, DurableState, living_pairs
+from penstock.core.state.durable import DEFAULTS, DurableState, Reign, living_pairs
 from penstock.core.state.lsns import Ints, flat, runs_of, spread
 from penstock.core.state.pending import begin, go_on
 from penstock.errors import InvalidArgument, PreconditionFailed
@@ -206,6 +206,7 @@ class Life(RecoveryCommands):
         core._publisher.keyed = core._keyed if core._keyed.sows else None
         core._unclean = state.unclean
         core._defaults = state.defaults
+        core._terms = state.terms
         for number, queue in core._admin.by_id.items():
             for name, chunks in core.streams.held(number).items():
                 core._holdings.restore(now, queue, name, chunks)
@@ -229,10 +230,11 @@ class Life(RecoveryCommands):
         for name, marks in self._marks():
             marks.reset(np.unique(np.concatenate([_NO_LSNS, *marked[name]])))
 
-    def boot(self, now: Now, *, clean: bool, next_lsn: int) -> None:
+    def boot(self, now: Now, *, clean: bool, next_lsn: int, leads: Reign | None = None) -> None:
         """Begin a run: the BOOT record, what ends with a process, then whatever fell due meanwhile.
 
-        next_lsn: after a clean stop the next one; after an unclean one the recovered end + 2**32.
+        next_lsn: after a clean stop the next one; after an unclean one the recovered end + 2**32; of a leader in a
+        cluster the first of its term.
         """
         if next_lsn < self._out.next_lsn:
             raise InvalidArgument(f"LSN {next_lsn} was given before; the next is {self._out.next_lsn}")
@@ -242,7 +244,11 @@ class Life(RecoveryCommands):
         told: dict[str, object] = {"clean": clean, "instance": self.instance, "version": LOG_VERSION}
         if new:
             told["defaults"] = self._defaults = DEFAULTS
+        if leads is not None:
+            told |= {"term": leads.term, "member": leads.member, "before": leads.before}
         lsn = self._out.record(Kind.BOOT, "", told)
+        if leads is not None:
+            self._terms += (leads._replace(first=lsn),)
         self._booted = lsn
         self.streams.keeping.begin(now)
         if not clean:
@@ -283,7 +289,7 @@ class Life(RecoveryCommands):
 
     def snapshot(self) -> Snapshot:
         """Begin to take the durable state: everything but the queues, as copies.  `capture` goes on."""
-        state = DurableState(self._out.last_lsn, self._unclean, defaults=self._defaults)
+        state = DurableState(self._out.last_lsn, self._unclean, defaults=self._defaults, terms=self._terms)
         self._topology.save(state)
         self._interning.save(state)
         state.streams = {name: s.copy() for name, s in self.streams.states.items()}

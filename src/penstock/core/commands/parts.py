@@ -32,6 +32,7 @@ from penstock.core.queue.settling.sweep import Sweep
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
+from penstock.core.state.durable import Reign
 from penstock.core.state.pending import Passing, Spans
 from penstock.core.streams.sinks import Sinks
 from penstock.core.streams.streams import Streams
@@ -321,6 +322,7 @@ class Parts:
         self._topics_version = -1
         self._unclean = 0
         self._defaults = 0  # of the folder: see `core.state.durable`
+        self._terms: tuple[Reign, ...] = ()
         self._cancelled: dict[int, int] = {}  # by queue id, since the start
         self._booted = 0  # LSN of this process's BOOT record
         self._recovered = 0  # LSN of the last RECOVERED record
@@ -349,6 +351,11 @@ class Parts:
     def defaults(self) -> int:
         """Which defaults this folder goes by: see `core.state.durable.DEFAULTS`."""
         return self._defaults
+
+    @property
+    def terms(self) -> tuple[Reign, ...]:
+        """Of a cluster, oldest first: who wrote which LSNs.  The last one is this process's, if it leads."""
+        return self._terms
 
     @property
     def booted(self) -> int:

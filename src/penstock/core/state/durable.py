@@ -24,7 +24,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import orjson
@@ -97,6 +97,15 @@ rank                            its priority (`core.queue.ranks`); 0 is not know
 DEFAULTS = 1
 """Settings that nobody made go by the defaults of a folder's first start, which its first BOOT record names; without
 a word there it is 0.  What they are is for whoever has the settings to know; 1 has brought the log's retention."""
+
+
+class Reign(NamedTuple):
+    """One leader's time in a cluster, as its BOOT record tells: its LSNs begin there, and no other term has those."""
+
+    term: int
+    member: str
+    before: int  # the last LSN that it found
+    first: int = 0  # LSN of the BOOT record
 
 
 @dataclass(slots=True)
@@ -190,6 +199,7 @@ class DurableState:
     sizes: Sizes = field(default_factory=Sizes)  # of what waits, and perhaps of more
     sink_marks: dict[str, SinkMark] = field(default_factory=dict[str, SinkMark])  # of the queries in `sinks`, if known
     defaults: int = 0  # see `DEFAULTS`: of the version that made the folder
+    terms: tuple[Reign, ...] = ()  # in a cluster, oldest first: who wrote which LSNs
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:
@@ -252,6 +262,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         last_lsn=state.last_lsn,
         unclean=state.unclean,
         defaults=state.defaults,
+        terms=[list(one) for one in state.terms],
         **_dump_topology(state),
         publishers=dict(sorted(state.publishers.items())),
         streams={name: one.dump() for name, one in sorted(state.streams.items())},
@@ -367,6 +378,7 @@ def _decode(data: bytes) -> DurableState:
     head = cast("_Head", orjson.loads(data[_HEAD.size : place]))
     state = DurableState(cast(int, head.get("last_lsn", 0)), cast(int, head.get("unclean", 0)))
     state.defaults = cast(int, head.get("defaults", 0))
+    state.terms = tuple(Reign(*cast("list[Any]", one)) for one in head.get("terms", ()))
     _load_topology(state, head)
     _load_rulings(state, head)
     _load_readers(state, head)

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks
-from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, StreamState
+from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, Reign, StreamState
 from penstock.core.state.lsns import Ints, ints, spread
 from penstock.core.state.members import FoldedQueue, expand
 from penstock.core.state.pending import decided_copies, decided_of, mark_of
@@ -55,6 +55,7 @@ class Objects:
         self._topology.load(start)
         self._unclean = start.unclean
         self._defaults = start.defaults
+        self._terms = start.terms
         self._ids: dict[tuple[str, str], int] = {}
         for queue in start.queues.values():
             self._add_queue(queue)
@@ -74,6 +75,7 @@ class Objects:
         """Write it into a durable state, the queues' messages too."""
         state.unclean = self._unclean
         state.defaults = self._defaults
+        state.terms = self._terms
         self._topology.save(state)
         for number, queue in sorted(self.queues.items()):
             state.queues[number] = queue.finished(state.last_lsn)
@@ -283,6 +285,9 @@ class Objects:
         if not header.get("clean"):
             self._unclean = row.lsn
         self._defaults = cast("int", header.get("defaults", self._defaults))
+        if "term" in header:
+            term, before = cast("int", header["term"]), cast("int", header["before"])
+            self._terms += (Reign(term, str(header["member"]), before, row.lsn),)
         for number in [n for n, queue in self.queues.items() if queue.state.exclusive or not queue.state.durable]:
             self._drop_queue(number)
         self._topology.boot()
