@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -31,6 +32,12 @@ OURS = {name: value for name, value in os.environ.items() if name.startswith(LOA
 
 ALLOCATORS = "jemalloc_bg_thd"
 """A thread of jemalloc's, which is not in forked processes: who judges the memory of one takes a new one."""
+
+SERVER = (
+    "penstock.server.process", "penstock.server.amqp.door", "penstock.server.flight.door", "penstock.server.http.door",
+    "penstock.server.sql.queries", "penstock.cli.child_process", "uvicorn.logging", "uvicorn.protocols.http.h11_impl",
+)  # fmt: skip
+"""What a server has loaded once it is ready, with all that these import."""
 
 MOST = 1 << 18
 """Bytes of a request."""
@@ -185,7 +192,12 @@ def load() -> None:
     from penstock.config.settings import Settings
     from penstock.server import launching
 
+    finders = list(sys.meta_path)
     launching.with_bounded_pool(launching.decoded_most(Settings().server.memory))
+    launching.do_without_pandas()
+    for module in SERVER:
+        importlib.import_module(module)
+    sys.meta_path[:] = finders  # a command may want pandas
     from penstock.cli import main as tree
 
     tree.whole()

@@ -16,23 +16,19 @@ from penstock.wire.flight.commands import Replay
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 SERVER = """
-import asyncio, sys
-from penstock.cli.serving import read_settings
-from penstock.server.loading import do_without_pandas
+import os, sys, threading, time
 
-do_without_pandas()
-listen = {f"listen.{door}": "127.0.0.1:0" for door in ("amqp", "flight")}
-settings = read_settings(None, {"server.data": sys.argv[1], "listen.http": "off", **listen})
-from penstock.server.app import App
+def look():
+    while not os.path.exists(sys.argv[-1]):
+        time.sleep(0.01)
+    print(*sys.modules, flush=True)
+    os._exit(0)
 
-async def run():
-    server = App(settings, say=lambda text: None)
-    await server.start()
-    print(*sys.modules)
-    await server.stop()
-
-asyncio.run(run())
+threading.Thread(target=look, daemon=True).start()
+from penstock.cli.main import main
+main()
 """
+"""`penstock ARGUMENTS --ready-file FILE`, whatever it does before the doors are open."""
 
 NOT_IN_AN_EMPTY_SERVER = (
     "cryptography", "duckdb", "lark", "pandas", "prometheus_client", "pyarrow.compute", "pyspark", "rich", "starlette",
@@ -107,7 +103,8 @@ def unwanted(loaded: list[str], names: tuple[str, ...]) -> list[str]:
 
 
 def test_an_empty_server_is_ready_without_what_it_does_not_need(tmp_path: Path) -> None:
-    loaded = said(SERVER, str(tmp_path))
+    doors = ("--amqp", "127.0.0.1:0", "--flight", "127.0.0.1:0", "--http", "off")
+    loaded = said(SERVER, "serve", "--data", f"{tmp_path}/data", *doors, "--ready-file", f"{tmp_path}/ready")
     assert "penstock.server.flight.door" in loaded
     assert unwanted(loaded, NOT_IN_AN_EMPTY_SERVER) == []
 

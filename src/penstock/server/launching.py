@@ -1,4 +1,5 @@
-"""The first thing that a server's process does: what Arrow and gRPC read from the environment as they are loaded.
+"""The first thing that a server's process does: what Arrow and gRPC look for, in the environment and beside them, as
+they are loaded.
 
 Both come with `server.process`, so this module imports neither.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.server.loading import decoded_most, with_bounded_pool
+from penstock.server.loading import decoded_most, do_without_pandas, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -23,6 +24,7 @@ def serve(settings: Settings, *, ready_file: str | None = None, show: Show | Non
     """Run a server until SIGTERM or SIGINT, as `process.serve`."""
     os.environ.setdefault(GRPC_VERBOSITY, "NONE")
     with_bounded_pool(decoded_most(settings.server.memory))
+    do_without_pandas()
     from penstock.server.process import serve as run  # after that
 
     run(settings, ready_file=ready_file, show=show)

@@ -22,7 +22,7 @@ from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
 from penstock.server import allocator
 from penstock.server.app import App, Ready
-from penstock.server.loading import decoded_most, do_without_pandas
+from penstock.server.loading import decoded_most
 from penstock.server.pulse import Pulse
 from penstock.server.services import Say, say_aloud
 
@@ -83,7 +83,6 @@ def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_a
     show: who looks on while it recovers; `say` gets a line a second without.
     """
     signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
-    do_without_pandas()
     descriptors.keep_back()
     lend_to_modules()
     allocator.keep_close(settings.server.memory)
