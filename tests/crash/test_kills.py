@@ -266,19 +266,23 @@ def confirm(peer: Peer) -> None:
 def check_queues(server: LiveServer, judge: Judge) -> None:
     """Queues that administrators made and deleted."""
     peer = Peer(server.port)
+    left = list[str]()
     for name, there in judge.queues.items():
         peer.method(spec.Queue.Declare(queue=name, passive=True))
         answer = peer.read().method
         if isinstance(answer, spec.Queue.DeclareOk):
             if there is False:
                 judge.wrong.append(f"the deleted queue {name} is back")
-            peer.method(spec.Queue.Delete(queue=name))
-            peer.expect(spec.Queue.DeleteOk)
+            left.append(name)
         else:
             if there is True:
                 judge.wrong.append(f"the declared queue {name} is lost")
             peer.method(spec.Channel.CloseOk())
             peer.open_channel()
+    for name in left:
+        peer.method(spec.Queue.Delete(queue=name))
+    for _ in left:
+        peer.expect(spec.Queue.DeleteOk)
     judge.queues.clear()
     peer.method(spec.Queue.Purge(queue="markers"))
     peer.expect(spec.Queue.PurgeOk)
