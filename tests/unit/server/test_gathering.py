@@ -118,6 +118,49 @@ def test_an_ack_behind_a_publish_of_the_same_connection_is_decided_behind_it(lif
     assert kinds == ["publish", "SETTLE"]
 
 
+def test_who_answers_and_acknowledges_is_gathered_with_the_others(life: Life) -> None:
+    """Requests come to workers with one message each; what they answer is one batch, and their acks one settlement."""
+    workers = [life.client(prefetch=1) for _ in range(4)]
+    for worker in workers:
+        worker.consume("other")
+    life.client().publish("other", *[b"%d" % number for number in range(8)])
+    life.run()
+    asked = []
+    for worker in workers:
+        worker.take(m.BasicConsumeOk)
+        worker.publish("q", b"known", properties=ID)
+        life.run()
+        asked += worker.messages()
+    for worker, one in zip(workers, asked, strict=True):
+        worker.publish("q", b"answer to " + one.body, properties=ID)
+        worker.ack(one.tag)
+    assert gathered(life) == 4
+    life.door.publishers.gathering.decide()
+    kinds = ["publish" if hasattr(one, "bodies") else one.kind.name for one in life.core._out.journal]  # type: ignore[union-attr]
+    assert kinds[0] == "publish" and set(kinds[1:]) == {"SETTLE", "GRANT"}
+    assert batches(life) == [4]
+    life.run()
+    assert sorted(body for worker in workers for body in worker.bodies()) == [b"4", b"5", b"6", b"7"]
+
+
+def test_what_is_published_behind_an_ack_behind_a_message_keeps_its_place(life: Life) -> None:
+    client, other = known(life, prefetch=1), known(life)
+    client.consume("other")
+    other.publish("other", b"work")
+    life.run()
+    client.take(m.BasicConsumeOk)
+    [work] = client.messages()
+    client.publish("q", b"result", properties=ID)
+    client.ack(work.tag)
+    other.publish("q", b"of another", properties=ID)
+    client.publish("q", b"next", properties=ID)
+    life.door.publishers.gathering.decide()
+    told = [list(map(bytes, one.bodies)) if isinstance(one, Publishes) else one for one in life.core._out.journal]
+    assert [one if isinstance(one, list) else one.kind.name for one in told] == [  # type: ignore[union-attr]
+        [b"result", b"of another"], "SETTLE", [b"next"],
+    ]  # fmt: skip
+
+
 def test_what_a_client_asks_next_comes_behind_what_it_has_sent(life: Life) -> None:
     client = known(life)
     client.publish("q", b"2", properties=ID)

@@ -1,8 +1,9 @@
 """What clients with a message or two in a read bring in one round of the loop: one batch, and one settlement a queue.
 
 Nothing of one connection changes places.  What lies here is decided at the end of the round, or before anything else
-that an AMQP connection asks; acks come first, and where a connection acknowledges behind what it has published both are
-decided before that.  What the batch may not be decided with (see `Core.at_once`) goes on its own, as if it had come so.
+that an AMQP connection asks: acks first, then messages, then the acks of connections that acknowledge behind what they
+have published, as who answers requests does.  What the batch may not be decided with (see `Core.at_once`) goes on its
+own, as if it had come so.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ class Session(Protocol):
 
     gathered: int
     """The number of the last batch that has messages of it."""
+
+    acked: int
+    """The number of the last batch behind whose messages it acknowledges."""
 
     @property
     def counters(self) -> Counters:
@@ -101,7 +105,8 @@ class Gathering:
         self._bodies: list[bytes] = []
         self._modes: set[int] = set()  # delivery modes
         self._size = 0
-        self._acks: list[Settled] = []
+        self._acks: list[Settled] = []  # before the batch
+        self._acks_behind: list[Settled] = []  # of connections that have messages in it
         self._engine.before_turn.append(self.decide)
 
     def begin(self) -> None:
@@ -121,7 +126,7 @@ class Gathering:
     ) -> None:
         """A message that the batch `takes`, and whose header asks for nothing but this delivery mode."""
         size = len(header) + len(body)
-        if self._size + size > self._most or len(self._rows) >= ROWS_MOST:
+        if self._size + size > self._most or len(self._rows) >= ROWS_MOST or intake.acked == self._round:
             self.decide()
         self._rows.append((intake, channel, target))
         self._topics.append(topic)
@@ -134,8 +139,10 @@ class Gathering:
     def acknowledge(self, intake: Session, settled: Settled) -> None:
         """Deliveries of a connection are done."""
         if intake.gathered == self._round:
-            self.decide()
-        self._acks.append(settled)
+            intake.acked = self._round
+            self._acks_behind.append(settled)
+        else:
+            self._acks.append(settled)
 
     def decide(self) -> None:
         """All that lies here is decided."""
@@ -144,8 +151,9 @@ class Gathering:
             self._settle(acks)
         if self._rows:
             rows, topics, properties, bodies = self._rows, self._topics, self._properties, self._bodies
-            modes, size = self._modes, self._size
+            modes, size, behind = self._modes, self._size, self._acks_behind
             self._rows, self._topics, self._properties, self._bodies, self._modes = [], [], [], [], set()
+            self._acks_behind = []
             self._size = 0
             self._round += 1
             mode = modes.pop() if len(modes) == 1 else -1
@@ -155,6 +163,8 @@ class Gathering:
                 for (intake, channel, target), header, body in zip(rows, properties, bodies, strict=True):
                     run = PublishRun(channel.number, target, header, [body], plain=mode, told=1)
                     intake.take_alone(channel, run)
+            if behind:
+                self._settle(behind)
 
     def decide_before(self, incoming: Incoming, event: Event) -> bool:
         """Decide what came before an event; whether that has it wait, since messages of its connection are judged."""

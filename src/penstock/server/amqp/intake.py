@@ -52,6 +52,7 @@ class Intake:
         self.machine = session.machine
         self.counters = session.counters
         self.gathered = 0  # the number of the last batch that has messages of this connection
+        self.acked = 0  # the number of the last one behind whose messages it acknowledges
         self.topology = -1  # the version under which the topics of targets were found
         self._targets: list[Target] = []
         self._judge: Entitled | None = None  # where entitlements are configured
