@@ -21,7 +21,7 @@ from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.events import Event, PublishRun
 from penstock.wire.amqp.walk import ACK_FRAME
 from property.test_amqp_machine import LIMITS, heard, streams
-from sim.serverkit import Client, Content, Life, clock
+from sim.serverkit import Client, Content, Life, clock, message
 from unit.amqp.peer import ack, flat, opened, publish, sent
 
 
@@ -36,11 +36,14 @@ def _by_the_short_way(data: bytes, cuts: list[int]) -> tuple[list[object], list[
         if len(piece) >= ACK_FRAME and not connection.finished:
             found = connection.lone_message(piece)
             if found is not None:
-                target, header, body, mode = found
+                target, header, body, mode, end = found
                 assert mode >= 0
-                events.append(PublishRun(target.channel, target, header, [body]))
-                short += 1
-                continue
+                behind = connection.lone_acks(piece, end)
+                if behind is not None or end == len(piece):
+                    events.append(PublishRun(target.channel, target, header, [body]))
+                    events += [] if behind is None else [behind]
+                    short += 1
+                    continue
             acks = connection.lone_acks(piece)
             if acks is not None:
                 events.append(acks)
@@ -79,10 +82,21 @@ def test_what_most_clients_send_goes_the_short_way() -> None:
         for n in range(20)
     ]
     reads += [ack(1, n) for n in range(1, 11)]
+    reads += [one + ack(1, n) for n, one in enumerate(reads[:10], 11)]  # who answers and acknowledges
     cuts, at = list[int](), 0
     for one in reads:
         cuts.append(at := at + len(one))
-    assert _by_the_short_way(b"".join(reads), cuts)[2] == 29  # all but the first, by which the method frame is known
+    assert _by_the_short_way(b"".join(reads), cuts)[2] == 39  # all but the first, by which the method frame is known
+
+
+def test_what_is_no_ack_behind_a_message_is_read_as_ever() -> None:
+    told = encode(Properties(delivery_mode=2, message_id="m-1", headers={"tenant": "a"}))
+    before, one = publish(1, b"other", properties=told), publish(1, b"body", properties=told)
+    for behind in (ack(1, 0), ack(2, 3), ack(1, 3)[:-1], ack(1, 3) + one, ack(1, 3) + b"\xce", one):
+        stream, cuts = before + one + behind, [len(before)]
+        ours = _by_the_short_way(stream, cuts)
+        assert ours[:2] == heard(stream, cuts)
+        assert ours[2] == 0
 
 
 # -- a whole server
@@ -111,9 +125,11 @@ sends = st.tuples(
     st.just("publish"), st.integers(0, 2), st.sampled_from([*PLAIN, *HEADERS]), st.sampled_from(WHERE), st.booleans(),
     st.integers(1, 3),
 )  # fmt: skip
+answers = st.tuples(st.just("answer"), st.integers(0, 2), st.sampled_from([*PLAIN, *HEADERS]), st.sampled_from(WHERE))
+"""A message and an ack behind it in one read."""
 settles = st.tuples(st.sampled_from(["ack", "ack", "ack all", "nack", "wrong ack"]), st.integers(0, 2))
 says = st.tuples(st.sampled_from(["tx", "commit", "rollback", "confirm", "purge", "declare"]), st.integers(0, 2))
-rounds = st.lists(st.lists(sends | sends | settles | says, max_size=5), max_size=6)
+rounds = st.lists(st.lists(sends | sends | answers | settles | says, max_size=5), max_size=6)
 
 
 def _serve(script: list[list[tuple[Any, ...]]], *, short: int, few: int) -> list[object]:
@@ -141,6 +157,12 @@ def _serve(script: list[list[tuple[Any, ...]]], *, short: int, few: int) -> list
                     how = {"exchange": exchange, "properties": HEADERS[header], "mandatory": mandatory}
                     number += count
                     client.publish(key, *[b"%d" % (number - n) for n in range(count)], **how)
+                elif step[0] == "answer":
+                    _, _, header, (exchange, key) = step
+                    number += 1
+                    tags = held[step[1]]
+                    answer = message(b"%d" % number, key, exchange=exchange, properties=HEADERS[header])
+                    client.send(answer + (ack(1, tags.pop(0)) if tags else b""))
                 else:
                     _say(client, step[0], held[step[1]])
             life.run()

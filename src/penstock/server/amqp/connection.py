@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.server.logins import Logins
     from penstock.server.strangers import Stranger
     from penstock.server.tls import Peer
+    from penstock.wire.amqp.publishes import Lone
 
 
 SMALL = 2048
@@ -131,38 +132,46 @@ class Connection(Session):
         return self.engine.clock.mono() - began
 
     def _small(self, data: bytes) -> bool:
-        """Gather a read that is one plain message or some acks, as most clients send it; False: it is read as any.
+        """Gather a read that is one plain message, or some acks, or both, as most clients send it; False: it is as any.
 
         This is the one place that says when that may be.  What is gathered is decided under what holds for all
         (`Gathering`): room, alarms, full queues, filters, a topology that has changed.
         """
         if self.closing or self.incoming.holding:
             return False
-        machine, intake, gathering = self.machine, self.intake, self._gathering
+        machine, gathering = self.machine, self._gathering
+        run: events.AckRun | None = None
         if data[10] == PUBLISH:
             message = machine.lone_message(data)
             if message is None:
                 return False
-            target, header, body, mode = message
-            channel, topic = self.channels.get(target.channel), target.topic
-            if channel is None or topic is None or self.incoming.pipelines(channel.unconfirmed):
+            end = message[-1]
+            if end < len(data) and (run := machine.lone_acks(data, end)) is None:
                 return False
-            if not channel.open or not intake.gathers(channel):
+            if not self._gather(message):
                 return False
-            gathering.begin()
-            if gathering.version != intake.topology or not gathering.takes(len(header) + len(body)):
-                return False
-            gathering.publish(intake, channel, target, topic, header, body, mode)
-        elif data[10] == ACK:
-            run = machine.lone_acks(data)
-            if run is None:
-                return False
+        elif data[10] != ACK or (run := machine.lone_acks(data)) is None:
+            return False
+        if run is not None:
             gathering.begin()
             self._ack(run)
-        else:
-            return False
         self.incoming.count(len(data), gathering.mono)
         self.engine.arm()
+        return True
+
+    def _gather(self, message: Lone) -> bool:
+        """Have a message that came alone wait for those of others, if it may; before the acks behind it are settled."""
+        target, header, body, mode, _ = message
+        intake, gathering = self.intake, self._gathering
+        channel, topic = self.channels.get(target.channel), target.topic
+        if channel is None or topic is None or self.incoming.pipelines(channel.unconfirmed):
+            return False
+        if not channel.open or not intake.gathers(channel):
+            return False
+        gathering.begin()
+        if gathering.version != intake.topology or not gathering.takes(len(header) + len(body)):
+            return False
+        gathering.publish(intake, channel, target, topic, header, body, mode)
         return True
 
     def act(self, event: events.Event) -> bool:

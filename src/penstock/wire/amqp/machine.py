@@ -120,22 +120,24 @@ class ServerConnection(Conversation):
         return events
 
     def lone_message(self, data: bytes) -> Lone | None:
-        """What `receive` would tell as one run of one row, if `data` is exactly one plain message like one before.
+        """What `receive` would tell first, as one run of one row, if `data` begins with a message like one before.
 
-        Nothing changes by this, nor by that `receive` would; None: `receive` has to judge it.
+        If it is not all of `data`, ask `lone_acks` what is behind it.  Nothing changes by this, nor by that `receive`
+        would; None: `receive` has to judge it.
         """
         if self.phase is not Phase.RUNNING or self._kept or self._contents or len(data) < LONE_LEAST:
             return None
         found = self._publishes.lone(data, self._payload_max)
         return found if found is not None and self._channels.get(found[0].channel) == OPEN else None
 
-    def lone_acks(self, data: bytes) -> AckRun | None:
-        """What `receive` would tell of `data`, if it is nothing but regular acks of one channel; as `lone_message`."""
+    def lone_acks(self, data: bytes, start: int = 0) -> AckRun | None:
+        """What `receive` would tell of `data` from `start` on, if it is nothing but regular acks of the channel at its
+        beginning; as `lone_message`."""
         channel = data[1] << 8 | data[2]
         if self._channels.get(channel) != OPEN or self._kept or self._contents or self.phase is not Phase.RUNNING:
             return None
         spans: list[tuple[int, int]] = []
-        after = walk_acks(data, 0, ack_prefix(channel), spans)
+        after = walk_acks(data, start, ack_prefix(channel), spans)
         return AckRun(channel, spans) if spans and after == len(data) else None
 
     def _read(self, data: bytes) -> int:

@@ -16,8 +16,8 @@ from penstock.wire.amqp.frames import FRAME_END, NOT_IMPLEMENTED, OVERHEAD, Limi
 from penstock.wire.amqp.methods import decode_method
 from penstock.wire.amqp.walk import BODY_BEGINS, PLAN_HEAD, Plans, walk_publishes
 
-Lone: TypeAlias = "tuple[Target, bytes, bytes, int]"
-"""A message alone: where it goes, its header, its body, and its delivery mode."""
+Lone: TypeAlias = "tuple[Target, bytes, bytes, int, int]"
+"""A message alone: where it goes, its header, its body, its delivery mode, and where it ends."""
 
 _SHORTEST = OVERHEAD + 4 + 2 + 1 + 1 + 1
 _read_u32 = struct.Struct(">I").unpack_from
@@ -75,7 +75,7 @@ class PublishReader:
         return after
 
     def lone(self, data: bytes, payload_max: int) -> Lone | None:
-        """The message that is all of a read, if it is regular, begins as one before, and asks for nothing special.
+        """The message with which a read begins, if it is regular, begins as one before, and asks for nothing special.
 
         Nothing changes by this: a read of which it says None may be given to `walk`.
         """
@@ -86,14 +86,14 @@ class PublishReader:
         try:
             length, header, mark, inside = read(data, skip)
             stop = start + length
-            if data[stop] != FRAME_END or stop + 1 != len(data) or not 0 < length <= payload_max:
+            if data[stop] != FRAME_END or not 0 < length <= payload_max:
                 return None
         except (struct.error, IndexError):
             return None
         if mark != BODY_BEGINS | target.channel or inside != length or length > self._limits.max_message_size:
             return None
         mode = self._classes.mode(header)
-        return None if mode < 0 else (target, header, data[start:stop], mode)
+        return None if mode < 0 else (target, header, data[start:stop], mode, stop + 1)
 
     def target(self, channel: int, whole: bytes) -> Target | None:
         """The target of a whole basic.publish frame, remembered; None when the frame is cut short.
