@@ -135,7 +135,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "name: routing key; via, route, expires_at, not_before, priority; properties: the message's header; its body",
         _MOVES,
     ),
-    Kind.PUBLISH_TRANSIENT: Meaning("the same, but the next BOOT ends it", _MOVES),
+    Kind.PUBLISH_TRANSIENT: Meaning("the same, but the next BOOT ends it", _MOVES, "lazy"),
     Kind.BOOT: Meaning(
         '{"clean", "instance", "version"}, of the first also "defaults" (`core.state.durable`), of a leader in a '
         'cluster "term", "member" and "before", the last LSN that it found: a process begins; '

@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from penstock.server.upkeep.keeper import Keeper
 
 
+UNHURRIED_MOST = 256 << 10
+"""Bytes that may gather for the log before it hurries although nobody waits: so much memory is held for them."""
+
+
 class Engine(Runtime):
     """A runtime with all its parts.  All methods belong to the loop's thread."""
 
@@ -189,6 +193,8 @@ class Engine(Runtime):
             sync, gates.sync_late = gates.sync_late, False
             if self.broken is None:
                 self.log.append(journal, urgent=urgent, sync=sync)
+                if not urgent and self.log.pending_bytes > UNHURRIED_MOST:
+                    self.log.hurry()
         elif urgent:
             self.log.hurry()
         if not self.loader.idle:
@@ -200,7 +206,12 @@ class Engine(Runtime):
         self._nap.let_others_in()
 
     def _note(self, journal: Sequence[Entry]) -> bool:
-        """What a turn decided: for whoever follows, and its bodies for the cache; whether anybody waits for it."""
+        """What a turn decided: for whoever follows, and its bodies for the cache; whether the log has to hurry.
+
+        Whoever waits for an LSN says so himself (`await_lsn`); beside that, messages that a start would end need not
+        hurry, where nobody follows what comes.
+        """
+        prompt = self.replays.active or self.views.active or self.acts.publishes or bool(self.on_room)
         if self.broken is None:
             if self.replays.active:
                 self.replays.gather(journal)
@@ -215,7 +226,7 @@ class Engine(Runtime):
         for entry in journal:
             if isinstance(entry, Publishes):
                 self.bodies.add(entry)
-                urgent = True
+                urgent = urgent or prompt or entry.transient is not True
             elif isinstance(entry, Group):
                 urgent = True
                 for part in entry.entries:
