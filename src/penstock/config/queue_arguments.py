@@ -20,6 +20,7 @@ from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
+from penstock.records.queue_types import QUEUE_TYPES, QueueType
 from penstock.records.regular_expressions import PatternError, compile_pattern
 
 ALTERNATE = "alternate-exchange"
@@ -33,6 +34,7 @@ DECLARED = frozenset(
         "kind",
         "initial_owner",
         "group_local_queue_domain",
+        "queue_type",
     }
 )
 """Settings that say what a queue is: they come with its declare and not from outside."""
@@ -141,7 +143,7 @@ def _read_definition(definition: Mapping[str, object], *, operator: bool) -> tup
                 raise BadValue(key, f"{value!r} is not text")
             alternate = value
         elif key in _HARMLESS:
-            _check_harmless(key, value)
+            _check_harmless(key, value, _HARMLESS[key])
         else:
             name = _KEYS.get(key)
             if name is None:
@@ -158,8 +160,7 @@ def _value(key: str, name: str, value: object) -> object:
     return read_value(QUEUE_KEYS[name], value, "amqp", key)
 
 
-def _check_harmless(key: str, value: object) -> None:
-    allowed = _HARMLESS[key]
+def _check_harmless(key: str, value: object, allowed: tuple[object, ...] | type) -> None:
     if isinstance(allowed, tuple):
         if not any(value == one and type(value) is type(one) for one in allowed):
             raise BadValue(key, f"{value!r} is not one of {', '.join(map(str, allowed))}")
@@ -218,9 +219,19 @@ _LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) |
     "x-stream-max-segment-size-bytes",
 }
 
+TYPE = argument_name("queue_type")
+
+_IDLE: Mapping[str, tuple[object, ...] | type] = {
+    **{f"x-{key}": _HARMLESS[key] for key in ("dead-letter-strategy", "max-in-memory-length", "max-in-memory-bytes")},
+    "x-quorum-initial-group-size": int,
+    "x-quorum-target-group-size": int,
+    "x-initial-cluster-size": int,
+    "x-member-placement-tag": str,
+}
+"""What arguments take that ask for nothing in some type (`queue_types`)."""
+
 HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "x-message-type": (NATIVE_TYPE,),
-    "x-queue-type": ("classic",),
     "x-queue-mode": ("default", "lazy"),
     "x-queue-version": (1, 2),
     "x-queue-leader-locator": ("client-local", "balanced"),
@@ -271,9 +282,18 @@ def queue_settings(
     (406) naming the argument, its value and what is allowed; `queue` and `vhost` are for its text alone.
     """
     where = f" for queue '{queue}' in vhost '{vhost}'"
+    kind = _type_of(arguments, where)
     known: dict[str, object] = {}
     spelled: dict[str, str] = {}
     for argument, value in arguments.items():
+        if argument in kind.refused:
+            raise PreconditionFailed(f"invalid arg '{argument}'{where} of queue type rabbit_{kind.name}_queue")
+        if argument in kind.idle:
+            try:
+                _check_harmless(argument, value, _IDLE[argument])
+            except BadValue as bad:
+                raise PreconditionFailed(f"invalid arg '{argument}'{where}: {bad}") from None
+            continue
         name = _BY_ARGUMENT.get(argument)
         if name is not None:
             if name in spelled:
@@ -298,6 +318,17 @@ def queue_settings(
         return read_queue_settings(known, "amqp", lambda name: spelled.get(name) or argument_name(name))
     except BadValue as bad:
         raise PreconditionFailed(f"invalid arg '{bad.key}'{where}: {bad}") from None
+
+
+def _type_of(arguments: Mapping[str, object], where: str) -> QueueType:
+    """The type that a declare asks for; PreconditionFailed, in RabbitMQ's words, for one that nobody knows."""
+    name = arguments.get(TYPE, "classic")
+    if isinstance(name, bytes):
+        name = name.decode(errors="replace")
+    if not isinstance(name, str) or name not in QUEUE_TYPES:
+        known = ", ".join(QUEUE_TYPES)
+        raise PreconditionFailed(f"invalid arg '{TYPE}'{where}: unsupported queue type {name!r}, none of {known}")
+    return QUEUE_TYPES[name]
 
 
 def given_arguments(arguments: Mapping[str, object]) -> frozenset[str]:

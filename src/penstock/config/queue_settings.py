@@ -15,6 +15,7 @@ from typing import cast
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
 from penstock.records.queue_settings import QueueSettings
+from penstock.records.queue_types import QUEUE_TYPES
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:
@@ -322,6 +323,13 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             crash="What was out is ready again, as redelivered.",
         ),
         _choice(
+            "queue_type",
+            "RabbitMQ's type.  `quorum`: durable, each message outlives the server whatever its delivery mode, "
+            "`delivery_limit` is 20 where none is given, and what comes back tells how often in `x-delivery-count`.",
+            *QUEUE_TYPES,
+            crash="`quorum`: messages that were published as transient are kept too.",
+        ),
+        _choice(
             "kind",
             "Which instances share the queue.  Checked and kept; there is one instance, which owns all messages.",
             "distributed",
@@ -413,6 +421,7 @@ def read_queue_settings(
         if read.get("semantics") == "at-most-once":
             read.setdefault("fairness_model", "round-robin")
             read.setdefault("deliver", "durable")
+        read = {**QUEUE_TYPES[str(read.get("queue_type", "classic"))].rests, **read}
         settings = _settings(read)
     else:
         kept: dict[str, object] = {field.name: getattr(base, field.name) for field in fields(QueueSettings)}

@@ -23,6 +23,7 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from penstock.records.dataclass import dataclass
+from penstock.records.queue_types import QUEUE_TYPES, QueueType, TypeName
 
 Semantics = Literal["at-least-once", "at-most-once"]
 Leasing = Literal["sublet", "strict"]
@@ -96,6 +97,7 @@ class QueueSettings:
     last_value_key: str | None = None  # an expression: of messages with equal values of it only the newest waits
     queue_expires: int | None = None  # microseconds without consumer, get or declare, then it is deleted; None: never
     consumer_timeout: int = 0  # microseconds that a delivery may stay unsettled; 0: any time
+    queue_type: TypeName = "classic"
     kind: Sharing = "distributed"  # which instances share it; kept, there is one instance
     initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first
     group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group
@@ -103,6 +105,11 @@ class QueueSettings:
     max_length_bytes: int | None = None  # bytes of their bodies; None: no limit
     overflow: Overflow = "drop-head"  # what gives way where a limit is met
     ring_size: int = -1  # ready messages; each arrival beyond them replaces the one at the head.  -1: no ring
+
+    @property
+    def type(self) -> QueueType:
+        """What its type promises and refuses."""
+        return QUEUE_TYPES[self.queue_type]
 
     def letters_to(self, reason: str) -> tuple[str, str | None] | None:
         """The exchange and key of what ends for this reason, a None for the key it came by; None: nowhere."""
@@ -160,7 +167,7 @@ class Policy:
         """Whether it may rule queues of this type: it says something of queues, and is meant for them."""
         if self.definition.keys() <= _FOR_OTHERS:
             return False
-        return self.apply_to in ("all", "queues", _TYPES.get(queue_type, "classic_queues"))
+        return self.apply_to in ("all", "queues", QUEUE_TYPES.get(queue_type, QUEUE_TYPES["classic"]).policies)
 
     @property
     def is_for_exchanges(self) -> bool:
@@ -172,8 +179,6 @@ _FOR_OTHERS = frozenset(
     {"alternate-exchange", "dead-letter-strategy", "max-in-memory-bytes", "max-in-memory-length", "target-group-size"}
 )
 """Keys that say nothing of a classic queue: they are for exchanges, or for RabbitMQ's quorum queues."""
-
-_TYPES: Mapping[str, ApplyTo] = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 
 @dataclass(frozen=True, slots=True)

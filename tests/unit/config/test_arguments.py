@@ -92,7 +92,9 @@ def test_arguments_that_nobody_knows_are_ignored() -> None:
         ({"x-overflow": "reject"}, "'reject' is not one of drop-head, reject-publish, reject-publish-dlx"),
         ({"x-max-length": 3, "x-barrier-expression": "/b"}, "cannot be set beside x-barrier-expression"),
         ({"x-max-length": 3, "x-target-queue-depth": 1000}, "cannot be set beside x-target-queue-depth"),
-        ({"x-queue-type": "stream"}, "which allows 'classic'"),
+        ({"x-queue-type": "stream"}, "unsupported queue type 'stream', none of classic, quorum"),
+        ({"x-queue-type": b"quorum", "x-max-priority": 5}, "of queue type rabbit_quorum_queue"),
+        ({"x-queue-type": "quorum", "x-initial-cluster-size": -1}, "-1 is not a whole number from 0 on"),
     ],
 )
 def test_what_is_known_is_never_taken_without_effect(arguments: dict[str, object], text: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.queue_arguments import read_policy, why_impossible
+from penstock.config.queue_arguments import queue_settings, read_policy, why_impossible
 from penstock.core.audit.audit import Audit
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.plain import dump, dump_settings
 from penstock.core.topology.ruling import Policies
-from penstock.errors import ExpressionError, NotFound
+from penstock.errors import ExpressionError, NotFound, PreconditionFailed
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control, Entry, Group
 from penstock.records.kinds import Kind
@@ -522,3 +522,20 @@ def test_a_start_goes_on_where_a_crash_stopped(world: Ruled, steps: int, delete:
     world.turn()
     world.advance(1)
     assert lengths(world) == [None if delete else 5] * 18
+
+
+def test_the_limit_of_a_type_gives_way_to_whoever_says_one(world: Ruled) -> None:
+    quorum = queue_settings({"x-queue-type": "quorum"}, "q")
+    queue = world.core.declare_queue(world.now, "/", "q", quorum, durable=True, given={"queue_type"})
+    assert (queue.settings.delivery_limit, world.core.sources(queue)["delivery_limit"]) == (20, "type quorum")
+    for limit in (100, 3):
+        world.put(policy("p", "q", apply_to="quorum_queues", delivery_limit=limit))
+        assert (queue.settings.delivery_limit, world.core.sources(queue)["delivery_limit"]) == (limit, "policy p")
+    world.put(policy("p", "q", apply_to="classic_queues", delivery_limit=3))
+    assert queue.settings.delivery_limit == 20
+
+
+def test_a_type_stays(world: Ruled) -> None:
+    queue = world.declare("q")
+    with pytest.raises(PreconditionFailed, match="queue 'q' in vhost '/' is classic: a type comes with the declare"):
+        world.core.alter_queue(world.now, queue, QueueSettings(queue_type="quorum"))

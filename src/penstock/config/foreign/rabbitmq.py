@@ -28,6 +28,7 @@ from penstock.config.queue_arguments import HARMLESS_ARGUMENTS, MIRRORS, NO_MIRR
 from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.errors import SettingsError
+from penstock.records.queue_types import QUEUE_TYPES
 from penstock.units import format_duration
 
 _OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)} | {
@@ -352,6 +353,9 @@ def _argument(
     if harmless is not None and any(value == one and type(value) is type(one) for one in harmless):
         return
     key = _OURS.get(argument)
+    if key == "queue_type" and value not in QUEUE_TYPES:
+        book.remark(Verdict.REFUSED, place, f"{value!r} is another kind of queue")
+        return
     if key is None:
         verdict = Verdict.NO_MEANING if harmless is None else Verdict.REFUSED
         book.remark(verdict, place, f"{value!r} is {'not known' if harmless is None else 'another kind of queue'}")

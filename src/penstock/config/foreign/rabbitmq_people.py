@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.known_names import Place
+from penstock.records.queue_types import QUEUE_TYPES
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
@@ -164,30 +165,9 @@ _QUEUE_TYPE = "x-queue-type"
 OTHER_TYPES = ("quorum", "stream")
 """Types that a vhost may name for queues that name none: here they are as all others."""
 
-_DELIVERY_LIMIT = 20
-"""Of a quorum queue that says none, since RabbitMQ 4.0."""
-
-_NOTHING_TO_DO = frozenset(
-    {
-        _QUEUE_TYPE,
-        "x-quorum-initial-group-size",
-        "x-quorum-target-group-size",
-        "x-initial-cluster-size",
-        "x-queue-leader-locator",
-        "x-member-placement-tag",
-        "x-max-in-memory-length",
-        "x-max-in-memory-bytes",
-        "x-dead-letter-strategy",
-    }
-)
-"""Arguments of quorum queues that ask for nothing: there is one instance, bodies live under one budget, and a dead
-letter moves in one step, so at least once.
-"""
-
 _QUORUM_LOSES = (
-    "a quorum queue is taken as a durable queue of this one instance. Lost are its copies on other nodes, its two "
-    "levels of priority, the header x-delivery-count for consumers that do not ask by x-info, and that messages "
-    "published with another delivery mode than 2 last: here they end with the server"
+    "a quorum queue is taken as a durable queue that keeps all its messages. Lost are its copies on other nodes and "
+    "its two levels of priority"
 )
 
 _STREAM_LOSES = (
@@ -213,10 +193,9 @@ def stand_in(arguments: Mapping[str, object]) -> tuple[StandIn, Mapping[str, obj
         case "stream":
             return StandIn.TOPIC, {}, _STREAM_LOSES
         case "quorum":
-            held = {name: value for name, value in arguments.items() if name not in _NOTHING_TO_DO}
-            if "x-delivery-limit" in held:
-                return StandIn.QUEUE, held, _QUORUM_LOSES
-            more = f"; x-delivery-limit is {_DELIVERY_LIMIT}, as there"
-            return StandIn.QUEUE, {**held, "x-delivery-limit": _DELIVERY_LIMIT}, _QUORUM_LOSES + more
+            idle = QUEUE_TYPES["quorum"].idle | {"x-queue-leader-locator"}
+            return StandIn.QUEUE, {key: value for key, value in arguments.items() if key not in idle}, _QUORUM_LOSES
+        case "classic":
+            return StandIn.QUEUE, {key: value for key, value in arguments.items() if key != _QUEUE_TYPE}, ""
         case _:
             return StandIn.QUEUE, arguments, ""

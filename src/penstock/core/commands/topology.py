@@ -195,9 +195,10 @@ class PolicyCommands(DeliveryCommands):
         return combined(policy, operator)
 
     def sources(self, queue: Queue) -> dict[str, str]:
-        """Where each setting in force came from: "argument", a policy, an address setting, or "default"."""
+        """Where each setting in force came from: "argument", the type, a policy, an address setting, or "default"."""
         ruling = ruling_of(queue.settings, queue.ruling)
-        return {name: "argument" if name in ruling.given else "default" for name in NAMES} | dict(ruling.sources)
+        out = dict.fromkeys(NAMES, "default") | dict.fromkeys(ruling.own.type.rests, f"type {ruling.own.queue_type}")
+        return out | dict.fromkeys(ruling.given, "argument") | dict(ruling.sources)
 
     def policy_facts(self, queue: Queue) -> dict[str, object]:
         """What a person or a tool reads of a queue's policies."""

@@ -116,6 +116,8 @@ class Storing:
         batch.routes = route
         batch.wanted = size * len(queues)
         batch.transient = traits.transient if persistent is None else not persistent
+        if self._router.persisting and batch.transient:
+            self._persist(batch, [(queue, range(size)) for queue in queues])
         grouped = bool(self._router.limited) and self._makes_room(batch, [(queue, size) for queue in queues])
         if grouped:
             self._outbox.begin()
@@ -257,6 +259,8 @@ class Storing:
 
         unnamed: the rows that a queue takes though their route does not name it.
         """
+        if self._router.persisting and batch.transient:
+            self._persist(batch, takers)
         grouped = bool(self._router.limited) and self._makes_room(batch, [(queue, len(rows)) for queue, rows in takers])
         if grouped:
             self._outbox.begin()
@@ -273,6 +277,16 @@ class Storing:
         if grouped:
             self._outbox.end()
         return first
+
+    def _persist(self, batch: Publishes, takers: Sequence[tuple[Queue, Sequence[int]]]) -> None:
+        """What a queue takes in which everything outlives the server does so, whatever its header says."""
+        rows = [row for queue, taken in takers if queue.id in self._router.persisting for row in taken]
+        if rows:
+            said = batch.transient
+            passing = list(said) if isinstance(said, list) else [said] * len(batch.bodies)
+            for row in rows:
+                passing[row] = False
+            batch.transient = common(passing)
 
     def _hidden(self, batch: Publishes, rows: Sequence[int], traits: list[Traits]) -> list[Topic]:
         """Topics of the rows, which hold what BCC says; the header that is stored says it no longer."""
@@ -301,6 +315,8 @@ class Storing:
             self._interning.place(topic)
         batch.routes = self._interning.route((queue.id,))
         batch.wanted = len(batch.bodies)
+        if self._router.persisting and batch.transient:
+            self._persist(batch, [(queue, range(len(batch.bodies)))])
         first = self._arrivals.store(batch, [(queue, None)] if batch.routes == NO_ROUTE else ())
         rows = range(len(batch.bodies))
         self._arrivals.arrive_in(queue, now, range(first, first + len(rows)), batch, rows)

@@ -78,7 +78,7 @@ class Admin(Register):
         policies = self._topology.policies
         if policies.empty or is_onward(name, arguments):
             return own, kept(Ruling(own, given))
-        kind = arguments.get("x-queue-type", "classic")
+        kind = arguments.get("x-queue-type", own.queue_type)
         settings, ruling = policies.rule(
             vhost, name, str(kind), own, given, lambda tried: why_not(vhost, name, tried, self._refuse)
         )
@@ -123,6 +123,11 @@ class Admin(Register):
         if not name or len(name.encode()) > 255:
             raise InvalidArgument(f"a queue name has 1 to 255 bytes, not {len(name.encode())}")
         check_settings(vhost, name, settings)
+        if settings.type.lasting:
+            _refuse_passing(vhost, name, settings.queue_type, server_named, (
+                ("non-durable", not durable), ("exclusive-owner", exclusive_to is not None),
+                ("auto-delete", auto_delete),
+            ))  # fmt: skip
         now = self._outbox.at(now)
         names = told(settings) if given is None else frozenset(given)
         in_force, ruling = self.ruled(vhost, name, arguments, settings, names)
@@ -154,6 +159,9 @@ class Admin(Register):
         """
         present = ruling_of(queue.settings, queue.ruling)
         names = given_after(present.own, present.given, own) if given is None else frozenset(given)
+        if own.queue_type != present.own.queue_type:
+            where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+            raise PreconditionFailed(f"{where} is {present.own.queue_type}: a type comes with the declare, and stays")
         if own != present.own:
             check_settings(queue.vhost, queue.name, own)
         return self.ruled(queue.vhost, queue.name, queue.arguments, own, names)
@@ -415,6 +423,15 @@ def binding_header(binding: Binding, arguments: Mapping[str, object]) -> dict[st
         "key": binding.key,
         "arguments": wrap(arguments),
     }
+
+
+def _refuse_passing(vhost: str, name: str, kind: str, server_named: bool, flags: Iterable[tuple[str, bool]]) -> None:
+    """Errors of RabbitMQ for a queue of a lasting type that is declared as one that passes."""
+    if server_named:
+        raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{kind}_queue")
+    for word, said in flags:
+        if said:
+            raise PreconditionFailed(f"invalid property '{word}' for queue '{name}' in vhost '{vhost}'")
 
 
 def _check_new_exchange(vhost: str, name: str, kind: str, arguments: Mapping[str, object]) -> None:

@@ -232,6 +232,7 @@ class Router:
         self.dropping: set[int] = set()  # of those the ids of queues that tell nobody
         self.rejecting: set[int] = set()  # of these the ids of those that refuse what is beyond
         self.blocking: set[int] = set()  # of those the ids of queues that hold their publishers up
+        self.persisting: set[int] = set()  # ids of queues in which everything outlives the server
 
     @property
     def version(self) -> int:
@@ -265,6 +266,8 @@ class Router:
             self.dropping.add(queue.id)
         if queue.blocks:
             self.blocking.add(queue.id)
+        if settings.type.persists:
+            self.persisting.add(queue.id)
         if settings.filter:
             self._filters[queue.id] = compile_filter(settings.filter)
         if settings.barrier_expression:
@@ -287,6 +290,7 @@ class Router:
         self.rejecting.discard(queue.id)
         self.dropping.discard(queue.id)
         self.blocking.discard(queue.id)
+        self.persisting.discard(queue.id)
         name = settings.underlying_topic
         if not name:
             return

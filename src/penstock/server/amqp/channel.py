@@ -244,8 +244,8 @@ class Channel(Receiver):
         outgoing = self.session.outgoing
         outgoing.unsent += piece.size
         properties = piece.properties
-        if effect.consumer.tag in self.informed:
-            properties = self._informed(effect, piece)
+        if self.informed or effect.attempt > 1:
+            properties = self._told(effect, piece)
         outgoing.frames += encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
         counters, count = self.session.counters, len(piece.chunk)
         if effect.consumer.no_ack:
@@ -264,14 +264,17 @@ class Channel(Receiver):
         encoder = self.encoders[consumer] = self.encoder(consumer.tag)
         return encoder
 
-    def _informed(self, effect: Delivery, piece: Piece) -> list[bytes]:
-        """The headers of some rows, each with what `x-info` asks for."""
-        origin, attempt, until = self.session.engine.log.origin, effect.attempt, effect.until
-        some = piece.properties
+    def _told(self, effect: Delivery, piece: Piece) -> bytes | list[bytes]:
+        """The headers of some rows, with what `x-info` asks for, or how often they came where the queue tells that."""
+        some, attempt = piece.properties, effect.attempt
+        informs = effect.consumer.tag in self.informed
+        if not informs and not (attempt > 1 and effect.queue.settings.type.counts):
+            return some
+        origin, until = self.session.engine.log.origin, effect.until if informs else 0
         return [
             informed(
                 some[row] if isinstance(some, list) else some,
-                bookmark=format_bookmark(origin, lsn),
+                bookmark=format_bookmark(origin, lsn) if informs else None,
                 attempt=attempt,
                 until=until,
             )
@@ -287,6 +290,7 @@ class Channel(Receiver):
             counters.delivered_get_manual_ack += 1
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
+        properties = self._told(effect, piece) if effect.attempt > 1 else piece.properties
         answer = self.getting[effect.consumer].popleft()
         frames = get_ok(
             self.number,
@@ -294,7 +298,7 @@ class Channel(Receiver):
             effect.redelivered,
             piece.topics[0] if isinstance(piece.topics, list) else piece.topics,
             answer.left,
-            piece.properties[0] if isinstance(piece.properties, list) else piece.properties,
+            properties[0] if isinstance(properties, list) else properties,
             piece.bodies[0],
             self.session.machine.frame_max,
         )

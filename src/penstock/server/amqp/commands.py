@@ -248,6 +248,10 @@ def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> N
     except NotFound:
         count = 0  # deleting what is not there is fine
     else:
+        if method.if_unused:
+            consuming.refuse_unsupported(queue, "if-unused")
+        if method.if_empty:
+            consuming.refuse_unsupported(queue, "if-empty")
         count = session.core.delete_queue(
             session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
         )

@@ -19,7 +19,7 @@ from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
 from penstock.core.queue.queue import queue_of
 from penstock.core.topology.routing import REPLY_TO
-from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
+from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, ResourceLocked
 from penstock.expr import Filter, TopicPattern, compile_filter
 from penstock.server.amqp import replying
 from penstock.server.amqp.consumer_arguments import BOOKMARK, count_of, flag, text_of
@@ -33,6 +33,7 @@ from penstock.wire.amqp import methods as m
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
+    from penstock.records.queue_types import Operation
     from penstock.server.amqp.channel import Answer, Channel
     from penstock.server.amqp.session import Session
 
@@ -103,6 +104,8 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         return
     narrow = consuming(session, name, text)
     queue = channel.queue(name)
+    if channel.shared is not None:
+        refuse_unsupported(queue, "global qos")
     informs = flag(arguments, INFO)
     consumer = session.core.subscribe(
         session.engine.now(),
@@ -169,6 +172,8 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     """basic.get."""
     narrow = consuming(session, channel.queue_name(method.queue), None)
     queue = channel.queue(method.queue)
+    if queue.settings.single_active_consumer:
+        refuse_unsupported(queue, "basic.get")
     getter = channel.getters.get((queue.id, method.no_ack))
     now = session.engine.now()
     if session.engine.broken is not None:
@@ -230,6 +235,27 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
             channel.answers.ready(answer)
 
     session.engine.gates.after_deliveries(channel.gate, delivered)
+
+
+def refuse_unsupported(queue: Queue, operation: Operation) -> None:
+    """Raise, in RabbitMQ's words, what clients of this type of queue are refused."""
+    if operation not in queue.settings.type.unsupported:
+        return
+    where, kind = f"queue '{queue.name}' in vhost '{queue.vhost}'", queue.settings.queue_type
+    match operation:
+        case "basic.get":
+            raise ResourceLocked(
+                f"cannot obtain access to locked {where}. basic.get operations are not supported by {kind} queues with "
+                "single active consumer"
+            )
+        case "global qos":
+            raise ProtocolError(f"{where} does not support global qos", reply_code=540)
+        case _:
+            raise ProtocolError(
+                f"cannot delete {where}. queue.delete operations with {operation} flag set are not supported by {kind} "
+                "queues",
+                reply_code=540,
+            )
 
 
 REPLACE = "x-replace"

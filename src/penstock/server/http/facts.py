@@ -365,6 +365,7 @@ class Facts:
             "vhost": queue.vhost,
             "durable": queue.durable,
             "auto_delete": queue.auto_delete,
+            "type": queue.settings.queue_type,
             "exclusive": queue.exclusive_to is not None,
             "arguments": queue.arguments,
             **stats,

@@ -95,7 +95,7 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     item: dict[str, object] = {
         "name": given.pop("name"),
         "vhost": given.pop("vhost", "/"),
-        "type": "classic",
+        "type": given.pop("type", "classic"),
         "node": node,
         "state": given.pop("state", "running"),
         "durable": given.pop("durable", True),
