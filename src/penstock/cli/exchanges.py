@@ -23,6 +23,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
+from penstock.records.declared_types import EXCHANGE_TYPES
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -79,7 +80,7 @@ def list_exchanges(client: Client) -> Told:
 def declare_exchange(
     name: Annotated[str, typer.Argument(help="Its name.")],
     type_: Annotated[
-        str, typer.Option("--type", help="direct, fanout, topic, headers or x-delayed-message.")
+        str, typer.Option("--type", help=f"One of {', '.join(EXCHANGE_TYPES)}.")
     ] = "direct",
     transient: Annotated[bool, typer.Option("--transient", help="It ends with the server.")] = False,
     auto_delete: Annotated[bool, typer.Option("--auto-delete", help="It goes with its last binding.")] = False,

@@ -19,8 +19,8 @@ from penstock.config.known_names import MESSAGE_TYPE, NATIVE_TYPE, known_name, w
 from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.declared_types import QUEUE_TYPES, QueueType
 from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
-from penstock.records.queue_types import QUEUE_TYPES, QueueType
 from penstock.records.regular_expressions import PatternError, compile_pattern
 
 ALTERNATE = "alternate-exchange"
@@ -228,7 +228,7 @@ _IDLE: Mapping[str, tuple[object, ...] | type] = {
     "x-initial-cluster-size": int,
     "x-member-placement-tag": str,
 }
-"""What arguments take that ask for nothing in some type (`queue_types`)."""
+"""What arguments take that ask for nothing in some type (`declared_types`)."""
 
 HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "x-message-type": (NATIVE_TYPE,),

@@ -14,8 +14,8 @@ from typing import cast
 
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
+from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.queue_settings import QueueSettings
-from penstock.records.queue_types import QUEUE_TYPES
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:

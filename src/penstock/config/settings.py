@@ -38,6 +38,7 @@ from penstock.config.vhost_sections import (
     ViewSection,
 )
 from penstock.errors import InvalidArgument
+from penstock.records.declared_types import ExchangeType
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.queue_settings import QueueSettings
@@ -312,7 +313,7 @@ class Exchange(Section):
     """`[[exchange]]`"""
 
     name: Name = Field(description="Name of the exchange.")
-    type: Literal["direct", "fanout", "topic", "headers", "x-delayed-message"] = Field(
+    type: ExchangeType = Field(
         default="direct",
         description="How it matches keys; `x-delayed-message` with the argument `x-delayed-type` says how it does so.",
     )

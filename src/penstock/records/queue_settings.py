@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from penstock.records.dataclass import dataclass
-from penstock.records.queue_types import QUEUE_TYPES, QueueType, TypeName
+from penstock.records.declared_types import QUEUE_TYPES, QueueType, TypeName
 
 Semantics = Literal["at-least-once", "at-most-once"]
 Leasing = Literal["sublet", "strict"]

@@ -272,7 +272,7 @@ def test_a_delayed_exchange_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) -> None:
     queue = {"name": "q", "vhost": "/", "arguments": {"x-max-length": 5, "x-expires": 1000, "x-queue-type": "other"}}
     policy = {"vhost": "/", "name": "p", "pattern": ".*", "definition": {"max-length": 5}}
-    delayed = {"name": "later", "vhost": "/", "type": "x-consistent-hash"}
+    delayed = {"name": "later", "vhost": "/", "type": "x-recent-history"}
     right = {"user": "bob", "vhost": "/", "configure": "", "write": ".*", "read": ".*"}
     text = json.dumps({"queues": [queue], "policies": [policy], "exchanges": [delayed], "permissions": [right]})
     converted = read_foreign(file(tmp_path, text))

@@ -7,6 +7,7 @@ import pytest
 from penstock.core.publishing.published import HEADER_KEPT
 from penstock.core.state.durable import canonical
 from penstock.errors import AccessRefused, NotFound, PreconditionFailed
+from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.field_tables import FieldValue
 from unit.core.world import World, header
 
@@ -228,3 +229,109 @@ def test_a_cached_topic_follows_the_topology(world: World) -> None:
     world.core.unbind(world.now, "/", "amq.direct", "a", "queue", "k")
     world.publish_all((topic, header(), b"2"))
     assert world.contents(a) == [b"1"]
+
+
+def shared(world: World, name: str, kind: str = "x-consistent-hash", /, **weights: str) -> None:
+    """An exchange that gives each message to one of these queues."""
+    world.core.declare_exchange(world.now, "/", name, kind)
+    for queue, weight in weights.items():
+        world.declare(queue)
+        bind(world, name, queue, weight)
+
+
+def ways(world: World, exchange: str, count: int = 400) -> list[str]:
+    """Who takes each of so many keys; one queue each."""
+    taken = [reached(world, exchange, f"order.{i}") for i in range(count)]
+    assert {len(one) for one in taken} == {1}
+    return [one.pop() for one in taken]
+
+
+def test_a_consistent_hash_gives_each_key_to_one_queue_in_shares_of_the_weights(world: World) -> None:
+    shared(world, "h", a="1", b="1", c="2")
+    taken = ways(world, "h")
+    assert ways(world, "h") == taken
+    counts = {queue: taken.count(queue) for queue in "abc"}
+    assert 60 < counts["a"] < 140
+    assert 60 < counts["b"] < 140
+    assert 160 < counts["c"] < 240
+    other = World()
+    shared(other, "elsewhere", c="2", b="1", a="1")  # whatever is declared first
+    assert ways(other, "elsewhere") == taken
+
+
+def test_who_comes_and_goes_takes_and_leaves_no_more_than_its_share(world: World) -> None:
+    shared(world, "h", a="1", b="1", c="1")
+    before = ways(world, "h")
+    world.declare("d")
+    bind(world, "h", "d", "1")
+    more = ways(world, "h")
+    assert {new for old, new in zip(before, more, strict=True) if old != new} == {"d"}
+    assert 60 < more.count("d") < 140
+    world.core.unbind(world.now, "/", "h", "d", "queue", "1", {})
+    assert ways(world, "h") == before
+
+
+def test_a_header_may_stand_for_the_key(world: World) -> None:
+    world.core.declare_exchange(world.now, "/", "h", "x-consistent-hash", arguments={"hash-header": "tenant"})
+    for queue in "ab":
+        world.declare(queue)
+        bind(world, "h", queue, "1")
+    taken = [reached(world, "h", f"k{i}", {"tenant": f"t{i % 20}"}) for i in range(60)]
+    assert taken[:20] == taken[20:40] == taken[40:]
+    assert {len(one) for one in taken} == {1}
+    assert {one for some in taken for one in some} == {"a", "b"}
+    assert len({tuple(reached(world, "h", f"k{i}", {})) for i in range(20)}) == 1  # none has it: all the same
+
+
+def test_a_modulus_hash_asks_no_weight_and_a_delayed_exchange_may_share(world: World) -> None:
+    shared(world, "m", "x-modulus-hash", a="", b="any", c="")
+    assert set(ways(world, "m", 60)) == {"a", "b", "c"}
+    inner = {"x-delayed-type": "x-consistent-hash"}
+    world.core.declare_exchange(world.now, "/", "d", "x-delayed-message", arguments=inner)
+    for queue in "ab":
+        bind(world, "d", queue, "1")
+    assert set(ways(world, "d", 60)) == {"a", "b"}
+
+
+def test_an_exchange_bound_to_one_that_shares_is_one_of_its_ends(world: World) -> None:
+    shared(world, "h", a="1")
+    world.declare("far")
+    bind(world, "amq.fanout", "far")
+    bind(world, "h", "amq.fanout", "1", kind="exchange")
+    assert set(ways(world, "h", 60)) == {"a", "far"}
+
+
+@pytest.mark.parametrize(("weight", "why"), [("", "integer: ''"), ("x", "integer: 'x'"), ("-1", "integer: '-1'"),
+                                             ("0", "greater than 0"), ("9" * 10, "integer")])  # fmt: skip
+def test_the_key_of_a_binding_to_a_consistent_hash_is_a_weight(world: World, weight: str, why: str) -> None:
+    shared(world, "h", a="1")
+    with pytest.raises(PreconditionFailed, match=why):
+        bind(world, "h", "a", weight)
+    with pytest.raises(PreconditionFailed, match=why):
+        bind(world, "h", "amq.fanout", weight, kind="exchange")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [({"hash-header": 5}, "5 is not text"), ({"hash-property": "message_id"}, "use 'hash-header'")],
+)
+def test_what_a_hash_is_not_taken_of(world: World, arguments: dict[str, object], why: str) -> None:
+    for kind in ("x-consistent-hash", "x-modulus-hash"):
+        with pytest.raises(PreconditionFailed, match=why):
+            world.core.declare_exchange(world.now, "/", "h", kind, arguments=arguments)
+
+
+def test_every_type_that_may_be_declared_routes(world: World) -> None:
+    for kind in EXCHANGE_TYPES:
+        world.core.declare_exchange(world.now, "/", kind, kind, arguments={"x-delayed-type": "direct"})
+        world.declare(f"of {kind}")
+        bind(world, kind, f"of {kind}", "1")
+        assert reached(world, kind, "1", {}) == {f"of {kind}"}
+
+
+def test_what_was_shared_comes_out_as_it_was_after_a_restart(world: World) -> None:
+    shared(world, "h", a="1", b="3")
+    before = ways(world, "h", 60)
+    world.restart(clean=False)
+    assert ways(world, "h", 60) == before
+    assert world.folded() == canonical(world.core.durable_state())

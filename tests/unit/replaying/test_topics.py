@@ -7,6 +7,7 @@ import pytest
 
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.entries import Topic
+from penstock.records.field_tables import FieldValue
 from penstock.records.kinds import NO_VIA
 from penstock.server.replaying.selection import BindingKey, Selection, Term, selection_of
 from penstock.testing import Broker
@@ -73,6 +74,29 @@ def test_what_a_queue_is_a_view_of() -> None:
         assert behind.lets(Topic("/", "h", "any"), {"x": 1})
         assert not behind.lets(Topic("/", "h", "any"), {"x": 2})
         assert behind.lets(Topic("/", "", "a"), {})
+
+
+def test_a_queue_that_shares_an_exchange_is_a_view_of_its_share() -> None:
+    with Broker({"queue": [{"name": "a"}, {"name": "b"}, {"name": "late"}]}) as broker:
+        assert broker.instance is not None
+        core, now = broker.instance.core, broker.instance.engine.now()
+        for name, arguments in (("by-key", {}), ("by-header", {"hash-header": "tenant"})):
+            core.declare_exchange(now, "/", name, "x-consistent-hash", arguments=arguments)
+            for queue in "ab":
+                core.bind(now, "/", name, queue, "queue", "1")
+        core.declare_exchange(now, "/", "later", "x-delayed-message", arguments={"x-delayed-type": "topic"})
+        core.bind(now, "/", "later", "late", "queue", "c.*")
+        a, b = (selection_of(core, "/", "", queue) for queue in "ab")
+        assert selection_of(core, "/", "", "a") == a != b
+        keys = [Topic("/", "by-key", f"k{i}") for i in range(50)]
+        assert [a.wants(key) for key in keys] == [not b.wants(key) for key in keys]
+        assert 10 < sum(map(a.wants, keys)) < 40
+        one = Topic("/", "by-header", "any")
+        tenants: list[dict[str, FieldValue]] = [{"tenant": f"t{i}"} for i in range(50)]
+        assert a.by_headers
+        assert [a.lets(one, tenant) for tenant in tenants] == [not b.lets(one, tenant) for tenant in tenants]
+        late = selection_of(core, "/", "", "late")
+        assert [late.wants(Topic("/", "later", key)) for key in ("c.d", "c.d.e", "x")] == [True, False, False]
 
 
 def test_a_topic_that_nobody_keeps_is_refused() -> None:

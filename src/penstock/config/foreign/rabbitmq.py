@@ -28,7 +28,7 @@ from penstock.config.queue_arguments import HARMLESS_ARGUMENTS, MIRRORS, NO_MIRR
 from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.errors import SettingsError
-from penstock.records.queue_types import QUEUE_TYPES
+from penstock.records.declared_types import EXCHANGE_TYPES, QUEUE_TYPES
 from penstock.units import format_duration
 
 _OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)} | {
@@ -36,7 +36,6 @@ _OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)}
 }
 _HALF = re.compile("[\ud800-\udfff]")
 DEPTH_MAX = 16
-_EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers", "x-delayed-message")
 _ABOUT = frozenset(
     {
         "rabbit_version",
@@ -302,7 +301,7 @@ def _exchange(book: Book, item: Item, default_vhost: str) -> None:
     name, kind = _text(book, item, "name"), _text(book, item, "type", "direct")
     if not name or name.startswith("amq."):
         return  # the predeclared ones are there
-    if kind not in _EXCHANGE_TYPES:
+    if kind not in EXCHANGE_TYPES:
         book.remark(Verdict.REFUSED, item.place, f"an exchange of type {kind!r}")
         return
     table: dict[str, object] = {

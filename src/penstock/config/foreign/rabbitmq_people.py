@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.known_names import Place
-from penstock.records.queue_types import QUEUE_TYPES
+from penstock.records.declared_types import QUEUE_TYPES
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")

@@ -15,6 +15,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.plain import as_table, dump_settings, wrap
+from penstock.core.topology.exchange_types import check_binding, check_type
 from penstock.core.topology.register import (
     Interning,
     Register,
@@ -32,20 +33,17 @@ from penstock.core.topology.topology import (
     DEFAULT,
     DELAYED,
     PREDECLARED,
-    ROUTING_TYPES,
-    TYPES,
     Topology,
     canonical_table,
-    routing_type,
 )
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs
+from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import ExchangeRule, QueueSettings, Ruling, given_after, kept, ruling_of, told
 
 NO_TABLE: Mapping[str, object] = {}
 
-_X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 
 
 class Admin(Register):
@@ -223,7 +221,7 @@ class Admin(Register):
             if existing is None:
                 raise no_exchange(vhost, name)
             return
-        if kind not in TYPES:
+        if kind not in EXCHANGE_TYPES:
             raise PreconditionFailed(f"unknown exchange type '{kind}'")
         if existing is not None:
             what = f"exchange '{name}' in vhost '{vhost}'"
@@ -343,10 +341,7 @@ class Admin(Register):
             self._refuse_other(bound, by)
         elif self._topology.exchange(vhost, destination) is None:
             raise no_exchange(vhost, destination)
-        if routing_type(exchange) == "headers" and "x-match" in arguments:
-            how = arguments["x-match"]
-            if how not in _X_MATCH:
-                raise PreconditionFailed(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
+        check_binding(exchange, key, arguments)
         if not self._topology.has(binding):
             now = self._outbox.at(now)
             self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
@@ -441,12 +436,6 @@ def _check_new_exchange(vhost: str, name: str, kind: str, arguments: Mapping[str
     alternate = arguments.get("alternate-exchange", "")
     if not isinstance(alternate, str):
         raise bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", f"{alternate!r} is not text")
-    if kind == DELAYED:
-        inner = arguments.get("x-delayed-type")
-        if inner not in ROUTING_TYPES:
-            raise PreconditionFailed(
-                f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{vhost}': one of "
-                f"{', '.join(ROUTING_TYPES)} is needed, not {inner!r}"
-            )
-        if len((PREFIX + name).encode()) > 255:
-            raise InvalidArgument(f"the name of an exchange that delays has at most {255 - len(PREFIX)} bytes")
+    check_type(f"exchange '{name}' in vhost '{vhost}'", kind, arguments)
+    if kind == DELAYED and len((PREFIX + name).encode()) > 255:
+        raise InvalidArgument(f"the name of an exchange that delays has at most {255 - len(PREFIX)} bytes")

@@ -8,16 +8,15 @@ headers exchange's rule, and what a queue does with a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.queue.queue import Queue
-from penstock.core.state.durable import Binding
-from penstock.core.topology.topology import DEFAULT, Topology, routing_type, table_of
+from penstock.core.topology.exchange_types import Headers, Index, index_of
+from penstock.core.topology.topology import DEFAULT, Topology
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
-from penstock.records.field_tables import FieldValue
 
 if TYPE_CHECKING:
     from penstock.core.effects import Reply
@@ -58,10 +57,6 @@ class Names:
                 del self._by_vhost[queue.vhost]
 
 
-Headers: TypeAlias = "Mapping[str, FieldValue]"
-End: TypeAlias = "tuple[str, str]"  # ("queue" or "exchange", name)
-
-
 @dataclass(slots=True)
 class Plan:
     """Where the messages of one topic go, as of one version of the topology."""
@@ -96,106 +91,6 @@ class Plan:
         )  # fmt: skip
 
 
-class KeyTrie:
-    """Topic bindings by words: `*` is exactly one word, `#` zero or more; both only as whole words."""
-
-    __slots__ = ("ends", "words")
-
-    def __init__(self) -> None:
-        self.words: dict[str, KeyTrie] = {}
-        self.ends: dict[End, None] = {}
-
-    def add(self, key: str, end: End) -> None:
-        node = self
-        for word in _words(key):
-            node = node.words.setdefault(word, KeyTrie())
-        node.ends[end] = None
-
-    def find(self, key: str) -> Iterator[End]:
-        """Ends of all binding keys that match; one may come more than once."""
-        words = _words(key)
-        size = len(words)
-        seen = set[tuple[int, int]]()
-        todo: list[tuple[KeyTrie, int]] = [(self, 0)]
-        while todo:
-            node, i = todo.pop()
-            if (id(node), i) in seen:
-                continue
-            seen.add((id(node), i))
-            if i == size:
-                yield from node.ends
-            else:
-                if (literal := node.words.get(words[i])) is not None and words[i] not in ("*", "#"):
-                    todo.append((literal, i + 1))
-                if (star := node.words.get("*")) is not None:
-                    todo.append((star, i + 1))
-            if (some := node.words.get("#")) is not None:
-                todo += ((some, j) for j in range(i, size + 1))
-
-
-def _words(key: str) -> list[str]:
-    return key.split(".") if key else []
-
-
-class HeaderRule:
-    """One binding of a headers exchange."""
-
-    __slots__ = ("any", "end", "wanted")
-
-    def __init__(self, binding: Binding) -> None:
-        arguments = table_of(binding.arguments)
-        how = arguments.pop("x-match", "all")
-        self.any = how in ("any", "any-with-x")
-        with_x = how in ("all-with-x", "any-with-x")
-        self.wanted = {name: value for name, value in arguments.items() if with_x or not name.startswith("x-")}
-        self.end: End = (binding.destination_type, binding.destination)
-
-    def matches(self, headers: Headers) -> bool:
-        """Values compare by type and value; a void one asks for presence alone."""
-        hits = (name in headers and _same(value, headers[name]) for name, value in self.wanted.items())
-        return any(hits) if self.any else all(hits)
-
-
-def _same(wanted: FieldValue, found: FieldValue) -> bool:
-    return wanted is None or (type(wanted) is type(found) and wanted == found)
-
-
-class ExchangeIndex:
-    """The bindings of one exchange in the form its type searches fastest."""
-
-    __slots__ = ("all", "keys", "rules", "trie", "type")
-
-    def __init__(self, kind: str, bindings: Iterable[Binding]) -> None:
-        self.type = kind
-        self.all: dict[End, None] = {}
-        self.keys: dict[str, dict[End, None]] = {}
-        self.trie = KeyTrie()
-        self.rules: list[HeaderRule] = []
-        for binding in bindings:
-            end = (binding.destination_type, binding.destination)
-            match kind:
-                case "fanout":
-                    self.all[end] = None
-                case "topic":
-                    self.trie.add(binding.key, end)
-                case "headers":
-                    self.rules.append(HeaderRule(binding))
-                case _:
-                    self.keys.setdefault(binding.key, {})[end] = None
-
-    def ends(self, key: str, headers: Headers) -> Iterable[End]:
-        """Where the bindings lead for one key and one table of headers."""
-        match self.type:
-            case "fanout":
-                return self.all
-            case "topic":
-                return self.trie.find(key)
-            case "headers":
-                return (rule.end for rule in self.rules if rule.matches(headers))
-            case _:
-                return self.keys.get(key, ())
-
-
 class Views:
     """Queues that see the keys of one (vhost, exchange) by their `underlying_topic`."""
 
@@ -221,7 +116,7 @@ class Router:
         self.queues = Names()
         self.replies: dict[tuple[str, str], Taker] = {}  # who waits at an address of a vhost
         self._views: dict[tuple[str, str], Views] = {}
-        self._indexes: dict[tuple[str, str], ExchangeIndex] = {}
+        self._indexes: dict[tuple[str, str], Index] = {}
         self._patterns: dict[str, TopicPattern | None] = {}  # of declared topics, by name; None: it is none
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
@@ -352,7 +247,7 @@ class Router:
             index = self._index(vhost, name)
             if index is None:
                 continue
-            by_headers |= bool(index.rules)
+            by_headers |= index.by_headers
             for kind, destination in index.ends(key, headers):
                 if kind == "exchange":
                     if destination not in visited:
@@ -362,7 +257,7 @@ class Router:
                     found[queue] = None
         return by_headers
 
-    def _index(self, vhost: str, name: str) -> ExchangeIndex | None:
+    def _index(self, vhost: str, name: str) -> Index | None:
         for changed in self._topology.touched:
             self._indexes.pop(changed, None)
         self._topology.touched.clear()
@@ -371,7 +266,7 @@ class Router:
             exchange = self._topology.exchange(vhost, name)
             if exchange is None:
                 return None
-            index = ExchangeIndex(routing_type(exchange), self._topology.bindings_from(vhost, name))
+            index = index_of(exchange, self._topology.bindings_from(vhost, name))
             self._indexes[vhost, name] = index
         return index
 

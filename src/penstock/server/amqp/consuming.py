@@ -33,7 +33,7 @@ from penstock.wire.amqp import methods as m
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
-    from penstock.records.queue_types import Operation
+    from penstock.records.declared_types import Operation
     from penstock.server.amqp.channel import Answer, Channel
     from penstock.server.amqp.session import Session
 

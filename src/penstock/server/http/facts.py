@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.config.load import in_force
 from penstock.core.commands.queues import head_published
 from penstock.core.queue.places import weighed
-from penstock.core.topology.topology import PREDECLARED, TYPES
+from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
+from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
@@ -341,7 +342,7 @@ class Facts:
 
     def exchange_types(self) -> Sequence[str]:
         """Types that an exchange may have."""
-        return TYPES
+        return EXCHANGE_TYPES
 
     def exchange_count(self) -> int:
         return len(PREDECLARED) * len(self.vhosts()) + len(self._server.engine.core.topology.exchanges)

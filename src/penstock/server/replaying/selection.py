@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pyarrow as pa
 
 from penstock.core.publishing.published import read_traits
-from penstock.core.topology.routing import HeaderRule, Headers, KeyTrie
+from penstock.core.state.durable import Binding
+from penstock.core.topology.exchange_types import End, HeaderRule, Headers, Index, KeyTrie, end_of, index_of
+from penstock.core.topology.topology import routing_type
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import Filter, compile_filter
 from penstock.expr.text_patterns import TopicPattern
@@ -61,11 +63,40 @@ class BindingKey:
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderTest:
-    """The arguments of a binding of a headers exchange."""
+class Shared:
+    """What one end gets of an exchange that gives each message to one of all, by a hash."""
 
-    arguments: str  # as `Binding` has them
-    rule: HeaderRule = field(compare=False, repr=False)
+    exchange: str
+    end: End
+    _index: Index = field(compare=False, repr=False)
+
+    def matches(self, name: str) -> bool:
+        return self.end in self._index.ends(name, {})
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByHeader:
+    """The same where a header stands for the key."""
+
+    end: End
+    index: Index
+
+    def matches(self, headers: Headers) -> bool:
+        return self.end in self.index.ends("", headers)
+
+
+class HeadersRule(Protocol):
+    """Says which messages are meant, by their headers."""
+
+    def matches(self, headers: Headers, /) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderTest:
+    """A binding of an exchange at which headers have a say."""
+
+    binding: Binding
+    rule: HeadersRule = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +256,19 @@ def _bound(
         literal: str | None = None
         patterns: tuple[Pattern, ...] = ()
         tests = tuple(test for term in below for test in term.tests)
-        match exchange.type:
+        match routing_type(exchange):
             case "fanout":
                 pass
+            case "x-consistent-hash" | "x-modulus-hash":
+                index, end = index_of(exchange, topology.bindings_from(vhost, source)), end_of(binding)
+                if index.by_headers:
+                    tests = (HeaderTest(binding, SharedByHeader(end, index)), *tests)
+                else:
+                    patterns = (Shared(source, end, index),)
             case "topic":
                 patterns = (BindingKey(binding.key),)
             case "headers":
-                tests = (HeaderTest(binding.arguments, HeaderRule(binding)), *tests)
+                tests = (HeaderTest(binding, HeaderRule(binding)), *tests)
             case _:
                 literal = binding.key
         term = Term(source, literal, (*patterns, *below), tests)

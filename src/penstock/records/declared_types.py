@@ -1,17 +1,24 @@
-"""Types of queues: what `x-queue-type` asks for, as a table.
+"""Types that a declare names: of exchanges their names, of queues what `x-queue-type` asks for, as a table.
 
-A type is what an application's declare says of a queue, and no policy changes it.  All types are kept in the same way;
-a type says what is promised beside that, which settings a queue has that names none, and what its clients are refused,
-so that programs written for RabbitMQ's types find what they rely on.
+A type of queue is what an application's declare says of it, and no policy changes it.  All types are kept in the same
+way; a type says what is promised beside that, which settings a queue has that names none, and what its clients are
+refused, so that programs written for RabbitMQ's types find what they rely on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import Literal, get_args
 
 from penstock.records.dataclass import dataclass
+
+ExchangeType = Literal[
+    "direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-delayed-message"
+]
+"""How each routes: `core.topology.exchange_types`."""
+
+EXCHANGE_TYPES: tuple[ExchangeType, ...] = get_args(ExchangeType)
 
 TypeName = Literal["classic", "quorum"]
 
