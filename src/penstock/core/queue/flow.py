@@ -393,15 +393,21 @@ def is_due(queue: Contents, now: Now) -> bool:
         return False
     if bits & whole.AT_ONCE:
         return True
+    if bits == whole.ATTENDANCE:  # most queues with consumers have nothing else to come back to
+        return queue.attendance.due <= now.mono
     return bool([entry for entry in _entries(bits) if entry.due(queue) <= (now.wall if entry.by_wall else now.mono)])
 
 
 def next_deadline(queue: Contents) -> tuple[int | None, int | None]:
     """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
-    here = _entries(queue.agenda)
+    bits, attendance = queue.agenda, queue.attendance
+    if bits in (0, whole.ATTENDANCE):
+        mono = min(attendance.expires, attendance.due) if bits else attendance.expires
+        return None, (mono if mono < NEVER else None)
+    here = _entries(bits)
     wall = min([entry.due(queue) for entry in here if entry.by_wall], default=NEVER)
-    mono = min([queue.attendance.expires, *[entry.due(queue) for entry in here if not entry.by_wall]])
-    if queue.agenda & whole.AT_ONCE:
+    mono = min([attendance.expires, *[entry.due(queue) for entry in here if not entry.by_wall]])
+    if bits & whole.AT_ONCE:
         mono = 0
     return (wall if wall < NEVER else None), (mono if mono < NEVER else None)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.core.effects import Verb
 from penstock.core.publishing.published import Published
 from penstock.core.queue.queue import queue_of
 from penstock.records.entries import Publishes
@@ -190,10 +189,7 @@ class Gathering:
                 assert not isinstance(owner, list)
                 by_queue.setdefault(queue_of(owner), []).append((owner, [chunk]))
         for queue, some in by_queue.items():
-            if len(some) == 1:
-                core.settle(now, queue, some[0][1], Verb.ACK, by=some[0][0])
-            else:
-                core.settle_several(now, queue, some)
+            core.settle_several(now, queue, some)
 
     # -- publishes
 

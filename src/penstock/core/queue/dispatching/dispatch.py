@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 TENANTS_MOST = 512
 """The same where tenants take turns, which costs a few microseconds a message."""
 
-MANY = 32
-"""Consumers of one priority of which those are looked at one by one whose turn it is, while few messages wait."""
+MANY = 2
+"""Consumers of one priority from which on it is first asked whose turn it is, where nothing else has to be known."""
+
+HALF_FROM = 32
+"""Consumers of one priority from which on as many messages as half of them are worth a look at each."""
 
 LOOK_LEAST = 16
 """Consumers looked at in one go, at least."""
@@ -85,9 +88,9 @@ def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) 
 def _to_whose_turn_it_is(
     queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], offered: int, budget: int
 ) -> int:
-    """One to each of some of many, if that is all there is to give; how many, 0: not so."""
-    count = min(offered, queue.room)
-    if not 0 < count <= min(len(level) // 2, budget):
+    """One to each of some, if that is all there is to give; how many, 0: not so."""
+    count, most = min(offered, queue.room), len(level)
+    if not 0 < count <= min(most if most < HALF_FROM else most // 2, budget):
         return 0
     several = _in_turn(level, queue.roster.turn, count)
     if len(several) < count:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -41,6 +41,9 @@ EACH_LEAST = 4
 
 PAIR_BYTES = 16
 
+FIRST = 1, 0
+"""The number of a first send, and how many of those before it nobody saw."""
+
 pack_number = struct.Struct("<q").pack
 
 _first_of = itemgetter(0)
@@ -66,7 +69,14 @@ def gathered(runs: list[Run]) -> list[Run]:
 
 def grant(queue: Contents, now: Now, sink: Sink, consumer: Consumer, runs: list[Run]) -> None:
     """Give these to the consumer: the records, the lease, the effects.  They are no longer among the ready."""
-    grant_all(queue, now, sink, [(consumer, runs)])
+    once = queue.settings.semantics == "at-most-once"
+    if once or consumer.no_ack:
+        _settle(queue, now, sink, consumer, runs, once=once)
+        return
+    deadline, until = _period(queue, now)
+    runs = _few(runs) if len(runs) > 1 else runs
+    _log(queue, sink, ((consumer, runs),))
+    _leased(queue, now, _hold(queue, now, sink, consumer, runs, deadline, until))
 
 
 def grant_all(queue: Contents, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
@@ -74,14 +84,11 @@ def grant_all(queue: Contents, now: Now, sink: Sink, shares: Sequence[Share]) ->
     if not shares:
         return
     once = queue.settings.semantics == "at-most-once"
-    if not once and not any(consumer.no_ack for consumer, _ in shares):
+    if not once and not [one for one, _ in shares if one.no_ack]:
         _lease(queue, now, sink, shares)
         return
     for consumer, runs in shares:
-        if once or consumer.no_ack:
-            _settle(queue, now, sink, consumer, runs, once=once)
-        else:
-            _lease(queue, now, sink, [(consumer, runs)])
+        grant(queue, now, sink, consumer, runs)
 
 
 def is_fresh(run: Run) -> bool:
@@ -91,15 +98,14 @@ def is_fresh(run: Run) -> bool:
 
 def one_each(queue: Contents, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
     """Whether `grant_each` may give these consumers what `is_fresh`."""
-    settings, holder = queue.settings, consumers[0].holder
+    settings = queue.settings
     return (
-        len(consumers) >= EACH_LEAST
-        and settings.deliver == "early"
+        settings.deliver == "early"
         and settings.semantics != "at-most-once"
         and chunk[0] >= queue.redelivered_below
         and not queue.sharing
         and len({*consumers}) == len(consumers)
-        and not [one for one in consumers if one.no_ack or one.holder is not holder]
+        and not [one for one in consumers if one.no_ack]
     )
 
 
@@ -109,13 +115,17 @@ def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consum
     Each of them counts it as held already.  chunk: ascending.
     """
     deadline, until = _period(queue, now)
-    names = b"1],".join([one.named or _named(one) for one in consumers])
     count = len(consumers)
-    pairs = [0] * (2 * count)
-    pairs[::2] = chunk
-    pairs[1::2] = range(chunk.start + 1, chunk.stop + 1) if isinstance(chunk, range) else [lsn + 1 for lsn in chunk]
-    header = b'{"attempt":1,"to":[%s1]]}' % names
-    sink.record(Kind.GRANT, queue.name, header, struct.pack(f"<{1 + 2 * count}q", queue.id, *pairs))
+    if count == 1:
+        body = struct.pack("<3q", queue.id, chunk[0], chunk[0] + 1)
+        _log_one(queue, sink, consumers[0], FIRST, body)
+    else:
+        names = b"1],".join([one.named or _named(one) for one in consumers])
+        pairs = [0] * (2 * count)
+        pairs[::2] = chunk
+        pairs[1::2] = range(chunk.start + 1, chunk.stop + 1) if isinstance(chunk, range) else [lsn + 1 for lsn in chunk]
+        header = b'{"attempt":1,"to":[%s1]]}' % names
+        sink.record(Kind.GRANT, queue.name, header, struct.pack(f"<{1 + 2 * count}q", queue.id, *pairs))
     terms = _terms(now.mono, deadline)
     for consumer, lsn in zip(consumers, chunk, strict=True):
         leases = consumer.leases
@@ -125,10 +135,12 @@ def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consum
             leases.add_lone(lsn, terms)
         if consumer.timeout:
             watch(queue, now.mono + consumer.timeout)
-    sink.effect(DeliverEach(consumers, queue, chunk, until))
-    _count(queue, now, count)
-    queue.outstanding += count
-    queue.leased += count
+    holder = consumers[0].holder
+    if count >= EACH_LEAST and not [one for one in consumers if one.holder is not holder]:
+        sink.effect(DeliverEach(consumers, queue, chunk, until))
+    else:
+        _send_to_holders(queue, zip(consumers, chunk, strict=True), until, sink)
+    _leased(queue, now, count)
 
 
 def _period(queue: Contents, now: Now) -> tuple[int, int]:
@@ -152,27 +164,40 @@ def _lease(queue: Contents, now: Now, sink: Sink, shares: Sequence[Share]) -> No
     deadline, until = _period(queue, now)
     shares = [(consumer, _few(runs) if len(runs) > 1 else runs) for consumer, runs in shares]
     _log(queue, sink, shares)
-    total, mono = 0, now.mono
+    total = 0
     if len(shares) >= EACH_LEAST and queue.settings.deliver == "early":
         shares, alone = _apart(queue, shares)
         total = len(alone)
-        _lease_each(queue, sink, alone, mono, deadline, until)
+        _lease_each(queue, sink, alone, now.mono, deadline, until)
     for consumer, runs in shares:
-        leases, before = consumer.leases, total
-        for run in runs:
-            chunk = run.chunk
-            total += len(chunk)
-            run.tally = delivered(run.tally)
-            run.deadline = deadline
-            run.granted = mono
-            leases.add(run)
-            _send(queue, now, sink, consumer, chunk, run.tally, None, until)
-        if consumer.shared is not None:
-            consumer.shared.used += total - before
-            consumer.shared.served(consumer)
-    _count(queue, now, total)
-    queue.outstanding += total
-    queue.leased += total
+        total += _hold(queue, now, sink, consumer, runs, deadline, until)
+    _leased(queue, now, total)
+
+
+def _hold(
+    queue: Contents, now: Now, sink: Sink, consumer: Consumer, runs: Sequence[Run], deadline: int, until: int
+) -> int:
+    """The consumer holds these, and they are sent to it; how many."""
+    leases, total = consumer.leases, 0
+    for run in runs:
+        chunk = run.chunk
+        total += len(chunk)
+        run.tally = delivered(run.tally)
+        run.deadline = deadline
+        run.granted = now.mono
+        leases.add(run)
+        _send(queue, now, sink, consumer, chunk, run.tally, None, until)
+    if consumer.shared is not None:
+        consumer.shared.used += total
+        consumer.shared.served(consumer)
+    return total
+
+
+def _leased(queue: Contents, now: Now, count: int) -> None:
+    """So many more are held."""
+    _count(queue, now, count)
+    queue.outstanding += count
+    queue.leased += count
 
 
 def _settle(queue: Contents, now: Now, sink: Sink, consumer: Consumer, runs: list[Run], *, once: bool) -> None:
@@ -268,14 +293,20 @@ def _lease_each(
     queue: Contents, sink: Sink, alone: Sequence[tuple[Consumer, Run]], mono: int, deadline: int, until: int
 ) -> None:
     """The first delivery of one message to each of these."""
-    each: dict[object, list[tuple[int, Consumer]]] = {}
     terms = _terms(mono, deadline)
     for consumer, run in alone:
         consumer.leases.count += 1
         consumer.leases.add_lone(run.chunk[0], terms)
         if consumer.timeout:
             watch(queue, mono + consumer.timeout)
-        each.setdefault(consumer.holder, []).append((run.chunk[0], consumer))
+    _send_to_holders(queue, [(consumer, run.chunk[0]) for consumer, run in alone], until, sink)
+
+
+def _send_to_holders(queue: Contents, given: Iterable[tuple[Consumer, int]], until: int, sink: Sink) -> None:
+    """Have first deliveries of one message each sent, those of one holder together."""
+    each: dict[object, list[tuple[int, Consumer]]] = {}
+    for consumer, lsn in given:
+        each.setdefault(consumer.holder, []).append((lsn, consumer))
     for some in each.values():
         _send_each(queue, some, until, sink)
 

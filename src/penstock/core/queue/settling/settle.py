@@ -383,7 +383,7 @@ def _record(queue: Contents, now: Now, runs: Sequence[Run], named: str, sink: Si
 def _body(queue: int, runs: Sequence[Run]) -> bytes:
     """The body of the record, with neighbours of several consumers in one pair."""
     chunks = [run.chunk for run in runs]
-    if {*map(type, chunks)} != {range}:
+    if len(chunks) == 1 or {*map(type, chunks)} != {range}:
         return pairs_body(queue, runs)
     pairs, end = [queue], -1
     for first, last in sorted([(chunk[0], chunk[-1] + 1) for chunk in chunks]):
