@@ -317,7 +317,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'name: pattern; {"vhost", "literal", "values"?}: without values it goes', _TOPOLOGY, "synced"
     ),
     Kind.PAUSE: Meaning(
-        'queue; {"until", "by"?}: microseconds; nothing is delivered before; 0: it goes on', ("fold", "story", "events")
+        'queue; {"until", "by"?}: microseconds; nothing is delivered before; 0: it goes on',
+        ("fold", "story", "events"),
+        "synced",
     ),
     Kind.RESCHEDULE: Meaning(
         'queue and pairs; {"not_before", "by"?}: delayed until then; DUE says their place anew',

@@ -102,13 +102,16 @@ class Forger:
         header = {"cause": "cancel", "failed": True, "cancelled": True}
         return self.about(Kind.RETURN, *pairs, **header, **({"not_before": not_before} if not_before else {}))
 
-    def report(self) -> Report:
+    def write(self) -> None:
         log = Log.open(OsDisk(self.folder), Still(), replace(MEMORY, origin=7))
         for _ in log.replay():
             pass
         log.append(self.entries)
         log.flush()
         log.close()
+
+    def report(self) -> Report:
+        self.write()
         return audit(self.folder)
 
 

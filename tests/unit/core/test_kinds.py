@@ -10,7 +10,7 @@ from penstock.core.audit.audit import Audit
 from penstock.core.state import fold
 from penstock.core.views import feed
 from penstock.operations.story import WORDS, Teller
-from penstock.records.kinds import MEANINGS, MOVES, READERS, Kind, Reader, read_by
+from penstock.records.kinds import MEANINGS, MOVES, READERS, SYNCED, Kind, Reader, read_by
 from penstock.server.notices import OF_QUEUE, TOLD
 
 READ: dict[Reader, Collection[Kind]] = {
@@ -40,6 +40,11 @@ def test_whoever_looks_at_messages_reads_every_kind_that_moves_them() -> None:
 def test_what_happened_to_a_message_has_a_word() -> None:
     assert set(WORDS) >= MOVES
     assert len(set(WORDS.values())) == len(WORDS)
+
+
+def test_what_is_said_of_more_than_messages_lasts_whatever_the_setting_sync_says() -> None:
+    """An answer to who administers it is durable; what becomes of messages is as durable as their confirms."""
+    assert {kind for kind in read_by("events") if MEANINGS[kind].to is None} <= SYNCED
 
 
 def test_events_know_which_records_have_the_id_of_a_queue() -> None:

@@ -340,3 +340,17 @@ def test_who_led_is_folded_from_boot_records_and_kept_in_the_state() -> None:
     back = DurableState.decode(state.encode())
     assert back.terms == led
     assert Fold(back).finish().terms == led
+
+
+def test_a_plain_queue_has_after_a_start_no_more_than_before() -> None:
+    world = World()
+    queue = world.core.declare_queue(world.now, "/", "q", QueueSettings())
+    world.publish("q", *[b"x"] * 5)
+    state = DurableState.decode(world.core.durable_state().encode())
+    core = world.core.restore(state, origin=7, now=world.now)
+    core.boot(world.now, clean=True, next_lsn=core.next_lsn)
+    restored = core.queue("/", "q")
+    assert restored.agenda == 0
+    slots = {name for kind in type(queue).__mro__ for name in getattr(kind, "__slots__", ())}
+    others = {name for name in slots if getattr(queue, name) != getattr(restored, name)}
+    assert others == {"arrived", "main"}, "shared parts that hold nothing, and equal values"

@@ -312,8 +312,7 @@ class Audit:
         self._sinks.record(row.kind, row.lsn, row.name, row.header)
 
     def _stream(self, row: Row) -> None:
-        values = row.values if row.kind is Kind.PLAN else NONE
-        self._streams.record(row.kind, row.lsn, row.name, row.header, values, row.time)
+        self._streams.record(row.kind, row.lsn, row.name, row.header, row.values, row.time)
 
     def _recovered(self, lsn: int, number: int, pairs: Ints, header: dict[str, object], time: int) -> None:
         """Older messages that a queue takes after all, each once."""

@@ -217,7 +217,8 @@ class Life(RecoveryCommands):
         for number, one in sorted(state.queues.items()):
             queue = self._admin.make(one, _GONE if one.exclusive else None)
             queue.redelivered_below = state.unclean
-            queue.stay_paused(one.paused)
+            if one.paused:
+                queue.stay_paused(one.paused)
             queue.load(one.waiting, one.columns)
             queue.remember(one.taken)
             self._timers.touched.add(queue)
