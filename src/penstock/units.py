@@ -6,7 +6,7 @@ Inside, durations are integer microseconds and sizes integer bytes.  A bare numb
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from penstock.errors import InvalidArgument
 
@@ -118,13 +118,19 @@ def span(value: Duration, what: str) -> int:
     return micros
 
 
-def moment(value: datetime | Duration | None, what: str) -> tuple[int | None, int | None]:
-    """(microseconds since the epoch, None) of a time, (None, microseconds from now) of a duration; or neither.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-    A time without a zone is local time.
-    """
+
+def epoch_micros(time: datetime) -> int:
+    """Microseconds since the epoch.  A time without a zone is UTC, wherever somebody writes or passes one."""
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (zoned - _EPOCH) // timedelta(microseconds=1)
+
+
+def moment(value: datetime | Duration | None, what: str) -> tuple[int | None, int | None]:
+    """(microseconds since the epoch, None) of a time, (None, microseconds from now) of a duration; or neither."""
     if value is None:
         return None, None
     if isinstance(value, datetime):
-        return round(value.timestamp() * 1_000_000), None
+        return epoch_micros(value), None
     return None, span(value, what)

@@ -379,12 +379,11 @@ def when_of(text: str) -> datetime | str:
         parse_duration(text)
     except ValueError:
         try:
-            found = datetime.fromisoformat(text)
+            return datetime.fromisoformat(text)
         except ValueError:
             raise InvalidArgument(
                 f"{text!r} is neither a duration such as 10m nor a time such as 2026-12-01T08:00:00Z"
             ) from None
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return text
 
 

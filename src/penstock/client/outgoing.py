@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.client.link import failure
 from penstock.client.messages import Refusal, TableReceipt
 from penstock.errors import InvalidArgument, Unavailable, Unroutable
-from penstock.units import Duration
+from penstock.units import Duration, epoch_micros
 from penstock.units import span as span_of
 from penstock.wire.fields import nearest
 from penstock.wire.flight.commands import PUBLISH
@@ -75,7 +75,7 @@ def when(time: str, at: datetime | int | None, span: str, after: Duration | None
     if at is not None and after is not None:
         raise InvalidArgument(f"{time} and {span}: give either a time or how long from now")
     if isinstance(at, datetime):
-        at = round(at.timestamp() * 1_000_000)
+        at = epoch_micros(at)
     return {time: at, span: None if after is None else span_of(after, span)}
 
 

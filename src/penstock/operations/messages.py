@@ -18,8 +18,7 @@ from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.operations.moving import CALL_MOST, Wanted, move
 from penstock.operations.operation import NAMED, OF_QUEUE, Answer, Body, Operation, Path
-from penstock.operations.story import Event, Story, tell
-from penstock.records.causes import ENDS
+from penstock.operations.story import ENDINGS, Event, Story, tell
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import TENDS, Right, sees, uses
@@ -88,16 +87,18 @@ def past(story: Story, queue: str, lsn: int, sees: Callable[[str], bool] = lambd
     """
     if not story.events:
         return Reason("unknown", f"the log, which begins at LSN {story.first_lsn}, has no message at LSN {lsn}")
-    here = [event for event in story.events if event.queue == queue]
-    if not here:
-        taken = list[str]()
-        for event in story.events:
-            told = event.details.get("queues")
-            taken += [str(name) for name in told] if isinstance(told, list) else []  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
+    taken = _had(story)
+    if queue not in taken:
         shown = ", ".join(repr(name) for name in taken if sees(name)) or "others"
         others = f"; it went to {shown}" if taken else "; no queue took it"
         return Reason("not_routed", f"it was not routed to queue '{queue}'{others}")
-    return _ended(here[-1])
+    last = story.events[-1]
+    for event in reversed(story.events):
+        if event.queue == queue and event.event in ENDINGS:
+            return _ended(event)
+    if last.event == "restarted":
+        return Reason("gone", f"it ended with the process before the start {_when(last)}, or its queue did")
+    return Reason("gone", f"it is not there any more; last it was {last.event} {_when(last)}")
 
 
 _DIED = {
@@ -108,25 +109,27 @@ _DIED = {
 }
 
 
+def _when(event: Event) -> str:
+    return moment(round(event.time * 1e6))
+
+
 def _ended(event: Event) -> Reason:
-    when = moment(round(event.time * 1e6))
+    when = _when(event)
     details = event.details
     by = f" by '{details['by']}'" if details.get("by") else ""
     match event.event:
         case "settled":
             return Reason("settled", f"it was settled {when}{by}")
-        case word if word in ENDS.values():
-            letters = details.get("letters") or details.get("moved_to")
-            after = f"; what came of it is {', '.join(map(str, letters))}" if isinstance(letters, list) else ""  # pyright: ignore[reportUnknownArgumentType] - JSON
-            return Reason(word, f"{_DIED.get(word, f'it was {word}')} {when}{by}: {details['reason']}{after}")
         case "dropped":
             return Reason("dropped", f"it was dropped {when}{by}: {details.get('reason')}")
         case "purged":
             return Reason("purged", f"it was purged {when}")
         case "queue deleted":
             return Reason("deleted", f"its queue was deleted {when}")
-        case _:
-            return Reason("gone", f"it is not there any more; last it was {event.event} {when}")
+        case word:
+            letters = details.get("letters") or details.get("moved_to")
+            after = f"; what came of it is {', '.join(map(str, letters))}" if isinstance(letters, list) else ""  # pyright: ignore[reportUnknownArgumentType] - JSON
+            return Reason(word, f"{_DIED.get(word, f'it was {word}')} {when}{by}: {details['reason']}{after}")
 
 
 # -- why it is not delivered, and what happened to it

@@ -24,7 +24,7 @@ from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.queue_values import in_line, written
 from penstock.core.commands.queues import statistics
 from penstock.core.queue.dispatching.consumers import UNLIMITED
-from penstock.errors import NotFound, PreconditionFailed
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.history.history import History
 from penstock.operations.operation import NAMED, OF_QUEUE, RABBITMQ, Answer, Operation, Path
 from penstock.records.dataclass import dataclass
@@ -139,6 +139,8 @@ def purge(house: House, who: Who, queue: str, vhost: str) -> Answer:
 
 def pause(house: House, who: Who, queue: str, vhost: str, until: int | None, wait: int | None) -> Answer:
     """Deliver nothing before a time, or a number of microseconds from now; without both, for good."""
+    if None not in (until, wait):
+        raise InvalidArgument("pause: say `until`, or how long to `wait`, or neither")
     now = house.now()
     found = house.core.queue(vhost, queue)
     at = until if wait is None else now.wall + wait

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.state.lsns import Ints, blobs, numbers, packed_integers, pick, texts, whole
 from penstock.core.state.plain import unwrap
-from penstock.records.causes import ended, told
+from penstock.records.causes import ENDS, ended, told
 from penstock.records.chunks import unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, NO_VIA, PUBLISHES, Kind
@@ -27,6 +27,9 @@ from penstock.wire.flight.bookmarks import format_bookmark
 
 WORDS: Mapping[Kind, str] = {kind: meaning.word for kind, meaning in MEANINGS.items() if meaning.word}
 """Events that are a queue's record with LSN pairs, in the words of `Event.event`; of EXPIRE `ended` says which."""
+
+ENDINGS = frozenset({"settled", "dropped", "purged", "queue deleted", *ENDS.values()})
+"""With these words a queue no longer has the message, and nothing more is told of it there."""
 
 LAST = frozenset(kind for kind in MOVES if MEANINGS[kind].to == "gone")
 """After these the queue no longer has the message."""
@@ -61,7 +64,7 @@ class Event:
     paused, resumed     its queue was; until, by
     purged, queue deleted
     planned, plan settled, plan released     stream, batch
-    restarted   clean: whether the server had stopped; leases have ended
+    restarted   clean: whether the server had stopped; leases have ended, and a transient message
     """
 
     event: str
@@ -119,7 +122,7 @@ class Teller:
         self._names = dict(names or {})
         self._routes = dict[int, "tuple[int, ...]"]()
         self._older_routes = routes
-        self._seen = False
+        self._seen = self._transient = False
         self._plans = dict[tuple[str, int], int]()  # (stream, batch) that has it planned -> queue
 
     def vhost_of(self, record: Record) -> str:
@@ -138,7 +141,7 @@ class Teller:
         number = unpack_pairs(record.body)[0]
         if number in self.at:
             self._tell(record, "queue deleted", number)
-            self.at.discard(number)
+            self._gone(number)
 
     def _routed(self, record: Record) -> None:
         first, others = unpack_pairs(record.body)
@@ -163,11 +166,14 @@ class Teller:
     def _restarted(self, record: Record) -> None:
         if self.at:
             self._tell(record, "restarted", None, clean=bool(_json(record.header)["clean"]))
+            if self._transient:
+                self.at.clear()
 
     def _published(self, record: Record) -> None:
         if record.lsn != self.lsn:
             return
         self._seen = True
+        self._transient = record.kind is Kind.PUBLISH_TRANSIENT
         details: dict[str, object] = {}
         exchange = self._exchanges.get(record.via, DEFAULT_VIA)[1]
         details["topic"] = f"{exchange}/{record.name}" if exchange else record.name
@@ -224,7 +230,12 @@ class Teller:
             details.update(ending)
         self._tell(record, event, number, **details)
         if record.kind in LAST:
-            self.at.discard(number)
+            self._gone(number)
+
+    def _gone(self, number: int) -> None:
+        """A queue has the message no longer, nor has a stream of it."""
+        self.at.discard(number)
+        self._plans = {plan: queue for plan, queue in self._plans.items() if queue != number}
 
     def _paused(self, record: Record) -> None:
         number = unpack_pairs(record.body)[0]

@@ -17,13 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import QUEUE_TYPES, QueueType, TypeName
+from penstock.units import epoch_micros
 
 Semantics = Literal["at-least-once", "at-most-once"]
 Leasing = Literal["sublet", "strict"]
@@ -258,7 +259,6 @@ def given_after(own: QueueSettings, given: frozenset[str], settings: QueueSettin
 
 
 _BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +290,7 @@ def parse_recovery_point(text: str) -> RecoveryPoint:
             f"{text[:60]!r} is not one of epoch, now, creation, a bookmark <origin>|<lsn>|, "
             "a timestamp such as 20260131T235959Z"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - _EPOCH
-    return RecoveryPoint("time", time=(since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+    return RecoveryPoint("time", time=epoch_micros(moment))
 
 
 def time_of(recovery_point: str) -> int | None:

@@ -36,6 +36,14 @@ def test_it_ends_by_itself_at_its_time() -> None:
         assert not broker.stats("q")["paused"]
 
 
+def test_a_time_and_a_duration_at_once_are_refused() -> None:
+    with broker_of({"name": "q"}) as broker:
+        until = broker.clock.wall() + 60_000_000
+        with pytest.raises(InvalidArgument, match="`until`, or how long to `wait`"):
+            broker.act("pause", queue="q", until=until, wait=5_000_000)
+        assert not broker.stats("q")["paused"]
+
+
 def test_get_and_consume_alike_get_nothing_over_amqp() -> None:
     with broker_of({"name": "q"}) as broker, amqp(broker) as channel:
         publish(channel, "q", "one")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pika
 import pytest
 
 from penstock.errors import NotFound
 from penstock.testing import Broker
+from penstock.testing.instance import Instance
+from scenario import amqp
 
 
 def words(broker: Broker, mark: str) -> list[str]:
@@ -109,3 +112,50 @@ def test_of_several_that_one_step_gave_something_each_is_named_for_its_own() -> 
         broker.restart()
         again = broker.subscribe("q", name="third", max_backlog=4).take()
         assert [message.attempt for message in again] == [2] * 4
+
+
+def _why(broker: Broker, mark: str, queue: str) -> tuple[str, str]:
+    """The one reason why a queue does not deliver a message."""
+    [found] = broker.act("explain", queue=queue, bookmark=mark)["queues"]
+    [reason] = found["reasons"]
+    return reason["code"], reason["text"]
+
+
+def test_nothing_of_a_stream_is_told_after_the_end() -> None:
+    """A stream goes with its queue; who has its name later reads another one."""
+    with Broker({"queue": [{"name": name, "underlying_topic": "t"} for name in ("a", "b")]}) as broker:
+        mark = broker.publish("t", b"one")
+        broker.reschedule_message(mark, 60, "b")
+        broker.publish("t", b"another")
+        for queue in ("a", "b"):
+
+            def reads(instance: Instance, queue: str = queue) -> None:
+                now, streams = instance.engine.now(), instance.core.streams
+                opened = streams.open(now, "s", instance.core.queue("/", queue), "driver")
+                streams.plan(now, "s", opened.epoch, 0, 1)
+                if queue == "a":
+                    instance.core.delete_queue(now, instance.core.queue("/", "a"))
+                else:
+                    streams.release(now, "s")
+
+            broker.command(reads)
+        assert [event.event for event in broker.story(mark) if event.queue == "a"] == [
+            "leased", "planned", "queue deleted",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_transient_message_ends_with_the_process(clean: bool) -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        origin, lsn, _ = broker.publish("q", b"stays").split("|")
+        mark = f"{origin}|{int(lsn) + 1}|"
+        with amqp(broker) as channel:
+            channel.basic_publish("", "q", b"goes", pika.BasicProperties(delivery_mode=1))
+        if not clean:
+            broker.crash()
+        broker.restart()
+        code, text = _why(broker, mark, "q")
+        assert code == "gone"
+        assert "it ended with the process before the start" in text
+        broker.restart()
+        assert words(broker, mark) == ["published", "restarted"], "no other start has to do with it"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 from penstock.errors import InvalidArgument
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
+from penstock.units import epoch_micros
 
 _BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
 _WORDS: dict[str, str] = {
@@ -95,9 +96,7 @@ def _parse_one(text: str, recent: Recent | None) -> Point:
             f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH, NOW, an ISO time, a list with commas, or a "
             "range [a:b)"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return Point("time", time=_micros(moment))
+    return Point("time", time=epoch_micros(moment))
 
 
 def parse_span(text: str, recent: Recent | None = None) -> Span:
@@ -120,11 +119,6 @@ def _halves(inner: str, recent: Recent | None) -> tuple[Point, Point]:
             except InvalidArgument:
                 continue
     raise InvalidArgument(f"the range [{inner[:60]}] is not two places with a colon between them")
-
-
-def _micros(moment: datetime) -> int:
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 MARKS_MOST = 100_000
