@@ -11,33 +11,21 @@ is counted in LSNs, control records and other topics included: counting messages
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.commands.queues import age_of_oldest_lease, seconds_behind
 from penstock.core.queue.dispatching.consumers import UNLIMITED
-from penstock.core.queue.places import weighed
 from penstock.errors import NotFound
 from penstock.records.dataclass import dataclass
 from penstock.server.amqp.channel import Channel
 from penstock.server.bulk.relay import bytes_between
 from penstock.server.counters import Rates
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.http.facts import (
-    ActionMetrics,
-    PipelineMetrics,
-    QueueMetrics,
-    ReplayMetrics,
-    StreamMetrics,
-    TopicMetrics,
-    ViewMetrics,
-)
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.core.state.streams import StreamState
-    from penstock.records.chunks import Now
     from penstock.server.amqp.connection import Connection
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
@@ -54,6 +42,16 @@ class Standing:
     age: float  # seconds by which it is behind; 0: it is level
     held_bytes: int  # of the log, that cannot go because of it
     idle: float  # seconds since somebody read it; -1: that is not known
+
+    @property
+    def lag_of_log(self) -> int | None:
+        """The lag in LSNs; None: it has none."""
+        return self.lag if self.mode == "log" else None
+
+    @property
+    def unread(self) -> float:
+        """Seconds since somebody read it, as far as that is known."""
+        return max(self.idle, 0.0)
 
 
 def standings(engine: Engine) -> list[Standing]:
@@ -134,117 +132,45 @@ def _planned(state: StreamState) -> int:
     )
 
 
-def queue_numbers(core: Core, queue: Queue, now: Now) -> QueueMetrics:
-    """One queue; times in seconds, rates a second, counters since the start."""
-    figures, weight = queue.figures, weighed(queue)
-    return QueueMetrics(
-        queue.vhost,
-        queue.name,
-        queue.available,
-        queue.leased,
-        queue.delayed,
-        ready_bytes=weight.ready + weight.held,
-        bytes=weight.total,
-        consumers=len(queue.consumers),
-        inactive=queue.inactive,
-        barriers=queue.barriers_waiting,
-        backlog=queue.outstanding,
-        deferred_acks=core.deferred_acks(queue),
-        oldest_lease=age_of_oldest_lease(queue, now),
-        behind=seconds_behind(queue, now, core.stamps),
-        published=queue.arrived,
-        delivered=queue.delivered,
-        acked=queue.acked,
-        cancelled=core.cancelled(queue),
-        expired_leases=queue.expired_leases,
-        redelivered=0 if figures is None else figures.redelivered,
-        dropped=0 if figures is None else figures.dropped,
-        replaced=0 if figures is None else figures.replaced,
-        refused=0 if figures is None else figures.refused,
-        duplicates=queue.duplicates,
-        letters_refused=0 if figures is None else figures.letters_refused,
-        expirations={} if figures is None else dict(figures.expirations or {}),
-        ack_rate=0.0 if figures is None else figures.rate(now.mono),
-        lease_to_ack={} if figures is None else figures.quantiles(),
-    )
+class Replays(NamedTuple):
+    """All subscriptions to topics together: they come and go with their clients, so none has a line."""
+
+    open: int
+    paused: int
+    live: int  # level with the log
+    lag: int  # records of the log between what is durable and the one that is furthest behind
 
 
-def stream_numbers(engine: Engine) -> list[StreamMetrics]:
-    """Every durable stream, by name; ages and idle times in seconds."""
-    return [
-        StreamMetrics(one.name, one.mode, one.lag, one.messages, one.age, one.held_bytes, max(one.idle, 0.0))
-        for one in standings(engine)
-    ]
-
-
-def replay_numbers(engine: Engine) -> ReplayMetrics:
-    """All subscriptions to topics that clients have."""
+def replay_numbers(engine: Engine) -> Replays:
     replays = engine.replays
     asked = [one for one in replays.sources if one.asked is not None]
-    return ReplayMetrics(
-        open=len(asked),
-        paused=sum(one.paused for one in asked),
-        live=sum(_level(engine, one) for one in asked),
-        sent=replays.sent,
-        lag=max(map(replays.lag, asked), default=0),
-    )
+    live = sum(_level(engine, one) for one in asked)
+    return Replays(len(asked), sum(one.paused for one in asked), live, max(map(replays.lag, asked), default=0))
 
 
-def view_numbers(engine: Engine) -> list[ViewMetrics]:
+def view_facts(engine: Engine) -> list[dict[str, Any]]:
     """Every view and conflated topic that has a name."""
     views = engine.views
     return [
-        ViewMetrics(
-            one.vhost,
-            one.name,
-            one.count,
-            views.lag(one),
-            one.rebuilds,
-            stopped=getattr(one, "error", None) is not None,
-        )
+        {
+            "vhost": one.vhost,
+            "name": one.name,
+            "records": one.count,
+            "lag": views.lag(one),  # durable records of the log that it has not taken in
+            "rebuilds": one.rebuilds,  # times that it began anew, from the start of the process
+            "stopped": getattr(one, "error", None) is not None,  # and nothing more comes
+        }
         for one in views.all_shown()
     ]
 
 
-def pipeline_numbers(engine: Engine) -> list[PipelineMetrics]:
-    """Every Spark pipeline, as its driver told last."""
-    return [_pipeline(one) for one in engine.pipelines.all()]
-
-
-def _pipeline(status: Mapping[str, object]) -> PipelineMetrics:
-
-    def number(name: str) -> float:
-        value = status.get(name)
-        return float(value) if isinstance(value, (int, float)) else 0.0
-
-    expect = cast("dict[str, list[dict[str, str | int]]]", status.get("expect") or {})
-    rules = expect.get("rules", ())
-    unmet = [(str(one["input"]), str(one["rule"]), str(one["otherwise"]), int(one["rows"])) for one in rules]
-    return PipelineMetrics(
-        str(status["pipeline"]),
-        str(status.get("state", "")),
-        rows=int(number("rows")),
-        rows_per_second=number("rows_per_second"),
-        batches=int(number("batches")),
-        lag=int(number("lag")),
-        batch_seconds=number("batch_ms") / 1000,
-        state_rows=int(number("state_rows")),
-        state_bytes=int(number("state_bytes")),
-        late_rows=int(number("late_rows")),
-        failures=int(number("failures_total")),
-        unmet=unmet,
-    )
-
-
-def topic_numbers(core: Core) -> list[TopicMetrics]:
+def topic_facts(core: Core) -> list[dict[str, Any]]:
     """Every topic with a key."""
-    return [TopicMetrics(sow.vhost, sow.exchange, sow.name, sow.index.count, sow.index.nbytes) for sow in core.sows]
-
-
-def action_numbers(engine: Engine) -> dict[str, ActionMetrics]:
-    """Every action of the settings."""
-    acts = engine.acts
-    return {name: ActionMetrics(one.runs, dict(one.reasons)) for name, one in acts.counts.by_name.items()}
+    return [
+        {"vhost": sow.vhost, "exchange": sow.exchange, "name": sow.name, "records": sow.index.count,
+         "index_bytes": sow.index.nbytes}
+        for sow in core.sows
+    ]  # fmt: skip
 
 
 # -- consumers
@@ -253,7 +179,7 @@ def action_numbers(engine: Engine) -> dict[str, ActionMetrics]:
 def consumers(
     engine: Engine, rights: Rights | None, vhost: str | None, name: str | None
 ) -> Iterator[dict[str, object]]:
-    """Consumers of queues, then those that replay, each as `wire.http.queues` takes it."""
+    """Consumers of queues, then those that replay, each as `server.http.queues` takes it."""
     for queue in list(engine.core.queues()):
         if vhost not in {None, queue.vhost} or name not in {None, queue.name}:
             continue

@@ -29,11 +29,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FIGURES = (
-    "connections", "channels", "published", "confirmed", "delivered", "acknowledged", "redelivered", "resident_bytes",
-    "body_cache_limit_bytes", "log_bytes", "log_segments", "disk_free_bytes",
-)  # fmt: skip
-"""Of all metrics, those of an overview; counts are since the start of the process."""
+FIGURES = {
+    "connections": "rabbitmq_connections",
+    "channels": "rabbitmq_channels",
+    "published": "rabbitmq_global_messages_received",
+    "confirmed": "rabbitmq_global_messages_confirmed",
+    "delivered": "rabbitmq_global_messages_delivered",
+    "acknowledged": "rabbitmq_global_messages_acknowledged",
+    "redelivered": "rabbitmq_global_messages_redelivered",
+    "resident_bytes": "rabbitmq_process_resident_memory_bytes",
+    "body_cache_limit_bytes": "penstock_body_cache_limit_bytes",
+    "log_bytes": "penstock_log_bytes",
+    "log_segments": "penstock_log_segments",
+    "disk_free_bytes": "rabbitmq_disk_space_available_bytes",
+}
+"""What an overview calls some of the metrics; counts are since the start of the process."""
 
 
 def resolve(future: asyncio.Future[None]) -> None:
@@ -232,7 +242,7 @@ class Operating:
 
         facts = Facts(self.server, __version__)
         metrics = facts.metrics()
-        figures = {name: getattr(metrics, name) for name in FIGURES}
+        figures = {name: metrics[of] for name, of in FIGURES.items()}
         return {**facts.health(), "version": metrics.version, **figures}
 
     def streams(self) -> Sequence[Mapping[str, object]]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument
-from penstock.server.http.messages import Querying, encoded
+from penstock.server.http.statements import Querying, encoded
 
 BATCH = pa.record_batch({"n": pa.array(range(10), pa.int64())})
 

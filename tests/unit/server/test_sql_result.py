@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
-from penstock.server.http.messages import encoded_rows
+from penstock.server.http.statements import encoded_rows
 from penstock.server.sql import process, result
 from penstock.server.sql.engine import Bounds, Engine
 from penstock.server.sql.queries import Queries, SqlLimits

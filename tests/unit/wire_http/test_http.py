@@ -7,21 +7,41 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.core.queue.limits import Figures
 from penstock.errors import NotFound
 from penstock.records.rights import Level, Right
 from penstock.server.access import Who, judge
-from penstock.wire.http import Metrics, QueueMetrics, create_app, overview
-from penstock.wire.http.app import credentials
-from penstock.wire.http.facts import ActionMetrics, ReplayMetrics, TopicMetrics, ViewMetrics
+from penstock.server.http import facts as real
+from penstock.server.http import overview
+from penstock.server.http.app import create_app, credentials
+from penstock.server.http.facts import Metrics
+from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line
 
 
-class Facts:
+def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int = 0, consumers: int = 0) -> Line:
+    """Of a queue that has these messages and consumers, and has counted nothing."""
+    queue = SimpleNamespace(
+        vhost=vhost, name=name, available=ready, leased=leased, delayed=delayed, inactive=0, barriers_waiting=0,
+        outstanding=leased, arrived=0, delivered=0, acked=0, expired_leases=0, duplicates=0,
+    )  # fmt: skip
+    nothing = dict.fromkeys(("ready_bytes", "deferred_acks", "cancelled", "ack_rate", "oldest_lease", "behind"), 0)
+    seen = SimpleNamespace(
+        queue=queue, weight=SimpleNamespace(total=0), figures=Figures(), messages=ready + leased + delayed,
+        consumers=consumers, lease_to_ack={}, **nothing,
+    )  # fmt: skip
+    return QUEUES.look(seen)
+
+
+class Facts(real.Facts):
     """A server that says what it is told to say."""
+
+    version, node = "0.1.0", "one"
 
     def __init__(self) -> None:
         self.status = "ok"
@@ -91,25 +111,42 @@ class Facts:
     def vhosts(self) -> Sequence[str]:
         return ["/", "shop"]
 
-    def queue_metrics(self) -> Sequence[QueueMetrics]:
-        return [QueueMetrics("/", "to-ship", 3, 2, 1, consumers=1), QueueMetrics("shop", 'odd "name"\n', 4)]
+    def queue_metrics(self) -> Sequence[Line]:
+        return [queue_line("/", "to-ship", 3, 2, 1, consumers=1), queue_line("shop", 'odd "name"\n', 4)]
 
     def scraped(self) -> None:
         self.scrapes += 1
 
     def metrics(self) -> Metrics:
+        views = [("totals", 4, 5, 1, False), ("late", 2, 3, 0, True)]
         return Metrics(
             node="one",
             version="0.1.0",
-            published=12,
+            figures={
+                "rabbitmq_global_messages_received": 12,
+                "penstock_replays": 3,
+                "penstock_replays_paused": 1,
+                "penstock_replays_live": 1,
+                "penstock_replay_messages": 40,
+                "penstock_replay_lag_records": 9,
+                "penstock_views_unnamed": 6,
+                "rabbitmq_disk_space_available_bytes": 1 << 30,
+                "penstock_broken": True,
+            },
             dead_lettered={"expired": 5},
-            actions={"bury": ActionMetrics(7, {"publish": 2, "waiting": 1})},
-            replays=ReplayMetrics(open=3, paused=1, live=1, sent=40, lag=9),
-            views=[ViewMetrics("/", "totals", 4, lag=5, rebuilds=1), ViewMetrics("/", "late", 2, lag=3, stopped=True)],
-            views_unnamed=6,
-            topics=[TopicMetrics("/", "", "orders", 10, 800), TopicMetrics("/", "x", "orders", 5, 400)],
-            disk_free_bytes=1 << 30,
-            broken=True,
+            actions=[ACTIONS.look(SimpleNamespace(name="bury", runs=7, reasons={"publish": 2, "waiting": 1}))],
+            views=[
+                VIEWS.look(
+                    {"vhost": "/", "name": name, "records": records, "lag": lag, "rebuilds": anew, "stopped": end}
+                )
+                for name, records, lag, anew, end in views
+            ],
+            topics=[
+                TOPICS.look(
+                    {"vhost": "/", "exchange": of, "name": "orders", "records": count, "index_bytes": 80 * count}
+                )
+                for of, count in (("", 10), ("x", 5))
+            ],
         )
 
     async def login(self, user: str, password: str, host: str) -> float | None:
@@ -326,7 +363,10 @@ def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
 def test_an_alarm_of_memory_is_told_everywhere(facts: Facts, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples(client.get("/metrics").text)["rabbitmq_alarms_memory_used_watermark", ()] == 0
     assert client.get("/api/nodes").json()[0]["mem_alarm"] is False
-    tight = replace(facts.metrics(), memory_alarm=True, body_cache_limit_bytes=99)
+    tight = replace(
+        facts.metrics(),
+        figures={"rabbitmq_alarms_memory_used_watermark": True, "rabbitmq_resident_memory_limit_bytes": 99},
+    )
     monkeypatch.setattr(facts, "metrics", lambda: tight)
     found = samples(client.get("/metrics").text)
     assert found["rabbitmq_alarms_memory_used_watermark", ()] == 1

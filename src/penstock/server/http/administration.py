@@ -11,7 +11,7 @@ from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.operations import people, policies, vhosts
 from penstock.operations.people import PERMISSIONS, TAGS_MOST, TOPIC_PERMISSIONS, USERS
 from penstock.operations.policies import DELETE_POLICY, POLICIES, PRIORITY_MOST, SET_POLICY
-from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, REASON_MOST
+from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, PIPELINE_STATUS, REASON_MOST
 from penstock.operations.vhosts import CLUSTER_NAME, LIMIT_MOST, LIMITS, SET_LIMIT, SET_VALUE, VALUES, VHOSTS
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.wire.fields import Lenient, short, shown
@@ -300,6 +300,19 @@ class _Parameters:
 
     async def _do(self, ask: Ask, operation: Any, **arguments: object) -> None:
         await self._house.operate(operation, self._house.users.who(ask.user), arguments)
+
+
+# -- pipelines
+
+
+def of_pipelines(of: Deriving) -> Sequence[Row]:
+    """Spark pipelines, as their drivers told of them last."""
+    every, summary = "/api/pipelines", "Spark pipelines: state, rows a second, lag, last error"
+    return (
+        of.do("GET", every, PIPELINE_STATUS, summary, answer=lambda found: json_response(found["pipelines"])),
+        of.do("GET", f"{every}/{{name}}", PIPELINE_STATUS, "One Spark pipeline", None, {"name": "pipeline"},
+              answer=lambda found: json_response(found["pipelines"][0])),
+    )  # fmt: skip
 
 
 # -- connections

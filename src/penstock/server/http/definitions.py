@@ -1,4 +1,7 @@
-"""Definitions out and in, over the other commands.
+"""`/api/definitions`: what there is as one JSON document, and taking such a document over, by the other commands.
+
+Taking it merges: it adds and replaces, never removes; a queue or exchange that is there with other properties is left
+alone.  All of a document is taken, or nothing.
 
 In: what can be looked at without changing anything is looked at first, object by object; then the objects are made, and
 what was made is undone when one is refused after all.  Both go in time steps.
@@ -21,6 +24,7 @@ from penstock.operations import people, policies, queues, topics, topology, vhos
 from penstock.operations.policies import DELETE_POLICY, SET_POLICY, policy_of
 from penstock.operations.vhosts import LIMIT_MOST
 from penstock.records.password_hashes import SHA256, check_hash
+from penstock.records.rights import ADMINISTERS, RULES
 from penstock.server.access import Who
 from penstock.server.accounts import (
     USER_LIMITS,
@@ -44,10 +48,15 @@ from penstock.server.http.administration import VHOST_LIMITS as LIMITS
 from penstock.server.http.messages import Commands
 from penstock.server.users import check_pattern
 from penstock.wire.fields import short
+from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response
+from penstock.wire.http.routes import LARGE_MOST, RABBITMQ_VERSION, Row
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+
     from penstock.core.queue.queue import Queue
     from penstock.wire.fields import Lenient
+    from penstock.wire.http.routes import Ask
 
 STEP = 64
 """Objects that are looked at before others have their turn."""
@@ -64,8 +73,50 @@ Sections = Mapping[str, "list[Lenient]"]
 Undo = list[Callable[[], Awaitable[object]]]
 
 
+SECTIONS = (
+    "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "queues",
+    "exchanges", "bindings",
+)  # fmt: skip
+
+OF_A_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
+
+
 class Definitions(Commands):
+    def rows(self) -> Sequence[Row]:
+        every, of_vhost = "/api/definitions", "/api/definitions/{vhost}"
+        fields = " ".join(SECTIONS)
+        return (
+            Row("GET", every, self.shown, "Everything that is defined", ADMINISTERS),
+            Row("POST", every, self.taken, "Take definitions over", ADMINISTERS, fields),
+            Row("GET", of_vhost, self.shown, "What is defined in a vhost", RULES),
+            Row("POST", of_vhost, self.taken, "Take definitions over into a vhost", ADMINISTERS, fields),
+        )
+
+    def _vhost_of(self, ask: Ask) -> str | None:
+        """That of the path, which has to be there; None: all."""
+        vhost = ask.names.get("vhost")
+        return None if vhost is None else self.vhost(vhost)
+
     # -- out
+
+    async def shown(self, ask: Ask) -> Response:
+        """All of it; objects of one vhost do not name it."""
+        vhost, version = self._vhost_of(ask), self.facts.version
+        head: dict[str, object] = {
+            "rabbit_version": RABBITMQ_VERSION,
+            "rabbitmq_version": RABBITMQ_VERSION,
+            "product_name": "Penstock",
+            "product_version": version,
+        }
+        parts = [bytes(json_response(head).body)[:-1]]
+        for name in SECTIONS if vhost is None else OF_A_VHOST:
+            found = await gathered(self.section(name, vhost))
+            items: list[object] = [
+                {key: value for key, value in one.items() if vhost is None or key != "vhost"} for one in found
+            ]
+            parts.append(b'"' + name.encode() + b'":' + await encoded(items))
+        headers = {"content-disposition": "attachment; filename=definitions.json"}
+        return json_bytes(b",".join(parts) + b"}", 200, headers)
 
     def section(self, name: str, vhost: str | None) -> Iterable[Mapping[str, object]]:
         """Objects of one section; exclusive and predeclared ones are nobody else's, and not among them."""
@@ -104,6 +155,15 @@ class Definitions(Commands):
         return arguments_of(own.own, own.given, queue.arguments)
 
     # -- in
+
+    async def taken(self, ask: Ask) -> Response:
+        """204, or what is taken and not the same here, a sentence each."""
+        vhost = self._vhost_of(ask)
+        fields = await ask.fields(LARGE_MOST, once=True)
+        if not any(name in fields.values for name in SECTIONS):
+            raise InvalidArgument(f"the document has none of {', '.join(SECTIONS)}")
+        warnings = await self.take({name: fields.items(name) for name in SECTIONS}, vhost)
+        return json_response({"warnings": warnings}) if warnings else done()
 
     async def take(self, sections: Sections, vhost: str | None) -> Sequence[str]:
         """All of it, or nothing; what is not the same here, object by object."""

@@ -25,17 +25,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
 from penstock.operations.table import OPERATIONS
-from penstock.server.http.administration import of_links, of_people, of_policies, of_vhosts
+from penstock.server.http import overview
+from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
+from penstock.server.http.app import KEPT_S, create_app
 from penstock.server.http.definitions import Definitions
 from penstock.server.http.deriving import Deriving
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
-from penstock.server.http.messages import Messages, Peeking, Querying
+from penstock.server.http.messages import Messages, Peeking, message_rows
+from penstock.server.http.statements import Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
 from penstock.server.listening import bind
 from penstock.server.operating import Operating, Waits
-from penstock.wire.http import events, overview, own, queues
-from penstock.wire.http.app import KEPT_S, create_app
+from penstock.wire.http import events
 from penstock.wire.http.strict import StrictConnection
 
 if TYPE_CHECKING:
@@ -235,13 +237,13 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
         *of_bindings(of, house),
         *of_people(of, house),
         *of_vhosts(of),
-        *queues.message_rows(talk),
+        *message_rows(talk),
         *of_links(of, house),
         *of_policies(of, house),
-        *overview.definition_rows(facts, Definitions(server, facts, waits)),
-        *own.pipeline_rows(facts.pipelines),
-        *own.rows(Peeking(server, facts, waits)),
-        *own.query_rows(Querying(server, facts, waits)),
+        *Definitions(server, facts, waits).rows(),
+        *of_pipelines(of),
+        *Peeking(server, facts, waits).rows(),
+        *Querying(server, facts, waits).rows_of_table(),
         *events.rows(watching),
-        *overview.health_rows(facts, house.declare, talk),
+        *overview.health_rows(facts, talk),
     ]

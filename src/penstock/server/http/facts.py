@@ -4,50 +4,54 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from math import inf
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.config.load import in_force
-from penstock.core.commands.queues import head_published
+from penstock.core.commands.queues import age_of_oldest_lease, head_published, seconds_behind
+from penstock.core.queue.limits import NOTHING_COUNTED
 from penstock.core.queue.places import weighed
 from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
+from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
-from penstock.server.counters import Counters, Rates
-from penstock.server.figures import (
-    action_numbers,
-    consumers,
-    pipeline_numbers,
-    queue_numbers,
-    replay_numbers,
-    stream_numbers,
-    topic_numbers,
-    view_numbers,
-)
+from penstock.server.counters import Rates
+from penstock.server.figures import consumers, replay_numbers, standings, topic_facts, view_facts
 from penstock.server.figures import facts as standing_facts
+from penstock.server.http.metrics import (
+    ACTIONS,
+    MESSAGES,
+    PIPELINES,
+    QUEUES,
+    SHARES,
+    STREAMS,
+    TOPICS,
+    VIEWS,
+    WHOLE,
+    Line,
+)
 from penstock.server.pulse import BOUNDS
-from penstock.wire.http.facts import Metrics, QueueMetrics, ShareMetrics
 
 if TYPE_CHECKING:
+    from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
+    from penstock.records.chunks import Now
     from penstock.records.rights import Level, Right
     from penstock.server.engine import Engine
-    from penstock.server.flight.connections import Connections
-    from penstock.server.listening import Entry
     from penstock.server.progress import Progress
     from penstock.server.services import Server
-    from penstock.server.shares import Shares
 
 
 PROTOCOLS = {"amqps": "amqp/ssl"}
@@ -63,10 +67,15 @@ class Facts:
     def __init__(self, server: Server, version: str, progress: Progress | None = None) -> None:
         """`progress`: of a start that is not over yet; until then nothing else of the server is there."""
         self._server = server
-        self._version = version
+        self.version = version
         self._progress = progress
         self._rates = Rates()
         self._began = SystemClock().mono()
+
+    @property
+    def node(self) -> str:
+        """The name of the instance."""
+        return self._server.settings.server.name
 
     def _recovering(self) -> Progress | None:
         if self._progress is not None and self._progress.done:
@@ -154,12 +163,12 @@ class Facts:
                     "make": partial(self._queue, queue),
                 }
 
-    def queue_metrics(self) -> Iterator[QueueMetrics]:
-        """Their numbers; none before the start is over."""
+    def queue_metrics(self) -> Iterable[Line]:
+        """The numbers of every queue, each looked at when it is asked for; none before the start is over."""
         if self._recovering() is not None:
             return iter(())
         core, now = self._server.engine.core, self._server.engine.now()
-        return (queue_numbers(core, queue, now) for queue in core.queues())
+        return (queue_line(core, queue, now) for queue in core.queues())
 
     def queue(self, vhost: str, name: str, user: str) -> Mapping[str, object] | None:
         """One queue; None also where the user may not see it."""
@@ -204,86 +213,8 @@ class Facts:
         return self._server.users.tags(user)
 
     def metrics(self) -> Metrics:
-        server = self._server
-        if (progress := self._recovering()) is not None:
-            return Metrics(
-                node=server.settings.server.name,
-                cluster=str(server.accounts.global_parameters.get(CLUSTER_NAME, "")),
-                version=self._version,
-                recovery_records=progress.records,
-                recovery_records_expected=progress.records_total,
-                recovery_seconds=progress.seconds,
-                recovery_share=progress.share,
-                recovering=True,
-                resident_bytes=resident_bytes(),
-            )
-        engine, counters, log = server.engine, server.counters, server.log
-        sessions = server.amqp.sessions
-        segments = log.segments()
-        pauses = server.pulse.pauses()
-        return Metrics(
-            node=server.settings.server.name,
-            cluster=str(server.accounts.global_parameters.get(CLUSTER_NAME, "")),
-            version=self._version,
-            connections=len(sessions),
-            **_strangers(server.entry, server.flight.entrance.connections),
-            shares=_shares(server.shares),
-            channels=sum(len(session.channels) for session in sessions),
-            queues_declared=engine.core.queues_declared,
-            queues_created=engine.core.queues_created,
-            queues_deleted=engine.core.queues_deleted,
-            **_counted(counters),
-            transactions=engine.core.transactions,
-            dead_letters_refused=engine.core.dead_letters_refused,
-            dead_lettered=dict(engine.core.dead_lettered),
-            actions=action_numbers(engine),
-            actions_waiting=engine.acts.waiting,
-            replays=replay_numbers(engine),
-            streams=stream_numbers(engine),
-            views=view_numbers(engine),
-            views_unnamed=engine.views.unnamed,
-            topics=topic_numbers(engine.core),
-            pipelines=pipeline_numbers(engine),
-            durable_lsn=log.durable,
-            last_lsn=engine.core.last_lsn,
-            logins_refused=dict(server.logins.refused),
-            bulk_running=server.bulk.running,
-            bulk_requests=server.bulk.requests,
-            bulk_starts=server.bulk.starts,
-            bulk_deaths=server.bulk.deaths,
-            log_bytes=sum(segment.bytes for segment in segments),
-            log_segments=len(segments),
-            log_index_bytes=log.index_bytes,
-            log_commits=log.commits,
-            **_archive(engine),
-            log_damaged_batches=log.damage.batches,
-            upkeep_delay_seconds=server.pace.lag_us / 1e6,
-            upkeep_delayed_seconds=server.pace.slowed_us / 1e6,
-            recovery_records=server.recovered_records,
-            recovery_records_expected=server.recovered_records,
-            recovery_seconds=server.recovered_seconds,
-            file_backed_bytes=server.scratch.used,
-            file_backed_file_bytes=server.scratch.size,
-            file_backed_refused=server.scratch.refused,
-            body_cache_bytes=engine.bodies.used,
-            body_cache_limit_bytes=engine.bodies.budget.limit,
-            memory=engine.bodies.budget.by_name(),
-            resident_bytes=resident_bytes(),
-            disk_free_bytes=log.disk.free(),
-            disk_alarm=log.full,
-            memory_alarm=engine.bodies.tight,
-            certificate_seconds_left=self.certificate_left(),
-            broken=engine.broken is not None,
-            pause_longest=pauses.longest,
-            pause_longest_cpu=pauses.longest_cpu,
-            pause_total=pauses.total,
-            pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
-        )
-
-    def pipelines(self) -> Sequence[Mapping[str, object]]:
-        """Spark pipelines, as their drivers told of them last."""
-        self.refuse_early()
-        return self._server.engine.pipelines.all()
+        """The numbers now, without those of queues."""
+        return metrics_of(self._server, self.version, self._recovering())
 
     def segments(self) -> Mapping[str, object]:
         """The files of the log, and how far it is."""
@@ -301,16 +232,13 @@ class Facts:
         """Topics with a key that the user may read."""
         self.refuse_early()
         rights = self._server.users.rights(user)
-        return [
-            asdict(one)
-            for one in topic_numbers(self._server.engine.core)
-            if rights is None or rights.sees_topic(one.vhost, one.exchange, one.name)
-        ]
+        found = topic_facts(self._server.engine.core)
+        return [one for one in found if rights is None or rights.sees_topic(one["vhost"], one["exchange"], one["name"])]
 
     def views(self) -> Sequence[Mapping[str, object]]:
         """Views and conflated topics that the settings name."""
         self.refuse_early()
-        return [asdict(one) for one in view_numbers(self._server.engine)]
+        return view_facts(self._server.engine)
 
     def streams(self) -> Sequence[Mapping[str, object]]:
         self.refuse_early()
@@ -391,35 +319,134 @@ def idle_since(queue: Queue, wall: int) -> dict[str, object]:
     return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
 
 
-def _counted(counters: Counters) -> dict[str, Any]:
-    return {**asdict(counters), "delivered": counters.delivered}
+# -- metrics
 
 
-def _strangers(entry: Entry, flight: Connections) -> dict[str, Any]:
-    """Of all doors, those of Flight among them, whose sockets are gRPC's."""
-    guards = entry.guards.by_door
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a scrape has found."""
+
+    node: str = ""  # name of the instance
+    cluster: str = ""  # what tools call it, if not so
+    version: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])  # of `WHOLE` and `MESSAGES`, by name
+    queues: Sequence[Line] = ()
+    streams: Sequence[Line] = ()
+    views: Sequence[Line] = ()
+    topics: Sequence[Line] = ()
+    pipelines: Sequence[Line] = ()
+    actions: Sequence[Line] = ()
+    shares: Sequence[Line] = ()
+    dead_lettered: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
+    logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
+    memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
+    certificate_seconds_left: float | None = None  # None: no door has TLS
+    strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
+    strangers_closed: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    pause_total: float = 0.0  # seconds of all turns
+    pause_counts: Sequence[tuple[float, int]] = ()  # (upper end in seconds, turns up to it); the last one is all
+
+    def __getitem__(self, name: str) -> Any:
+        """A figure of the whole by its metric's name."""
+        return self.figures.get(name, 0)
+
+
+def queue_line(core: Core, queue: Queue, now: Now) -> Line:
+    """One queue; times in seconds, rates a second."""
+    figures, weight = queue.figures or NOTHING_COUNTED, weighed(queue)
+    seen = SimpleNamespace(
+        queue=queue,
+        weight=weight,
+        figures=figures,
+        messages=queue.available + queue.leased + queue.delayed,
+        consumers=len(queue.consumers),
+        ready_bytes=weight.ready + weight.held,
+        deferred_acks=core.deferred_acks(queue),
+        cancelled=core.cancelled(queue),
+        ack_rate=figures.rate(now.mono),
+        oldest_lease=age_of_oldest_lease(queue, now),
+        behind=seconds_behind(queue, now, core.stamps),
+        lease_to_ack={f"{share:g}": seconds for share, seconds in figures.quantiles().items()},
+    )
+    return QUEUES.look(seen)
+
+
+def metrics_of(server: Server, version: str, progress: Progress | None = None) -> Metrics:
+    """All but those of queues.  progress: of a start that is not over; then hardly anything else is there."""
+    node = server.settings.server.name
+    cluster = str(server.accounts.global_parameters.get(CLUSTER_NAME, ""))
+    if progress is not None:
+        early = {
+            "penstock_recovery_records": progress.records,
+            "penstock_recovery_records_expected": progress.records_total,
+            "penstock_recovery_seconds": progress.seconds,
+            "penstock_recovery_share": progress.share,
+            "penstock_recovering": True,
+            "rabbitmq_process_resident_memory_bytes": resident_bytes(),
+        }
+        return Metrics(node, cluster, version, early)
+    engine, counters, pauses = server.engine, server.counters, server.pulse.pauses()
+    segments, sessions, guards = server.log.segments(), server.amqp.sessions, server.entry.guards.by_door
+    flight = server.flight.entrance.connections
+    seen = SimpleNamespace(
+        server=server,
+        engine=engine,
+        core=engine.core,
+        log=server.log,
+        counters=counters,
+        pauses=pauses,
+        connections=len(sessions),
+        channels=sum(len(one.channels) for one in sessions),
+        consumers=0,
+        resident=resident_bytes(),
+        disk_free=server.log.disk.free(),
+        log_bytes=sum(one.bytes for one in segments),
+        log_segments=len(segments),
+        delay=server.pace.lag_us / 1e6,
+        delayed=server.pace.slowed_us / 1e6,
+        started=1.0,
+        recovering=False,
+        descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        replays=replay_numbers(engine),
+        broken=engine.broken is not None,
+        **_archive(engine),
+    )
+    figures = dict(zip((one.name for one in WHOLE.figures), WHOLE.look(seen).values, strict=True))
+    messages = {f"rabbitmq_global_messages_{name}": getattr(counters, of) for name, of, _ in MESSAGES}
     closed = {(door, what): count for door, guard in guards.items() for what, count in guard.closed.items()}
-    return {
-        "strangers": {door: len(guard) for door, guard in guards.items()} | flight.there(),
-        "strangers_closed": closed | dict(flight.closed),
-        "descriptors_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "descriptors_short": entry.exhausted,
-    }
+    return Metrics(
+        node,
+        cluster,
+        version,
+        {**cast("dict[str, float]", figures), **messages},
+        streams=list(map(STREAMS.look, standings(engine))),
+        views=list(map(VIEWS.look, view_facts(engine))),
+        topics=list(map(TOPICS.look, topic_facts(engine.core))),
+        pipelines=list(map(PIPELINES.look, engine.pipelines.all())),
+        actions=[
+            ACTIONS.look(SimpleNamespace(name=name, runs=one.runs, reasons=one.reasons))
+            for name, one in sorted(engine.acts.counts.by_name.items())
+        ],
+        shares=[
+            SHARES.look(SimpleNamespace(name=name, one=one, most=(one.largest() or ("", 0))[1]))
+            for name, one in server.shares.by_name.items()
+        ],
+        dead_lettered=dict(engine.core.dead_lettered),
+        logins_refused=dict(server.logins.refused),
+        memory=engine.bodies.budget.by_name(),
+        certificate_seconds_left=None if server.tls is None else server.tls.seconds_left(),
+        strangers={door: len(guard) for door, guard in guards.items()} | flight.there(),
+        strangers_closed=closed | dict(flight.closed),
+        pause_total=pauses.total,
+        pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
+    )
 
 
-def _shares(shares: Shares) -> dict[str, ShareMetrics]:
-    return {
-        name: ShareMetrics(share.taken, share.whole, share.of_user, (share.largest() or ("", 0))[1], share.refused)
-        for name, share in shares.by_name.items()
-    }
-
-
-def _archive(engine: Engine) -> dict[str, Any]:
+def _archive(engine: Engine) -> dict[str, int]:
     archive = engine.archive
-    if archive is None:
-        return {}
-    return {
-        "archive_bytes": archive.manifest.size, "archive_files": len(archive.manifest.files),
-        "archive_rows": archive.manifest.rows, "archive_behind": archive.behind(),
-        "archive_failures": archive.failures,
-    }  # fmt: skip
+    found = (0,) * 5
+    if archive is not None:
+        manifest = archive.manifest
+        found = manifest.size, len(manifest.files), manifest.rows, archive.behind(), archive.failures
+    names = ("bytes", "files", "rows", "behind", "failures")
+    return {f"archive_{name}": value for name, value in zip(names, found, strict=True)}

@@ -1,36 +1,42 @@
-"""Messages and rows over HTTP.
+"""Messages one at a time, published into an exchange or fetched from a queue: for a person with a browser, as at
+RabbitMQ: no confirms but the answer, a few messages at once.
 
 A message that is published is a batch of one, a get is a consumer for as long as it lasts; a peek, and the list of
-leases, touch nothing.  Statements, as `wire.http.own` asks for them, have a thread each, and end when nobody waits.
+leases, touch nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, cast
 
 from penstock.core.effects import Verb
 from penstock.core.queue import refusing
 from penstock.core.queue.places import AVAILABLE, leased
 from penstock.errors import AccessRefused, DiskFull, Draining, InvalidArgument, NotFound
+from penstock.records.causes import death_reason
 from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
-from penstock.records.properties import peeked
+from penstock.records.properties import Properties, decode, encode, peeked
+from penstock.records.rights import USES, uses
 from penstock.server.entitlements import narrowed
 from penstock.server.gates import Receiver
 from penstock.server.operating import Operating, Waits, resolve
 from penstock.units import format_size
+from penstock.wire.fields import Lenient, short, shown
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.http.own import Seen
-from penstock.wire.http.queues import Got
+from penstock.wire.http.lists import json_response
+from penstock.wire.http.routes import LARGE_MOST, Row, exchange_name
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.publishing.published import Published
     from penstock.core.queue.dispatching.consumers import Consumer
@@ -38,10 +44,11 @@ if TYPE_CHECKING:
     from penstock.expr import Filter
     from penstock.memory import Piece
     from penstock.records.entries import Rows
+    from penstock.records.field_tables import FieldValue
     from penstock.server.entitlements import Rights
     from penstock.server.http.facts import Facts
     from penstock.server.services import Server
-    from penstock.server.sql.queries import Rows as Result
+    from penstock.wire.http.routes import Ask
 
 
 class Commands(Operating):
@@ -78,6 +85,38 @@ GET_BYTES = 16 << 20
 
 AT_ONCE = 64
 """Messages that are asked for at once."""
+
+
+COUNT_MOST = 10_000
+"""Messages of one get; their bytes have a bound of their own."""
+
+ACK_MODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+
+TEXTS = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
+    "app_id", "cluster_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """One message of a queue."""
+
+    exchange: str
+    key: str
+    header: bytes  # the encoded properties
+    body: bytes
+    redelivered: bool
+    left: int  # ready ones behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Got):
+    """One message that was looked at."""
+
+    attempt: int  # how often it was delivered
+    bookmark: str
+    time: int  # of its publish, in microseconds since the epoch
 
 
 class Messages(Commands):
@@ -221,6 +260,11 @@ class Getter(Receiver):
         """The queue went away; what it had delivered is answered."""
 
 
+PEEK_MOST = 1000
+
+LOOKED = "x-looked-at"
+"""Header of a peek: at how many messages it looked, of which a filter may have chosen some."""
+
 LOOKED_MOST = 10_000
 """Messages that a peek with a filter looks at, the first of the queue."""
 
@@ -230,6 +274,35 @@ PART = 250
 
 class Peeking(Commands):
     """Nothing here leases a message."""
+
+    def rows(self) -> Sequence[Row]:
+        path, peeks = "/api/queues/{vhost}/{name}", uses(("read", "queue", "name"))
+        holds = uses(("read all", "queue", "name"))
+        return (
+            Row("GET", f"{path}/peek", self.peeked, "The first messages (count=, filter=, truncate=)", peeks),
+            Row("GET", f"{path}/leases", self.held, "Who holds which messages", holds),
+        )
+
+    async def peeked(self, ask: Ask) -> Response:
+        """As a get shows them, with bookmark and time."""
+        fields = Lenient(ask.query)
+        count, wanted = fields.count("count", 10, 1, PEEK_MOST), fields.text("filter", "")
+        truncate = fields.count("truncate", -1, -1, 1 << 31)
+        found, looked = await self.peek(ask.user, ask.names["vhost"], ask.names["name"], count, wanted or None)
+        items = [
+            {
+                "bookmark": one.bookmark,
+                "time": one.time / 1e6,
+                "attempt": one.attempt,
+                **message_item(one, "auto", truncate),
+            }
+            for one in found
+        ]
+        return json_response(items, headers={LOOKED: str(looked)})
+
+    async def held(self, ask: Ask) -> Response:
+        most = Lenient(ask.query).count("count", PEEK_MOST, 1, PEEK_MOST)
+        return json_response(self.leases(ask.user, ask.names["vhost"], ask.names["name"], most))
 
     def _readable(self, user: str, vhost: str, name: str) -> tuple[Queue, Filter | None]:
         queue, rights = self.queue(vhost, name), self.rights(user)
@@ -304,102 +377,98 @@ class Peeking(Commands):
                 }
 
 
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+def message_rows(messages: Messages) -> Sequence[Row]:
+    async def publish(ask: Ask) -> Response:
+        fields = await ask.fields(LARGE_MOST)
+        key = short(fields.text("routing_key"), "routing_key")
+        body = payload(fields)
+        header = encode(properties(fields))
+        exchange = exchange_name(ask.names["name"])
+        routed = await messages.publish(ask.user, ask.names["vhost"], exchange, key, header, body)
+        return json_response({"routed": routed})
+
+    async def get(ask: Ask) -> Response:
+        fields = await ask.fields()
+        if "ackmode" not in fields.values and "requeue" in fields.values:  # before 3.7
+            mode = "reject_requeue_true" if fields.flag("requeue", True) else "ack_requeue_false"
+        else:
+            mode = fields.choice("ackmode", ACK_MODES)
+        count = fields.number("count", 0, COUNT_MOST)
+        encoding = fields.choice("encoding", ("auto", "base64"))
+        truncate = fields.count("truncate", -1, 0, 1 << 40)
+        found = await messages.get(ask.user, ask.names["vhost"], ask.names["name"], count, mode)
+        return json_response([message_item(one, encoding, truncate) for one in found])
+
+    path = "/api/exchanges/{vhost}/{name}/publish"
+    return (
+        Row("POST", path, publish, "Publish a message", USES, "properties routing_key payload payload_encoding"),
+        Row("POST", "/api/queues/{vhost}/{name}/get", get, "Get messages", uses(("read", "queue", "name")),
+            "count ackmode encoding truncate"),
+    )  # fmt: skip
 
 
-T = TypeVar("T")
-
-STEP_ROWS = 1000
-"""Rows that are encoded at once: others have the interpreter in between."""
-
-
-class Querying(Commands):
-    """The Flight door runs them; here they get another form."""
-
-    async def rows(self, user: str, vhost: str, sql: str, most: int, bytes_most: int) -> bytes:
-        """The result as JSON, made beside the loop."""
-        gone = threading.Event()
-        try:
-            return await self._aside(lambda: encoded_rows(self._begun(user, vhost, sql, gone), most, bytes_most))
-        finally:
-            gone.set()
-
-    async def stream(self, user: str, vhost: str, sql: str) -> Iterator[bytes]:
-        """The result as the bytes of an Arrow stream."""
-        gone = threading.Event()
-        try:
-            return encoded(await self._aside(lambda: self._begun(user, vhost, sql, gone)))
-        except BaseException:
-            gone.set()
-            raise
-
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """In threads of their own: those that wait for a place would take the common ones from everybody."""
-        loop, threads = asyncio.get_running_loop(), self.server.pools.querying
-        return await loop.run_in_executor(threads, work)
-
-    def _begun(self, user: str, vhost: str, sql: str, gone: threading.Event) -> Result:
-        from penstock.server.flight.calls import Caller
-
-        self.facts.refuse_early()
-        self.vhost(vhost)
-        caller = Caller(self.server.users.who(user), f"http/{user}", gone.is_set)
-        return self.server.flight.queries.run(caller, vhost, sql)
-
-
-@contextmanager
-def ended(batches: Iterator[object]) -> Generator[None]:
-    """End the statement of a result, also where it is not read to its end: an error may keep what its frames held."""
+def payload(fields: Lenient) -> bytes:
+    """The body of a message.  Raises InvalidArgument."""
+    encoding = fields.choice("payload_encoding", ("string", "base64"))
+    text = fields.text("payload")
+    if encoding == "string":
+        return text.encode()
     try:
-        yield
-    finally:
-        closing = getattr(batches, "close", None)
-        if closing is not None:
-            closing()
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"payload is {shown(text)}, not base64") from None
 
 
-def encoded_rows(result: Result, most: int, bytes_most: int) -> bytes:
-    """A result as JSON.  InvalidArgument for more rows or bytes than that, and for values that JSON has not."""
-    from penstock.server.sql.result import to_json, values
+def properties(fields: Lenient) -> Properties:
+    """Basic properties by their names; what has no such name is refused, since nobody would see it."""
+    given = fields.table("properties")
+    unknown = given.keys() - {*TEXTS, "headers", "delivery_mode", "priority", "timestamp"}
+    if unknown:
+        raise InvalidArgument(f"properties: {shown(min(unknown))} is no property of a message")
+    some = Lenient(given, "properties: ")
+    texts = {name: some.text(name) for name in TEXTS if given.get(name) is not None}
+    headers = some.table("headers")
 
-    schema, batches = result
-    columns = to_json([{"name": one.name, "type": str(one.type)} for one in schema])
-    pieces, rows, size = list[bytes](), 0, 0
-    with ended(batches):
-        for batch in batches:
-            for start in range(0, batch.num_rows, STEP_ROWS):
-                step = batch.slice(start, STEP_ROWS)
-                piece = to_json(list(zip(*values(step), strict=True)))[1:-1]
-                pieces.append(piece)
-                rows, size = rows + step.num_rows, size + len(piece)
-                for what, count, bound in (("rows", rows, most), ("bytes", size, bytes_most)):
-                    if count > bound:
-                        raise InvalidArgument(
-                            f"the result has more than {bound} {what}: add a LIMIT, or ask for "
-                            "application/vnd.apache.arrow.stream"
-                        )
-    return b'{"columns":%b,"rows":[%b],"row_count":%d}' % (columns, b",".join(pieces), rows)
+    def number(name: str, high: int) -> int | None:
+        return None if given.get(name) is None else some.number(name, 0, high)
 
-
-def encoded(result: Result) -> Iterator[bytes]:
-    """A result as an Arrow IPC stream, a piece for each batch."""
-    import pyarrow as pa
-
-    schema, batches = result
-    sink = _Sink()
-    with ended(batches), pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            yield sink.taken()
-    yield sink.taken()
+    return Properties(
+        **texts,  # pyright: ignore[reportArgumentType]  # all of them are texts
+        headers=cast("Mapping[str, FieldValue]", headers) or None,
+        delivery_mode=number("delivery_mode", 255),
+        priority=number("priority", 255),
+        timestamp=number("timestamp", 2**64 - 1),
+    )
 
 
-class _Sink(io.BytesIO):
-    """A file whose bytes are taken away as they come."""
+def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:
+    """One message with RabbitMQ's field names, and for a dead letter `reason`: why it died.
 
-    def taken(self) -> bytes:
-        data = self.getvalue()
-        self.seek(0)
-        self.truncate()
-        return data
+    truncate: bytes of the payload that are shown; -1: all.
+    """
+    part = got.body if truncate < 0 else got.body[:truncate]
+    text: str | None = None
+    if encoding == "auto":
+        try:
+            text = part.decode()
+        except UnicodeDecodeError:
+            text = None
+    header = decode(got.header)
+    why = death_reason(header.headers)
+    return {
+        **({} if why is None else {"reason": why}),
+        "payload_bytes": len(got.body),
+        "redelivered": got.redelivered,
+        "exchange": got.exchange,
+        "routing_key": got.key,
+        "message_count": got.left,
+        "properties": properties_item(header),
+        "payload": base64.b64encode(part).decode() if text is None else text,
+        "payload_encoding": "base64" if text is None else "string",
+    }
+
+
+def properties_item(p: Properties) -> Mapping[str, object]:
+    """The properties that there are, by name."""
+    names = (*TEXTS, "headers", "delivery_mode", "priority", "timestamp")
+    return {name: value for name in names if (value := getattr(p, name)) is not None}

@@ -1,10 +1,4 @@
-"""HTTP: health, metrics, and queues in the shape that RabbitMQ's tools read.
+"""HTTP's own: requests read strictly, the table of paths, answers and lists, server-sent events.
 
-Owns paths, status codes, field names and metric names.  What they report comes through `facts.ServerFacts`; it knows
-neither queue rules nor the server that answers.
+It knows neither queue rules nor the server that answers; paths and what carries them out are in `server.http`.
 """
-
-from penstock.wire.http.app import create_app
-from penstock.wire.http.facts import Metrics, QueueMetrics, ServerFacts
-
-__all__ = ["Metrics", "QueueMetrics", "ServerFacts", "create_app"]

@@ -87,6 +87,9 @@ class Ask:
         return self.query.get(name, "").lower() == "true"
 
 
+RABBITMQ_VERSION = "3.13.0"
+"""What tools that look at `rabbitmq_version` are told: the version whose behaviour they will meet."""
+
 DEFAULT_NAME = "amq.default"
 """What paths call the default exchange, which has no name."""
 

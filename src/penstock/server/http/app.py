@@ -38,10 +38,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
-from penstock.wire.http import overview, queues
-from penstock.wire.http.facts import ServerFacts
+from penstock.server.http import overview, queues
+from penstock.server.http.exposition import exposition
+from penstock.server.http.facts import Facts
 from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
-from penstock.wire.http.metrics import exposition
 from penstock.wire.http.routes import Ask, Row, Table
 
 _TYPES: Mapping[str, str] = {
@@ -117,7 +117,7 @@ KEPT_S = 1.0
 METHODS = ["GET", "PUT", "POST", "DELETE", "OPTIONS"]
 
 
-def create_app(facts: ServerFacts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> Starlette:
+def create_app(facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> Starlette:
     """The application: an ASGI app for uvicorn, or for a test client.
 
     rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good.
@@ -170,7 +170,7 @@ class Visitor(Protocol):
 
 
 class _Login:
-    def __init__(self, app: ASGIApp, facts: ServerFacts, open_paths: AbstractSet[str]) -> None:
+    def __init__(self, app: ASGIApp, facts: Facts, open_paths: AbstractSet[str]) -> None:
         """open_paths: exceptions, so that a new path is guarded."""
         self._app = app
         self._facts = facts
@@ -248,7 +248,7 @@ def credentials(header: str) -> tuple[str, str] | None:
 class _Probes:
     """The paths beside those of the table: for whoever watches the server."""
 
-    def __init__(self, facts: ServerFacts, kept_s: float) -> None:
+    def __init__(self, facts: Facts, kept_s: float) -> None:
         self._facts = facts
         self._kept_s = kept_s
         self._rendering = asyncio.Lock()
@@ -281,7 +281,7 @@ class _Probes:
                 metrics = await overview.all_metrics(self._facts)
                 content = await asyncio.to_thread(exposition, metrics, per_object=per_object)
                 self._facts.scraped()
-                if not metrics.recovering:  # those are few, and another word in a moment
+                if not metrics["penstock_recovering"]:  # those are few, and another word in a moment
                     self._kept[per_object] = time.monotonic() + self._kept_s, content
                     asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, per_object, None)
         return Response(content, media_type=_METRICS_TYPE)
@@ -305,11 +305,11 @@ _ANSWERS: Mapping[str, str] = {
 }
 
 
-def _describe(table: Table, facts: ServerFacts) -> None:
+def _describe(table: Table, facts: Facts) -> None:
     """Put the path into the table that it describes."""
 
     async def describe(_: Ask) -> Response:
-        return json_response(described(table, str(facts.metrics().version)))
+        return json_response(described(table, facts.version))
 
     table.add(Row("GET", "/api/openapi.json", describe, "This description", LOGIN))
 

@@ -2,38 +2,36 @@
 
 Health checks (`/api/health/checks/...`, `/api/aliveness-test/{vhost}`): one that holds is 200 with
 `{"status": "ok"}`, one that does not 503 with a reason.
-
-Definitions (`/api/definitions`): what there is as one JSON document, and taking such a document over.  That merges: it
-adds and replaces, never removes; a queue or exchange that is there with other properties is left alone.  All of a
-document is taken, or nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
-from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, RULES, USES, WATCHES
-from penstock.wire.fields import Lenient
-from penstock.wire.http.facts import Metrics, ServerFacts
-from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response, not_found, only_columns
-from penstock.wire.http.routes import LARGE_MOST, Ask, Row
+from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, USES, WATCHES
+from penstock.server.http.metrics import QUEUES
+from penstock.wire.http.lists import gathered, json_response, not_found, only_columns
+from penstock.wire.http.routes import RABBITMQ_VERSION, Ask, Row
 
-RABBITMQ_VERSION = "3.13.0"
-"""What tools that look at `rabbitmq_version` are told: the version whose behaviour they will meet."""
+if TYPE_CHECKING:
+    from penstock.server.http.facts import Facts, Metrics
+    from penstock.server.http.messages import Messages
 
 
-async def all_metrics(facts: ServerFacts) -> Metrics:
+async def all_metrics(facts: Facts) -> Metrics:
     """The numbers of the server with those of its queues."""
     queues = await gathered(facts.queue_metrics())
-    return replace(facts.metrics(), queues=queues, consumers=sum([queue.consumers for queue in queues]))
+    found = facts.metrics()
+    consumers = QUEUES.total(queues, "rabbitmq_queue_consumers")
+    return replace(found, queues=queues, figures={**found.figures, "rabbitmq_consumers": consumers})
 
 
-def rows(facts: ServerFacts) -> Sequence[Row]:
+def rows(facts: Facts) -> Sequence[Row]:
     doors = _Overview(facts)
     return (
         Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force", LOGIN),
@@ -62,15 +60,15 @@ def rows(facts: ServerFacts) -> Sequence[Row]:
 
 
 class _Overview:
-    def __init__(self, facts: ServerFacts) -> None:
+    def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
     async def overview(self, ask: Ask) -> Response:
         """Totals; addresses and the settings in force are for those who see everything."""
         numbers = await all_metrics(self._facts)
-        ready = sum(queue.ready for queue in numbers.queues)
-        leased = sum(queue.leased for queue in numbers.queues)
-        delayed = sum(queue.delayed for queue in numbers.queues)
+        messages, ready, leased = (
+            QUEUES.total(numbers.queues, f"rabbitmq_queue_messages{which}") for which in ("", "_ready", "_unacked")
+        )
         answer: dict[str, object] = {
             "product_name": "Penstock",
             "product_version": numbers.version,
@@ -81,31 +79,31 @@ class _Overview:
             "node": numbers.node,
             "exchange_types": self._exchange_types(),
             "object_totals": {
-                "connections": numbers.connections,
-                "channels": numbers.channels,
-                "consumers": numbers.consumers,
+                "connections": numbers["rabbitmq_connections"],
+                "channels": numbers["rabbitmq_channels"],
+                "consumers": numbers["rabbitmq_consumers"],
                 "queues": len(numbers.queues),
                 "exchanges": self._facts.exchange_count(),
             },
             "queue_totals": {
-                "messages": ready + leased + delayed,
+                "messages": messages,
                 "messages_ready": ready,
                 "messages_unacknowledged": leased,
             },
             "message_stats": {
-                "publish": numbers.published,
-                "confirm": numbers.confirmed,
-                "deliver_get": numbers.delivered,
-                "redeliver": numbers.redelivered,
-                "ack": numbers.acknowledged,
-                "return_unroutable": numbers.unroutable_returned,
-                "drop_unroutable": numbers.unroutable_dropped,
+                "publish": numbers["rabbitmq_global_messages_received"],
+                "confirm": numbers["rabbitmq_global_messages_confirmed"],
+                "deliver_get": numbers["rabbitmq_global_messages_delivered"],
+                "redeliver": numbers["rabbitmq_global_messages_redelivered"],
+                "ack": numbers["rabbitmq_global_messages_acknowledged"],
+                "return_unroutable": numbers["rabbitmq_global_messages_unroutable_returned"],
+                "drop_unroutable": numbers["rabbitmq_global_messages_unroutable_dropped"],
             },
             "churn_rates": {
-                "connection_created": numbers.connections_opened,
-                "connection_closed": numbers.connections_closed,
-                "channel_created": numbers.channels_opened,
-                "channel_closed": numbers.channels_closed,
+                "connection_created": numbers["rabbitmq_connections_opened"],
+                "connection_closed": numbers["rabbitmq_connections_closed"],
+                "channel_created": numbers["rabbitmq_channels_opened"],
+                "channel_closed": numbers["rabbitmq_channels_closed"],
             },
         }
         if ask.may(MONITORING):
@@ -141,11 +139,11 @@ class _Overview:
             "running": True,
             "being_drained": self._facts.health().get("status") == "draining",
             "partitions": [],
-            "mem_used": numbers.resident_bytes,
-            "mem_limit": numbers.body_cache_limit_bytes,
-            "mem_alarm": numbers.memory_alarm,
-            "disk_free": numbers.disk_free_bytes,
-            "disk_free_alarm": numbers.disk_alarm,
+            "mem_used": numbers["rabbitmq_process_resident_memory_bytes"],
+            "mem_limit": numbers["rabbitmq_resident_memory_limit_bytes"],
+            "mem_alarm": bool(numbers["rabbitmq_alarms_memory_used_watermark"]),
+            "disk_free": numbers["rabbitmq_disk_space_available_bytes"],
+            "disk_free_alarm": bool(numbers["rabbitmq_alarms_free_disk_space_watermark"]),
             "exchange_types": self._exchange_types(),
             "auth_mechanisms": [{"name": name, "enabled": True} for name in ("PLAIN", "AMQPLAIN")],
             "applications": [{"name": "penstock", "description": "Penstock", "version": numbers.version}],
@@ -180,20 +178,8 @@ UNITS_S = {"days": 86_400, "weeks": 7 * 86_400, "months": 30 * 86_400, "years": 
 """Seconds of the units in which RabbitMQ's tool asks."""
 
 
-Declare: TypeAlias = "Callable[[str, str, str], Awaitable[None]]"
-"""Declares a queue, for a user in a vhost."""
-
-
-class Talk(Protocol):
-    """What the test of a vhost asks of the server for messages."""
-
-    async def publish(self, user: str, vhost: str, exchange: str, key: str, header: bytes, body: bytes) -> bool: ...
-
-    async def get(self, user: str, vhost: str, name: str, count: int, mode: str) -> Sequence[object]: ...
-
-
-def health_rows(facts: ServerFacts, declare: Declare, talk: Talk) -> Sequence[Row]:
-    doors = _Checks(facts, declare, talk)
+def health_rows(facts: Facts, messages: Messages) -> Sequence[Row]:
+    doors = _Checks(facts, messages)
     checks = "/api/health/checks"
     return (
         Row("GET", f"{checks}/alarms", doors.alarms, "No alarm in the cluster", LOGIN),
@@ -225,17 +211,16 @@ def health_rows(facts: ServerFacts, declare: Declare, talk: Talk) -> Sequence[Ro
 
 
 class _Checks:
-    def __init__(self, facts: ServerFacts, declare: Declare, talk: Talk) -> None:
+    def __init__(self, facts: Facts, messages: Messages) -> None:
         self._facts = facts
-        self._declare = declare
-        self._talk = talk
+        self._messages = messages
 
     async def alarms(self, _: Ask) -> Response:
         """The disk has room, the log can be written, and publishers do not wait for memory."""
         health = self._facts.health()
         status = health.get("status")
         if status in {"ok", "draining", "recovering"}:
-            if self._facts.metrics().memory_alarm:
+            if self._facts.metrics()["rabbitmq_alarms_memory_used_watermark"]:
                 alarm = {"node": health.get("name"), "resource": "memory"}
                 return _failed("server.memory is used up: publishers wait", alarms=[alarm])
             return json_response({"status": "ok"})
@@ -288,93 +273,12 @@ class _Checks:
         vhost = ask.names["vhost"]
         if vhost not in self._facts.vhosts():
             return not_found()
-        await self._declare(ask.user, vhost, TEST_QUEUE)
-        routed = await self._talk.publish(ask.user, vhost, "", TEST_QUEUE, b"\x00\x00", b"test_message")
-        if routed and await self._talk.get(ask.user, vhost, TEST_QUEUE, 1, "ack_requeue_false"):
+        await self._messages.declare(ask.user, vhost, TEST_QUEUE)
+        routed = await self._messages.publish(ask.user, vhost, "", TEST_QUEUE, b"\x00\x00", b"test_message")
+        if routed and await self._messages.get(ask.user, vhost, TEST_QUEUE, 1, "ack_requeue_false"):
             return json_response({"status": "ok"})
         return _failed("the message that was published did not come")
 
 
 def _failed(reason: str, **more: object) -> Response:
     return json_response({"status": "failed", "reason": reason, **more}, 503)
-
-
-SECTIONS = (
-    "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "queues",
-    "exchanges", "bindings",
-)  # fmt: skip
-
-OF_A_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
-
-
-class Definitions(Protocol):
-    """What these paths ask of the server."""
-
-    def section(self, name: str, vhost: str | None) -> Iterable[Mapping[str, object]]:
-        """Objects of one section, of one vhost or of all, with RabbitMQ's field names."""
-        ...
-
-    async def take(self, sections: Mapping[str, list[Lenient]], vhost: str | None) -> Sequence[str]:
-        """Take a document over; raises what is wrong with it, and nothing has changed.
-
-        What is taken and not the same here is told, a sentence each.
-        """
-        ...
-
-
-def definition_rows(facts: ServerFacts, definitions: Definitions) -> Sequence[Row]:
-    doors = _Definitions(facts, definitions)
-    every, of_vhost = "/api/definitions", "/api/definitions/{vhost}"
-    fields = " ".join(SECTIONS)
-    return (
-        Row("GET", every, doors.every, "Everything that is defined", ADMINISTERS),
-        Row("POST", every, doors.take, "Take definitions over", ADMINISTERS, fields),
-        Row("GET", of_vhost, doors.of_vhost, "What is defined in a vhost", RULES),
-        Row("POST", of_vhost, doors.take_into, "Take definitions over into a vhost", ADMINISTERS, fields),
-    )
-
-
-class _Definitions:
-    def __init__(self, facts: ServerFacts, definitions: Definitions) -> None:
-        self._facts = facts
-        self._definitions = definitions
-
-    async def every(self, _: Ask) -> Response:
-        return await self._shown(SECTIONS, None)
-
-    async def of_vhost(self, ask: Ask) -> Response:
-        """Its objects do not name the vhost."""
-        vhost = ask.names["vhost"]
-        return await self._shown(OF_A_VHOST, vhost) if vhost in self._facts.vhosts() else not_found()
-
-    async def _shown(self, sections: Sequence[str], vhost: str | None) -> Response:
-        version = self._facts.metrics().version
-        head: dict[str, object] = {
-            "rabbit_version": RABBITMQ_VERSION,
-            "rabbitmq_version": RABBITMQ_VERSION,
-            "product_name": "Penstock",
-            "product_version": version,
-        }
-        parts = [bytes(json_response(head).body)[:-1]]
-        for name in sections:
-            found = await gathered(self._definitions.section(name, vhost))
-            items: list[object] = [
-                {key: value for key, value in one.items() if vhost is None or key != "vhost"} for one in found
-            ]
-            parts.append(b'"' + name.encode() + b'":' + await encoded(items))
-        headers = {"content-disposition": "attachment; filename=definitions.json"}
-        return json_bytes(b",".join(parts) + b"}", 200, headers)
-
-    async def take(self, ask: Ask) -> Response:
-        return await self._taken(ask, None)
-
-    async def take_into(self, ask: Ask) -> Response:
-        vhost = ask.names["vhost"]
-        return await self._taken(ask, vhost) if vhost in self._facts.vhosts() else not_found()
-
-    async def _taken(self, ask: Ask, vhost: str | None) -> Response:
-        fields = await ask.fields(LARGE_MOST, once=True)
-        if not any(name in fields.values for name in SECTIONS):
-            raise InvalidArgument(f"the document has none of {', '.join(SECTIONS)}")
-        warnings = await self._definitions.take({name: fields.items(name) for name in SECTIONS}, vhost)
-        return json_response({"warnings": warnings}) if warnings else done()

@@ -1,0 +1,168 @@
+"""`POST /api/query`: a SELECT over queues, topics and views.
+
+{"sql": "SELECT ...", "vhost": "/"}
+-> {"columns": [{"name", "type"}], "rows": [[...]], "row_count": n}
+-> with `accept: application/vnd.apache.arrow.stream`: an Arrow IPC stream
+
+A statement has a thread, and ends when nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.responses import Response, StreamingResponse
+
+from penstock.errors import InvalidArgument, Unavailable
+from penstock.records.rights import USES
+from penstock.server.http.messages import Commands
+from penstock.wire.http.lists import HEADERS, json_bytes
+from penstock.wire.http.routes import Ask, Row
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from penstock.server.sql.queries import Rows as Result
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+T = TypeVar("T")
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+LOOK_S = 0.25
+"""How often a wait looks whether the client still waits."""
+
+ROWS_MOST = 100_000
+BYTES_MOST = 64 << 20
+"""Of an answer in JSON, which is made whole in memory."""
+
+STEP_ROWS = 1000
+"""Rows that are encoded at once: others have the interpreter in between."""
+
+
+class Querying(Commands):
+    """The Flight door runs them; here they get another form."""
+
+    def rows_of_table(self) -> Sequence[Row]:
+        text = "A SELECT over queues, topics and views"
+        return (Row("POST", "/api/query", self.query, text, USES, "sql vhost"),)
+
+    async def query(self, ask: Ask) -> Response:
+        """As the `accept` header says."""
+        fields = await ask.fields()
+        for name in fields.values:
+            if name not in ("sql", "vhost"):
+                raise InvalidArgument(f"unknown field {name!r}, not one of sql, vhost")
+        sql, vhost = fields.text("sql"), fields.text("vhost", "/")
+        if ARROW in ask.request.headers.get("accept", ""):
+            pieces = await while_asked(ask.request, self.stream(ask.user, vhost, sql))
+            return StreamingResponse(pieces, headers=HEADERS, media_type=ARROW)
+        found = self.rows(ask.user, vhost, sql, ROWS_MOST, BYTES_MOST)
+        return json_bytes(await while_asked(ask.request, found))
+
+    async def rows(self, user: str, vhost: str, sql: str, most: int, bytes_most: int) -> bytes:
+        """The result as JSON, made beside the loop."""
+        gone = threading.Event()
+        try:
+            return await self._aside(lambda: encoded_rows(self._begun(user, vhost, sql, gone), most, bytes_most))
+        finally:
+            gone.set()
+
+    async def stream(self, user: str, vhost: str, sql: str) -> Iterator[bytes]:
+        """The result as the bytes of an Arrow stream."""
+        gone = threading.Event()
+        try:
+            return encoded(await self._aside(lambda: self._begun(user, vhost, sql, gone)))
+        except BaseException:
+            gone.set()
+            raise
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """In threads of their own: those that wait for a place would take the common ones from everybody."""
+        loop, threads = asyncio.get_running_loop(), self.server.pools.querying
+        return await loop.run_in_executor(threads, work)
+
+    def _begun(self, user: str, vhost: str, sql: str, gone: threading.Event) -> Result:
+        from penstock.server.flight.calls import Caller
+
+        self.facts.refuse_early()
+        self.vhost(vhost)
+        caller = Caller(self.server.users.who(user), f"http/{user}", gone.is_set)
+        return self.server.flight.queries.run(caller, vhost, sql)
+
+
+@contextmanager
+def ended(batches: Iterator[object]) -> Generator[None]:
+    """End the statement of a result, also where it is not read to its end: an error may keep what its frames held."""
+    try:
+        yield
+    finally:
+        closing = getattr(batches, "close", None)
+        if closing is not None:
+            closing()
+
+
+def encoded_rows(result: Result, most: int, bytes_most: int) -> bytes:
+    """A result as JSON.  InvalidArgument for more rows or bytes than that, and for values that JSON has not."""
+    from penstock.server.sql.result import to_json, values
+
+    schema, batches = result
+    columns = to_json([{"name": one.name, "type": str(one.type)} for one in schema])
+    pieces, rows, size = list[bytes](), 0, 0
+    with ended(batches):
+        for batch in batches:
+            for start in range(0, batch.num_rows, STEP_ROWS):
+                step = batch.slice(start, STEP_ROWS)
+                piece = to_json(list(zip(*values(step), strict=True)))[1:-1]
+                pieces.append(piece)
+                rows, size = rows + step.num_rows, size + len(piece)
+                for what, count, bound in (("rows", rows, most), ("bytes", size, bytes_most)):
+                    if count > bound:
+                        raise InvalidArgument(
+                            f"the result has more than {bound} {what}: add a LIMIT, or ask for "
+                            "application/vnd.apache.arrow.stream"
+                        )
+    return b'{"columns":%b,"rows":[%b],"row_count":%d}' % (columns, b",".join(pieces), rows)
+
+
+def encoded(result: Result) -> Iterator[bytes]:
+    """A result as an Arrow IPC stream, a piece for each batch."""
+    import pyarrow as pa
+
+    schema, batches = result
+    sink = _Sink()
+    with ended(batches), pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            yield sink.taken()
+    yield sink.taken()
+
+
+class _Sink(io.BytesIO):
+    """A file whose bytes are taken away as they come."""
+
+    def taken(self) -> bytes:
+        data = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return data
+
+
+async def while_asked(request: Request, work: Coroutine[object, object, T]) -> T:
+    """The result of a work that may be long; it is cancelled when the client goes, which a handler is not told."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
+            if await request.is_disconnected():
+                raise Unavailable("the client is gone")
+        return task.result()
+    finally:
+        task.cancel()
