@@ -311,19 +311,33 @@ def of_join(session: Any, conf: Any, join: Any) -> str | None:
     condition = join.condition()
     if kind in ("LeftSemi", "LeftAnti") and condition.isEmpty():
         return "a SEMI or ANTI join without a condition reads nothing of it while the other side has no row, or has one"
-    if kind not in ("Inner", "Cross"):
+    if kind not in ("Inner", "Cross", "LeftSemi"):
         return None
     hints = [join.hint().leftHint(), join.hint().rightHint()]
     said = " ".join(str(one.get()) for one in hints if one.isDefined()).lower()
     equal = session._jvm.org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys.unapply(join).isDefined()
-    if "shuffle_replicate_nl" not in said:
-        small = min(int(str(side.stats().sizeInBytes())) for side in (join.left(), join.right()))
-        if equal or "broadcast" in said or small <= int(conf.autoBroadcastJoinThreshold()):
-            return None
+    small = min(int(str(side.stats().sizeInBytes())) for side in (join.left(), join.right()))
+    fits = "broadcast" in said or small <= int(conf.autoBroadcastJoinThreshold())
+    sent = fits and ("broadcast" in said or "strategy=" not in said)
+    if equal and sent and _interpreted(session, conf, join):
+        return (
+            "Spark interprets the join, whose code it does not generate with this conf or so many columns, and reads "
+            "nothing of it while the other side has no row; say that both are sorted: SELECT /*+ MERGE(name) */"
+        )
+    if kind == "LeftSemi" or ("shuffle_replicate_nl" not in said and (equal or fits)):
+        return None
     return (
         "it is joined with something large without equal columns, so Spark reads it once for each part of that; "
         "compare columns for equality too, or say that the other side fits into memory: SELECT /*+ BROADCAST(name) */"
     )
+
+
+def _interpreted(session: Any, conf: Any, join: Any) -> bool:
+    """Whether Spark runs a join without code made for it; such code reads on where the join itself would end."""
+    if not conf.wholeStageEnabled():
+        return True
+    too_many = session._jvm.org.apache.spark.sql.execution.WholeStageCodegenExec.isTooManyFields
+    return any(too_many(conf, side.schema()) for side in (join, join.left(), join.right()))
 
 
 def children(plan: Any) -> Sequence[Any]:
