@@ -19,8 +19,10 @@ from pathlib import Path
 
 from harness import emit
 
-from penstock.log import Log, LogSettings, OsDisk
+from penstock.log.disk import OsDisk
 from penstock.log.encode import Encoder
+from penstock.log.log import Log
+from penstock.log.writer import LogSettings
 from penstock.records.entries import Publishes, Topic
 
 ORDERS = Topic("/", "", "orders")

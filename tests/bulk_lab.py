@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.log import Log, LogSettings, OsDisk
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
+from penstock.log.writer import LogSettings
 from penstock.ports import Clock
 from penstock.records.entries import Control, Entry, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, Kind

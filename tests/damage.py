@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from penstock.core.state.durable import DurableState, canonical
 from penstock.errors import PenstockError
-from penstock.log import Log, OsDisk, SimDisk
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
 from penstock.log.segment import read_header
+from penstock.log.simdisk import SimDisk
 from penstock.ports import Disk
 from penstock.server.flight.sinks.stage_files import StageInfo
 from penstock.server.flight.sinks.stages import Stages

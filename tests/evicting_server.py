@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cli.main import main
-from penstock.memory import Caches
+from penstock.memory.caches import Caches
 from penstock.server import app
 
 

@@ -17,9 +17,10 @@ from penstock.config.vhost_sections import EntitlementSection
 from penstock.core.broker import Core
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
-from penstock.memory import Caches
+from penstock.log.log import Log
+from penstock.log.writer import LogSettings
+from penstock.memory.caches import Caches
 from penstock.records.chunks import Now
 from penstock.records.entries import Rows
 from penstock.server.bulk.process import Bulk

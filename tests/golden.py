@@ -25,7 +25,8 @@ from penstock.core.state.lsns import flat
 from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import sinks
 from penstock.core.streams.poison import Link
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.properties import Properties, encode

@@ -14,7 +14,7 @@ import penstock
 from conformance.test_cli_against_a_server import penstock as command
 from live_server import LiveServer
 from penstock.errors import LogDamaged
-from penstock.log import OsDisk
+from penstock.log.disk import OsDisk
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.upkeep import Compactor

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from damage import MENU, Folder, Verdict, built, damage, gathered, judged, kind_of, spread, start
-from penstock.log import Log, OsDisk, SimDisk
-from penstock.log.disk import OsFile
+from penstock.log.disk import OsDisk, OsFile
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import rewrite_name
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from penstock.testing.fakes import FakeClock
 from sim.judge import T0

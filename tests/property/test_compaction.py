@@ -13,8 +13,10 @@ from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
-from penstock.log import MEMORY, Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.records.entries import Group
 from penstock.records.kinds import PUBLISHES
 from property.test_fold import History

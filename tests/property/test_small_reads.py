@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import connection as connection_module
 from penstock.server.amqp import intake as intake_module

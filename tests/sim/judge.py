@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
-from penstock.log import Log, LogSettings
 from penstock.log.encode import Encoder
+from penstock.log.log import Log
 from penstock.log.verify import verify
-from penstock.log.writer import slice_of
+from penstock.log.writer import LogSettings, slice_of
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS

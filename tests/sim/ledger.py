@@ -11,7 +11,8 @@ from collections import Counter
 
 from penstock.core.effects import Verb
 from penstock.errors import PenstockError
-from penstock.log import LogSettings, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import LogSettings
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.testing.fakes import FakeClock

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.log import MEMORY, Log, LogSettings, SimDisk
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY, LogSettings
 from penstock.ports import Disk
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import Kind

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 from penstock.config.settings import GUEST
 from penstock.core.state.durable import DurableState
-from penstock.log import MEMORY, Log, LogSettings, SimDisk
-from penstock.memory import Caches
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY, LogSettings
+from penstock.memory.caches import Caches
 from penstock.records.entries import Rows
 from penstock.records.properties import Properties, decode, encode
 from penstock.server.amqp.connection import Connection

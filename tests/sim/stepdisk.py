@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.log import SimDisk
-from penstock.log.simdisk import SimFile
+from penstock.log.simdisk import SimDisk, SimFile
 from penstock.testing.fakes import FakeClock
 from sim.baton import Baton, step
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.config.queue_arguments import read_policy
 from penstock.core.queue.explaining import explain_queue
 from penstock.errors import LogBroken
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import publishers as publishers_module
 from penstock.server.amqp.publishers import CLOSING_US, HELD_MOST, READ_ON

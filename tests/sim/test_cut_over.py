@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.expr import Filter, compile_filter
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
 from penstock.server.replaying import page as pages

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.state.durable import DurableState
 from penstock.errors import LogDamaged, PenstockError
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.flight.sinks.decided import GroupLimits, chunk_publishes, chunks_of, finish_decided
 from penstock.server.flight.sinks.stage_files import StageInfo

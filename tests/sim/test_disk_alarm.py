@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.server.amqp.publishers import HELD_MOST
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life, clock, message

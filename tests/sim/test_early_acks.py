@@ -9,7 +9,7 @@ import pytest
 import penstock
 from crash.model_clients import Notes, Sent
 from crash.test_kills_model import Look
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from sim.serverkit import Life, clock
 
 

@@ -35,7 +35,7 @@ def test_lives(seed: int, effort: int) -> None:
 
 def test_bodies_come_from_the_log() -> None:
     """What these tests rely on: with this budget a durable body is in no cache."""
-    from penstock.log import SimDisk
+    from penstock.log.simdisk import SimDisk
     from sim.serverkit import clock
 
     life = Life(SimDisk(), clock())

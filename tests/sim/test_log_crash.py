@@ -14,8 +14,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from penstock.log.writer import Sync
 from penstock.records.entries import Entry, Group

@@ -13,7 +13,7 @@ import pytest
 
 from crash.model_clients import EXPRESSIONS, TOPIC, Notes, Sent
 from penstock.errors import PenstockError
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
 from penstock.testing import Broker
 from penstock.testing.instance import Instance

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.state.durable import canonical
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
 from penstock.server.opening import fold
 from penstock.server.progress import Progress, Stopped
 from sim.logkit import SMALL, FakeClock, commit, messages, opened

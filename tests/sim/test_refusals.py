@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.records.properties import Properties, encode
 from penstock.wire.amqp import methods as m
 from sim.serverkit import PERSISTENT, Client, Content, Life, clock

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.replica import Replica
+from penstock.log.simdisk import SimDisk
 from penstock.replication.cursor import Place, next_piece
 from penstock.replication.messages import SegmentFile
 from sim.logkit import SMALL, Steps, commit, content, messages, opened

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import is_rewrite
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock, Steps, commit, content, messages, note, opened
 

@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.server.opening import declare_views
 from penstock.server.views import rowfeed
 from penstock.testing import Broker

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.wire.amqp import methods as m
 from sim.ledger import Ledger, Load, check_restart
 from sim.serverkit import Life, clock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life, clock, message
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.core.queue.order import ranking
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life, clock, message
 

@@ -11,7 +11,9 @@ import pytest
 from penstock.core.state.durable import canonical
 from penstock.core.state.fold import Fold
 from penstock.errors import DataFolderInUse
-from penstock.log import MEMORY, Log, SimDisk
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.wire.amqp import methods as m
 from sim.ledger import settle_stale
 from sim.serverkit import Client, Life, Steps, clock, state_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.wire.amqp import methods as m
 from sim.serverkit import PERSISTENT, Client, Content, Life, clock
 

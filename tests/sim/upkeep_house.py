@@ -19,11 +19,13 @@ from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.errors import PenstockError
-from penstock.log import MEMORY, Log, LogSettings
+from penstock.log.log import Log
 from penstock.log.rewrite import Made, Order, Swap
 from penstock.log.rewrite_plan import Aims
 from penstock.log.verify import verify
-from penstock.memory import Caches, Piece
+from penstock.log.writer import MEMORY, LogSettings
+from penstock.memory.caches import Caches
+from penstock.memory.slab import Piece
 from penstock.records.chunks import Now
 from penstock.records.entries import Entry, Publishes, Rows
 from penstock.records.kinds import PUBLISHES, Kind

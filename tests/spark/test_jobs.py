@@ -11,10 +11,12 @@ import pytest
 
 from penstock.cli.logfiles import archive_of, audit
 from penstock.core.audit.histories import Report
-from penstock.log import Log, LogSettings, OsDisk
 from penstock.log.archive import archive_disk
 from penstock.log.archive.file_writer import Form
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
 from penstock.log.rewrite_plan import Aims
+from penstock.log.writer import LogSettings
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.server.clock import SystemClock
 from penstock.server.upkeep.offline import Limits, archive, compact

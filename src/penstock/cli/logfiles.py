@@ -24,8 +24,8 @@ from penstock.cli.exportfiles import writer_for
 from penstock.cli.output import Progress, bar
 from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.history.alone import stand_alone
-from penstock.log import OsDisk
 from penstock.log.catalog import Catalog, SegmentInfo
+from penstock.log.disk import OsDisk
 from penstock.log.reader import Reader, Vias
 from penstock.log.recover import open_segments
 from penstock.log.segment import FOLDER

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.records.chunks import Now
     from penstock.server.accounts import Accounts
     from penstock.server.users import Users

@@ -33,7 +33,7 @@ from penstock.records.kinds import NO_VIA, PUBLISHES, Kind
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.operations.house import Reading
 
 

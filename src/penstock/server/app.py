@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.errors import LogBroken, SettingsError
-from penstock.log import Log, LogSettings
 from penstock.log.disk import OsDisk
 from penstock.log.kernel_sync import KernelSync
-from penstock.log.writer import BATCH_MOST, CACHE_MOST
-from penstock.memory import Caches
+from penstock.log.log import Log
+from penstock.log.writer import BATCH_MOST, CACHE_MOST, LogSettings
+from penstock.memory.caches import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
 from penstock.server.bulk import RESTORE_PART

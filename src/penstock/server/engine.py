@@ -22,8 +22,8 @@ from penstock.core import asks
 from penstock.core import effects as e
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
-from penstock.memory import Caches
 from penstock.memory.budget import ReadCold
+from penstock.memory.caches import Caches
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
@@ -44,7 +44,7 @@ from penstock.server.views.views import Views
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.commands.deliveries import Deliveries, Delivery
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.ports import Clock
     from penstock.server.judging import Ask
     from penstock.server.runtime import Off, Soon

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.core.effects import Deliver, DeliverEach, Verb
 from penstock.core.queue.upcoming import Upcoming, reaches_back
-from penstock.memory import Piece, piece_of
+from penstock.memory.slab import Piece, piece_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.config.vhost_sections import ConflatedSection, ViewSection
     from penstock.core.queue.queue import Queue
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine
     from penstock.server.views.conflated import ConflatedDefinition

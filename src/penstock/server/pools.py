@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.ports import Clock
     from penstock.server.runtime import Off
 

@@ -33,7 +33,7 @@ from penstock.server.judging import Ask, breathe, look, spent
 
 if TYPE_CHECKING:
     from penstock.expr.scan import Scan as Scanner
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.records.queue_settings import QueueSettings
     from penstock.server.runtime import Off, Runtime
 

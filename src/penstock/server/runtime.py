@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.memory import Caches, Loader
 from penstock.memory.budget import GATHER_LEAST, ReadCold, merged
+from penstock.memory.caches import Caches
+from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from penstock.core.asks import Answer
     from penstock.core.broker import Core
     from penstock.history.history import Spread
-    from penstock.log import Log
     from penstock.log.catalog import SegmentInfo
+    from penstock.log.log import Log
     from penstock.ports import Clock
 
 T = TypeVar("T")

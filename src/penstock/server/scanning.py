@@ -39,7 +39,7 @@ from penstock.records.message_bodies import listed
 from penstock.server.judging import Ask, breathe, look, made_of, spent
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.server.judging import Judges
     from penstock.server.runtime import Off, Runtime
 

@@ -22,7 +22,7 @@ from penstock.server.users import Users
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine

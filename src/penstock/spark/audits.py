@@ -43,12 +43,12 @@ from penstock.core.state.lsns import flat
 from penstock.errors import InvalidArgument
 from penstock.history.alone import base_of, stand_alone
 from penstock.history.view import Folder, Listing, View
-from penstock.log import OsDisk
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import NAME
 from penstock.log.archive.manifest import Part as Archived
 from penstock.log.archive.row_groups import Archive
 from penstock.log.catalog import Segment
+from penstock.log.disk import OsDisk
 from penstock.log.record_batches import cells, column
 from penstock.records.kinds import MOVES, PUBLISHES
 from penstock.records.schema import COLUMNS

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import LogBroken
-from penstock.log import Log, LogSettings
-from penstock.log.writer import last_of
-from penstock.memory import Caches
+from penstock.log.log import Log
+from penstock.log.writer import LogSettings, last_of
+from penstock.memory.caches import Caches
 from penstock.server.engine import Engine
 from penstock.server.opening import apply_settings, declare_views, finish_decided, open_core
 from penstock.server.scratch_pages import Scratch

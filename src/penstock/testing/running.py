@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.expr import TopicPattern
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.testing.fakes import FakeClock
 from penstock.testing.instance import Instance
 from penstock.testing.settings import Config, load

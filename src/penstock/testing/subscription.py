@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.core.sow.select import SelectList
-    from penstock.memory import Piece
+    from penstock.memory.slab import Piece
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic
     from penstock.server.follow import Follow

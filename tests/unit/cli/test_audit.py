@@ -19,8 +19,9 @@ from penstock.core.audit.records import SinkAudit
 from penstock.core.broker import Core
 from penstock.core.effects import Verb
 from penstock.core.state.durable import DurableState
-from penstock.log import MEMORY, Log
 from penstock.log.disk import OsDisk
+from penstock.log.log import Log
+from penstock.log.writer import MEMORY
 from penstock.ports import Clock
 from penstock.records.chunks import Now, as_chunk, pack_pairs
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic

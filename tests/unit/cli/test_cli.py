@@ -20,7 +20,9 @@ from penstock import __version__
 from penstock.cli import checkup, messages, output, queues
 from penstock.cli.main import command as built
 from penstock.errors import InvalidArgument
-from penstock.log import Log, LogSettings, OsDisk
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
+from penstock.log.writer import LogSettings
 from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import Kind
 

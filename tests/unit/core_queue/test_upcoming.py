@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.queue.upcoming import Upcoming
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Content, Life, clock
 

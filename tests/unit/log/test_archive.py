@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DiskFull, LogDamaged
-from penstock.log import SimDisk
 from penstock.log.archive import file_writer as merging
 from penstock.log.archive.file_writer import Form, Writing
 from penstock.log.archive.manifest import Manifest, commit, escaped, read, runs, tidy
@@ -18,6 +17,7 @@ from penstock.log.archive.repairing import check
 from penstock.log.archive.row_groups import Archive, Piece, pieces
 from penstock.log.catalog import SegmentInfo
 from penstock.log.record_batches import make_batch
+from penstock.log.simdisk import SimDisk
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
 from penstock.server.bulk.checks import told_when_full

@@ -12,11 +12,11 @@ import pytest
 
 from damage import MENU, damage
 from penstock.errors import LogDamaged, NotFound
-from penstock.log import SimDisk
 from penstock.log.archive import row_groups
 from penstock.log.archive.manifest import NAME, Manifest, commit, prunable, read, tidy
 from penstock.log.archive.repairing import check, rebuilt
 from penstock.log.archive.row_groups import Archive
+from penstock.log.simdisk import SimDisk
 from penstock.records.schema import COLUMNS
 from unit.log.test_archive import DAY, Run, between, history, read_back, same
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import LogDamaged
-from penstock.log import Log, SimDisk
 from penstock.log.checkpoints import PART_BYTES
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Control, Topic
 from penstock.records.kinds import Kind
 from sim.logkit import SMALL, T0, FakeClock, commit, content, messages, note, opened

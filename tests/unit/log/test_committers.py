@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.log import Log, LogSettings, OsDisk
-from penstock.log.disk import OsFile
+from penstock.log.disk import OsDisk, OsFile
 from penstock.log.kernel_sync import KernelSync
+from penstock.log.log import Log
 from penstock.log.verify import verify
-from penstock.log.writer import SHORT
+from penstock.log.writer import SHORT, LogSettings
 from penstock.ports import File
 from sim.logkit import messages, note, opened
 from unit.log.test_disk import RealClock

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.errors import LogDamaged
 from penstock.expr import compile_filter
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
 from penstock.server.scanning import look_at_log
 from sim.logkit import SMALL, FakeClock, commit, messages
 

@@ -6,9 +6,10 @@ import tracemalloc
 import weakref
 from dataclasses import replace
 
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.record_batches import BATCH_COST, HOLDS_MOST, JOIN_AT_ONCE, Joining, make_batch
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes
 from penstock.records.schema import COLUMNS
 from penstock.server.allocator import give_back, resident_bytes

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DataFolderInUse
-from penstock.log import Log, LogSettings, OsDisk
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
 from penstock.log.verify import segments, verify
+from penstock.log.writer import LogSettings
 from sim.logkit import commit, content, messages, note, opened
 
 QUICK = LogSettings(origin=7, ahead=1 << 16, reserve=1 << 14, low_space=0)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log import Log, OsDisk, SimDisk
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import Shelf
+from penstock.log.simdisk import SimDisk
 from sim.logkit import SMALL, FakeClock, commit, content, messages, opened
 
 SETTINGS = replace(SMALL, segment=3000, cache=0)

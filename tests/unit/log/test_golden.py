@@ -17,8 +17,9 @@ import pytest
 from penstock.core.state.capture import needed_pairs
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.log import Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock
 

@@ -13,7 +13,7 @@ import pytest
 
 from golden import facts, kinds, log_of, opened, read, settings, stands
 from penstock.core.state.durable import canonical
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from penstock.records.kinds import Kind
 from penstock.testing import Broker

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, LogBroken
-from penstock.log import Log, SimDisk
 from penstock.log.frame import FrameReader, Window
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import Kind
 from sim.logkit import ORDERS, SMALL, T0, FakeClock, commit, content, messages, note, opened, rows_of

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import LogDamaged
-from penstock.log import Log, SimDisk
 from penstock.log import name_index as module
+from penstock.log.log import Log
 from penstock.log.name_index import build, index_name, load
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Topic
 from sim.logkit import SMALL, FakeClock, commit, messages, note, opened
 

@@ -12,10 +12,10 @@ from penstock.errors import LogDamaged
 from penstock.history.history import History
 from penstock.history.measuring import Limits, measure
 from penstock.history.view import Folder, View, listing
-from penstock.log import Log, SimDisk
 from penstock.log.frame import Frame, FrameReader
+from penstock.log.log import Log
 from penstock.log.record_batches import column, lengths
-from penstock.log.simdisk import SimFile
+from penstock.log.simdisk import SimDisk, SimFile
 from penstock.records.entries import Topic
 from penstock.wire.flight.commands import Replay
 from sim.logkit import SMALL, FakeClock, commit, messages, opened

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import LogDamaged
-from penstock.log import Log, SimDisk, checkpoints
+from penstock.log import checkpoints
 from penstock.log.catalog import Catalog
+from penstock.log.log import Log
 from penstock.log.recover import open_segments
 from penstock.log.segment import HEADER_BYTES
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened, small_log
 

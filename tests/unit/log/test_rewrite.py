@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import LogDamaged, Unavailable
-from penstock.log import Log, SimDisk
 from penstock.log.frame import FrameReader, Window
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import is_rewrite, read_header
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened
 

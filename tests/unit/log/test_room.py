@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 
-from penstock.log import LogSettings, SimDisk
 from penstock.log.room import RESERVE
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import LogSettings
 from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened
 
 ROOMY = replace(SMALL, ahead=8_000, reserve=6_000)

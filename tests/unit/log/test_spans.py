@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 
-from penstock.log import SimDisk
 from penstock.log.catalog import Span, cuts, pieces_of, span
+from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Topic
 from sim.logkit import commit, messages, opened
 from unit.log.test_names import SETTINGS, found, index_all

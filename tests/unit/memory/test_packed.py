@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.memory import Caches
+from penstock.memory.caches import Caches
 from penstock.memory.slab import Slab, batch_cost
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Topic

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.memory.budget import READ_ROWS
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows

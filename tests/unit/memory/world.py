@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.memory import Caches, Loader
-from penstock.memory.loader import READ_LEAST
+from penstock.memory.caches import Caches
+from penstock.memory.loader import READ_LEAST, Loader
 from penstock.memory.shelf import Shelf
 from penstock.memory.slab import batch_cost
 from penstock.memory.target_area import TargetList

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
 from sim.serverkit import Client, Content, Life, clock, message

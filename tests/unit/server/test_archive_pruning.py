@@ -12,8 +12,8 @@ import pytest
 
 from penstock.config.settings import ArchiveSection
 from penstock.errors import LogDamaged
-from penstock.log import LogSettings
 from penstock.log.archive.manifest import NAME
+from penstock.log.writer import LogSettings
 from penstock.server.upkeep.archive import PRUNE_BEATS, Archiving
 from unit.log.test_archive import DAY
 from unit.log.test_archive_keeping import made

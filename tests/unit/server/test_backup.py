@@ -15,9 +15,12 @@ from penstock.errors import InvalidArgument, LogDamaged, PenstockError
 from penstock.history.alone import stand_alone
 from penstock.history.history import History
 from penstock.history.view import Folder, listing
-from penstock.log import Log, LogSettings, OsDisk, checkpoints
+from penstock.log import checkpoints
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
+from penstock.log.writer import LogSettings
 from penstock.server.accounts import Account, Accounts, Permission, keep
 from penstock.server.bulk import backup as backups
 from penstock.server.bulk.backup import run

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from bulk_lab import PERSISTENT, Still
-from penstock.log import Log, LogSettings, OsDisk
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, plain_order
+from penstock.log.writer import LogSettings
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.server.bulk.process import Bulk

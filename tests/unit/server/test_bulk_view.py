@@ -12,7 +12,7 @@ from bulk_lab import Writer, rows
 from penstock.errors import LogDamaged
 from penstock.history.alone import stand_alone
 from penstock.history.view import Folder, Listing, Moved, View, listing
-from penstock.log import OsDisk
+from penstock.log.disk import OsDisk
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind

@@ -12,9 +12,11 @@ import pytest
 
 from penstock.core.state.durable import canonical
 from penstock.errors import LogDamaged, PenstockError
-from penstock.log import MEMORY, Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.rewrite import Made, Order, Swap, rewrite
 from penstock.log.rewrite_plan import Aims, Task
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.server.opening import fold
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
 from sim.serverkit import Life, Steps, clock, state_of

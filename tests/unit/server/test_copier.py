@@ -11,7 +11,7 @@ import pytest
 from penstock.core.publishing.published import Published
 from penstock.core.streams.sinks import Committed
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.access import Who
 from penstock.server.engine import Engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Content, Life, clock
 

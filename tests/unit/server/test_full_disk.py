@@ -11,8 +11,10 @@ import pytest
 
 from penstock.config.settings import LogSection
 from penstock.core.state.durable import DurableState
-from penstock.log import MEMORY, Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.room import RESERVE
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.server.opening import fold, make_room
 from penstock.server.upkeep.keeper import Keeper
 from penstock.server.upkeep.retention import Retirement

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import gathering, incoming

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server import engine as engine_module
 from penstock.server.opening import declare_views

@@ -13,7 +13,8 @@ import pytest
 from penstock.config.settings import LogSection, Retention
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged, Unavailable
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.server.upkeep.keeper import LAG_US_MOST, RETENTION_BEATS, Keeper, Pace, lag_us
 from penstock.server.upkeep.retention import Retirement
 from penstock.wire.amqp import methods as m

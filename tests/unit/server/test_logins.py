@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.config.settings import GUEST, User
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.password_hashes import ARGON2ID, SHA256
 from penstock.server.accounts import Account, Accounts, Kept, hash_password, keep
 from penstock.server.logins import GOOD, GUESSES, KEYS_MOST, WAITING_MOST, WRONG, Logins, Throttle

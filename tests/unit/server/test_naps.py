@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.log import Log
+from penstock.log.log import Log
 from penstock.server import pools
 from penstock.server.pools import GUEST_STAYS_US, GUEST_US, STARVED_US, Nap, Pools
 

@@ -10,9 +10,11 @@ import pytest
 from penstock.cli.logfiles import audit
 from penstock.core.state.durable import canonical
 from penstock.errors import DataFolderInUse
-from penstock.log import MEMORY, Log, SimDisk
+from penstock.log.log import Log
 from penstock.log.rewrite_plan import Aims
+from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
+from penstock.log.writer import MEMORY
 from penstock.server.upkeep.offline import Limits, compact, look
 from sim.serverkit import Life, clock, state_of
 from unit.server.test_keeper import drain, fill

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.core.queue.dispatching import granting
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.server.amqp import session
 from penstock.server.amqp.channel import Channel
 from penstock.server.gates import Gates

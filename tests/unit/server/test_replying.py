@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.topology.routing import REPLY_PREFIX, REPLY_TO
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, decode, encode, with_reply_to
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame

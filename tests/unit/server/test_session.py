@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.memory import budget as budget_module
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import door as door_module

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.log import Log
 from penstock.log.disk import OsDisk
+from penstock.log.log import Log
 from penstock.server import lifecycle
 from penstock.server.app import App
 from penstock.server.bulk.process import Bulk

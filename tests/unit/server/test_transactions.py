@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.records.kinds import Kind
 from penstock.records.properties import Properties, encode
 from penstock.server import committing

@@ -20,7 +20,7 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
 )
-from penstock.log import SimDisk
+from penstock.log.simdisk import SimDisk
 from penstock.testing import Broker, FakeClock, evaluate
 from penstock.testing.settings import Config
 

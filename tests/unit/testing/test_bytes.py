@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core import sizes
 from penstock.core.state import durable
-from penstock.log import MEMORY, SimDisk
+from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.testing import Broker
 from sim.serverkit import Client, Life, clock
 

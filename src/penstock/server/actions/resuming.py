@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.core.actions.rules import Rule
-    from penstock.log import Log
+    from penstock.log.log import Log
     from penstock.server.actions.triggers import Ledger, RemovalWatch
     from penstock.server.runtime import Off, Runtime
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import LogBroken, NotFound, PreconditionFailed
-from penstock.memory import Piece
+from penstock.memory.slab import Piece
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.server.amqp.consumer_arguments import informed

@@ -27,10 +27,11 @@ from crc32c import crc32c
 
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged
 from penstock.history.view import Place, View
-from penstock.log import OsDisk, checkpoints
+from penstock.log import checkpoints
 from penstock.log.archive import archive_disk
 from penstock.log.archive import manifest as archive
 from penstock.log.catalog import Segment
+from penstock.log.disk import OsDisk
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File

@@ -34,7 +34,7 @@ from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
     from penstock.history.history import Batches
-    from penstock.log import Log
+    from penstock.log.log import Log
 
 T = TypeVar("T")
 

@@ -24,7 +24,8 @@ from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
 if TYPE_CHECKING:
-    from penstock.log import Log, SegmentInfo
+    from penstock.log.catalog import SegmentInfo
+    from penstock.log.log import Log
     from penstock.server.bulk.process import Bulk
     from penstock.server.upkeep.archive import Archiving
 

@@ -20,10 +20,11 @@ from pathlib import Path
 from crc32c import crc32c
 
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged
-from penstock.log import OsDisk, checkpoints
+from penstock.log import checkpoints
 from penstock.log.archive.manifest import NAME as ARCHIVED
 from penstock.log.archive.manifest import make_folder
 from penstock.log.archive.manifest import read as read_archive
+from penstock.log.disk import OsDisk
 from penstock.log.encode import Encoder
 from penstock.log.segment import FOLDER, NotASegment, read_header
 from penstock.server.bulk import RESTORE_PART as PART

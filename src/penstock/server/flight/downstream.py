@@ -20,8 +20,7 @@ from pyarrow import flight
 
 from penstock.errors import PenstockError
 from penstock.history.history import History
-from penstock.memory import Piece
-from penstock.memory.slab import ROW_OVERHEAD
+from penstock.memory.slab import ROW_OVERHEAD, Piece
 from penstock.records.dataclass import dataclass
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.handover import Bell
@@ -36,7 +35,7 @@ from penstock.wire.flight.codec import (
 from penstock.wire.flight.commands import DELIVERY
 
 if TYPE_CHECKING:
-    from penstock.log import Log
+    from penstock.log.log import Log
 
 
 BATCH_ROWS = 10_000

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
-    from penstock.memory import Piece
+    from penstock.memory.slab import Piece
     from penstock.records.entries import Rows
     from penstock.records.field_tables import FieldValue
     from penstock.server.entitlements import Rights

@@ -44,7 +44,9 @@ from penstock.server.bulk.process import asked_of, batches_of, on_log
 
 if TYPE_CHECKING:
     from penstock.config.settings import ArchiveSection
-    from penstock.log import Log, OsDisk, SegmentInfo
+    from penstock.log.catalog import SegmentInfo
+    from penstock.log.disk import OsDisk
+    from penstock.log.log import Log
     from penstock.log.name_index import Wanted
     from penstock.log.reader import Vias
     from penstock.server.bulk.process import Bulk

@@ -31,7 +31,7 @@ from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     from penstock.core.state.durable import DurableState
-    from penstock.log import SegmentInfo
+    from penstock.log.catalog import SegmentInfo
     from penstock.server.runtime import Runtime
     from penstock.server.upkeep.retention import Retirement
 

@@ -22,16 +22,17 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
 from penstock.errors import LogBroken, LogDamaged
-from penstock.log import Log, LogSettings
 from penstock.log.archive import file_writer as merging
 from penstock.log.archive.file_writer import Form, Writing
 from penstock.log.archive.manifest import AGAIN, Manifest, commit, prunable, read, runs, tidy
 from penstock.log.archive.repairing import rebuilt
 from penstock.log.catalog import Catalog, SegmentInfo, describe
+from penstock.log.log import Log
 from penstock.log.reader import Reader, Vias
 from penstock.log.recover import choose_start, open_segments, tables
 from penstock.log.rewrite import Made, Old, Order, rewrite
 from penstock.log.rewrite_plan import Aims, Facts, Task, plan
+from penstock.log.writer import LogSettings
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind

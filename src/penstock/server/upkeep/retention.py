@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.log import SegmentInfo
+from penstock.log.catalog import SegmentInfo
 from penstock.units import format_duration, format_size
 
 if TYPE_CHECKING:
