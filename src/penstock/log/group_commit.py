@@ -28,7 +28,7 @@ import orjson
 
 from penstock.errors import InvalidArgument, LogBroken, PenstockError
 from penstock.log.catalog import Catalog
-from penstock.log.committers import CommitHere, Committer, CommitThread, Readers, Syncer
+from penstock.log.committers import CommitHere, Committer, CommitThread, KernelSync, Readers
 from penstock.log.frame import STOPPED
 from penstock.log.reader import Vias
 from penstock.log.room import Room
@@ -188,7 +188,7 @@ class Committing:
         call_soon: Callable[[Callable[[], object]], object],
         call_later: CallLater,
         readers: Readers | None = None,
-        syncer: Syncer | None = None,
+        syncer: KernelSync | None = None,
     ) -> None:
         """Commit beside the loop from now on.
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from penstock.errors import LogBroken, SettingsError
+from penstock.log.committers import KernelSync
 from penstock.log.disk import OsDisk
-from penstock.log.kernel_sync import KernelSync
 from penstock.log.log import Log
 from penstock.log.writer import BATCH_MOST, CACHE_MOST, LogSettings
 from penstock.memory.caches import Caches

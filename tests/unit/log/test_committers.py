@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.log.committers import KernelSync
 from penstock.log.disk import OsDisk, OsFile
-from penstock.log.kernel_sync import KernelSync
 from penstock.log.log import Log
 from penstock.log.verify import verify
 from penstock.log.writer import SHORT, LogSettings
