@@ -58,6 +58,18 @@ def parse_duration(text: str) -> int:
     return _quantity(text, DURATION_UNITS, "duration", "30s")
 
 
+_AGE = re.compile(r"(\d{1,12})([YMDhms])\Z")
+_AGES = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+
+
+def parse_age(text: str) -> int:
+    """Microseconds of an age as RabbitMQ writes it: `7D` are seven days.  Raises ValueError naming the text."""
+    found = _AGE.match(text)
+    if found is None or int(found[1]) * _AGES[found[2]] * 1_000_000 > _LONGEST_US:
+        raise ValueError(f"age {text!r} is no number with one of {', '.join(_AGES)} behind it, such as 7D")
+    return int(found[1]) * _AGES[found[2]] * 1_000_000
+
+
 def parse_size(text: str) -> int:
     """Bytes.  Raises ValueError naming the text and the units it may have."""
     return _quantity(text, SIZE_UNITS, "size", "64MiB")

@@ -30,7 +30,7 @@ PRINTS = {
     "settling.md": ["0 1"],
     "query.md": ["region", "north", "south", "2"],
     "replay.md": ["'region': 'north'", "'region': 'south'", "bill 1", "bill 2"],
-    "rabbitmq.md": ["order.new b'{\"id\": 1}'"],
+    "rabbitmq.md": ["order.new b'{\"id\": 1}'", " b'{}'"],
 }
 """What each guide prints, line by line: the line itself, or a part of it."""
 

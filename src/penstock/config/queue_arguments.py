@@ -19,9 +19,10 @@ from penstock.config.known_names import MESSAGE_TYPE, NATIVE_TYPE, known_name, w
 from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.records.declared_types import QUEUE_TYPES, QueueType
+from penstock.records.declared_types import MAX_AGE, QUEUE_TYPES, QueueType
 from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern
+from penstock.units import parse_age
 
 ALTERNATE = "alternate-exchange"
 
@@ -211,13 +212,10 @@ def why_impossible(settings: QueueSettings) -> str | None:
 _BY_ARGUMENT = {
     **{key.argument: name for name, key in QUEUE_KEYS.items()},
     **{argument_name(alias): name for alias, name in KEY_ALIASES.items()},
+    MAX_AGE: "expiration",
 }
 
-_LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) | {
-    "x-dead-letter-strategy",
-    "x-max-age",
-    "x-stream-max-segment-size-bytes",
-}
+_LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) | {"x-dead-letter-strategy"}
 
 TYPE = argument_name("queue_type")
 
@@ -227,6 +225,8 @@ _IDLE: Mapping[str, tuple[object, ...] | type] = {
     "x-quorum-target-group-size": int,
     "x-initial-cluster-size": int,
     "x-member-placement-tag": str,
+    "x-stream-max-segment-size-bytes": int,
+    "x-stream-filter-size-bytes": int,
 }
 """What arguments take that ask for nothing in some type (`declared_types`)."""
 
@@ -294,6 +294,8 @@ def queue_settings(
             except BadValue as bad:
                 raise PreconditionFailed(f"invalid arg '{argument}'{where}: {bad}") from None
             continue
+        if argument == MAX_AGE:
+            value = _age(value, where)
         name = _BY_ARGUMENT.get(argument)
         if name is not None:
             if name in spelled:
@@ -318,6 +320,15 @@ def queue_settings(
         return read_queue_settings(known, "amqp", lambda name: spelled.get(name) or argument_name(name))
     except BadValue as bad:
         raise PreconditionFailed(f"invalid arg '{bad.key}'{where}: {bad}") from None
+
+
+def _age(value: object, where: str) -> int:
+    """Milliseconds of an `x-max-age`."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    try:
+        return parse_age(text if isinstance(text, str) else repr(text)) // 1000
+    except ValueError as error:
+        raise PreconditionFailed(f"invalid arg '{MAX_AGE}'{where}: invalid_max_age: {error}") from None
 
 
 def _type_of(arguments: Mapping[str, object], where: str) -> QueueType:

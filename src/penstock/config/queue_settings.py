@@ -325,9 +325,10 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "queue_type",
             "RabbitMQ's type.  `quorum`: durable, each message outlives the server whatever its delivery mode, "
-            "`delivery_limit` is 20 where none is given, and what comes back tells how often in `x-delivery-count`.",
+            "`delivery_limit` is 20 where none is given, and what comes back tells how often in `x-delivery-count`.  "
+            "`stream`: durable, nobody takes from it, and each consumer reads from a place of its own.",
             *QUEUE_TYPES,
-            crash="`quorum`: messages that were published as transient are kept too.",
+            crash="`quorum` and `stream`: messages that were published as transient are kept too.",
         ),
         _choice(
             "kind",

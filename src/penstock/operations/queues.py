@@ -88,21 +88,17 @@ def _told(key: str, value: object) -> str:
 
 
 def declare_by_arguments(
-    house: House, who: Who, queue: str, vhost: str, durable: bool, auto_delete: bool, arguments: Mapping[str, object],
-    held: Mapping[str, object] | None = None,
-) -> Answer:  # fmt: skip
-    """Make a queue as AMQP does, or find an equal one.
-
-    held: those of the arguments that settings are made of; None: all.
-    """
-    core, held = house.core, arguments if held is None else held
-    settings = queue_settings(held, queue=queue, vhost=vhost)
+    house: House, who: Who, queue: str, vhost: str, durable: bool, auto_delete: bool, arguments: Mapping[str, object]
+) -> Answer:
+    """Make a queue as AMQP does, or find an equal one."""
+    core = house.core
+    settings = queue_settings(arguments, queue=queue, vhost=vhost)
     present = core.find_queue(vhost, queue)
     if who.rights is not None:
         who.rights.declare(vhost, queue, settings, present)
     core.declare_queue(
         house.now(), vhost, queue, settings, durable=durable, auto_delete=auto_delete, arguments=arguments,
-        given=given_arguments(held), server_named=queue.startswith(GENERATED),
+        given=given_arguments(arguments), server_named=queue.startswith(GENERATED),
     )  # fmt: skip
     return {"queue": queue, "new": present is None}
 

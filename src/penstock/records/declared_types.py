@@ -20,10 +20,12 @@ ExchangeType = Literal[
 
 EXCHANGE_TYPES: tuple[ExchangeType, ...] = get_args(ExchangeType)
 
-TypeName = Literal["classic", "quorum"]
+TypeName = Literal["classic", "quorum", "stream"]
 
-Operation = Literal["basic.get", "global qos", "if-unused", "if-empty"]
-"""What not every type can do: a get where one consumer gets all, one prefetch for a whole channel, careful deletes."""
+Operation = Literal[
+    "basic.get", "queue.purge", "single get", "global qos", "no prefetch", "no ack", "if-unused", "if-empty"
+]
+"""What clients of not every type may do.  A single get: of a queue of which one consumer gets all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +33,21 @@ class QueueType:
     """One type.  `policies` is the word of `apply-to` for policies that are for this type alone."""
 
     name: TypeName
-    policies: Literal["classic_queues", "quorum_queues"]
+    policies: Literal["classic_queues", "quorum_queues", "streams"]
     persists: bool = False  # what enters outlives the server, whatever delivery mode it was published with
     counts: bool = False  # what comes back tells how often it was delivered before, in the header x-delivery-count
+    offsets: bool = False  # each delivery tells its place in the header x-stream-offset, and a consumer may name one
     lasting: bool = False  # such a queue is durable, not exclusive, not auto-delete, and its name is the client's
     rests: Mapping[str, object] = field(default_factory=dict[str, object])  # settings of who says none
     idle: frozenset[str] = frozenset()  # arguments that ask for nothing that is not done anyway
     refused: frozenset[str] = frozenset()  # arguments that are none of its
-    unsupported: frozenset[Operation] = frozenset()
+    unsupported: Mapping[Operation, tuple[int, str]] = field(default_factory=dict[Operation, tuple[int, str]])
+    """Reply code and RabbitMQ's words for what its clients are refused; {} is which queue of which vhost."""
 
 
-_CLUSTER = frozenset(
+MAX_AGE = "x-max-age"
+
+_PLACES = frozenset(
     {
         "x-quorum-initial-group-size",
         "x-quorum-target-group-size",
@@ -53,10 +59,20 @@ _CLUSTER = frozenset(
 )
 """Where copies of a queue are, and what of it is in memory: bodies live under one budget, and a copy is the log's."""
 
+_SEGMENTS = frozenset({"x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"})
+"""How the files of a stream are cut: there is one log."""
+
+_SINGLE_GET = (
+    "cannot obtain access to locked {}. basic.get operations are not supported by quorum queues with single active "
+    "consumer"
+)
+
+_DELETE = "cannot delete {{}}. queue.delete operations with {} flag set are not supported by quorum queues"
+
 QUEUE_TYPES: Mapping[str, QueueType] = {
     one.name: one
     for one in (
-        QueueType("classic", "classic_queues"),
+        QueueType("classic", "classic_queues", refused=_SEGMENTS | {MAX_AGE}),
         QueueType(
             "quorum",
             "quorum_queues",
@@ -64,9 +80,34 @@ QUEUE_TYPES: Mapping[str, QueueType] = {
             counts=True,
             lasting=True,
             rests={"delivery_limit": 20},  # as in RabbitMQ since 4.0
-            idle=_CLUSTER | {"x-dead-letter-strategy"},  # a dead letter moves in one step, so at least once
-            refused=frozenset({"x-max-priority", "x-queue-mode", "x-queue-version"}),
-            unsupported=frozenset({"basic.get", "global qos", "if-unused", "if-empty"}),
+            idle=_PLACES | {"x-dead-letter-strategy"},  # a dead letter moves in one step, so at least once
+            refused=_SEGMENTS | {MAX_AGE, "x-max-priority", "x-queue-mode", "x-queue-version"},
+            unsupported={
+                "single get": (405, _SINGLE_GET),
+                "global qos": (540, "{} does not support global qos"),
+                "if-unused": (540, _DELETE.format("if-unused")),
+                "if-empty": (540, _DELETE.format("if-empty")),
+            },
+        ),
+        QueueType(
+            "stream",
+            "streams",
+            persists=True,
+            offsets=True,
+            lasting=True,
+            rests={"non_destructive": True, "expiration_model": "queue"},  # what a message says of its end is not asked
+            idle=_SEGMENTS | {"x-initial-cluster-size"},
+            refused=frozenset(
+                {"x-max-priority", "x-queue-mode", "x-queue-version", "x-message-ttl", "x-expires", "x-max-length",
+                 "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy",
+                 "x-single-active-consumer", "x-delivery-limit"}
+            ),
+            unsupported={
+                "basic.get": (540, "basic.get not supported by stream queues {}"),
+                "queue.purge": (540, "queue.purge not supported by stream queues {}"),
+                "no ack": (540, "automatic acknowledgement not supported by stream queues {}"),
+                "no prefetch": (406, "consumer prefetch count is not set for '{}'"),
+            },
         ),
     )
-}
+}  # fmt: skip

@@ -237,27 +237,30 @@ OF_OTHER_TYPES: dict[str, list[dict[str, Any]]] = {
 def check_other_types(http: Http) -> None:
     """What `OF_OTHER_TYPES` has become."""
     queues = {one["name"]: one for one in http.get("queues/shop")}
-    assert queues.keys() == {"jobs", "few", "plain"}
+    assert queues.keys() == {"jobs", "few", "feed", "plain"}
+    assert {name: one["type"] for name, one in queues.items()} == {
+        "jobs": "quorum", "few": "quorum", "feed": "stream", "plain": "classic",
+    }  # fmt: skip
+    assert http.get("queues/shop/feed")["penstock"]["settings"]["expiration"]["value"] == "1w"
     assert queues["jobs"]["arguments"] == OF_OTHER_TYPES["queues"][0]["arguments"]
     assert queues["jobs"]["durable"] is True
     settings = {name: http.get(f"queues/shop/{name}")["penstock"]["settings"] for name in ("jobs", "few", "plain")}
     limits = {name: found.get("delivery_limit", {}).get("value") for name, found in settings.items()}
     assert limits == {"jobs": 20, "few": 3, "plain": None}
     bound = {one["destination"] for one in http.get("bindings/shop") if one["source"] == "events"}
-    assert bound == {"jobs", "plain"}
+    assert bound == {"jobs", "feed", "plain"}
     assert http.get("user-limits") == [{"user": "ann", "value": {"max-connections": 2}}]
     assert http.get("vhost-limits") == [{"vhost": "shop", "value": {"max-queues": 9}}]
 
 
 def test_queues_of_other_types_are_taken_with_what_is_lost_named(http: Http) -> None:
     told = http.do("POST", "definitions", OF_OTHER_TYPES, 200)["warnings"]
-    assert [one.split("'")[1] for one in told] == ["jobs", "few", "feed", "events"]
+    assert [one.split("'")[1] for one in told] == ["jobs", "few", "feed"]
     for one in told[:2]:
         assert "copies on other nodes" in one
         assert "two levels of priority" in one
-    for what in ("taken as a topic", "x-bookmark", "x-stream-offset"):
+    for what in ("copies on other nodes", "x-stream-filter", "places in the one log"):
         assert what in told[2]
-    assert "left out" in told[3]
     check_other_types(http)
     again = http.do("POST", "definitions", OF_OTHER_TYPES, 200)["warnings"]
     assert again == told
@@ -282,19 +285,6 @@ def test_what_other_nodes_would_do_stops_nothing(http: Http) -> None:
     assert "ha-mode" in http.refused("PUT", "policies/%2F/p", {"pattern": "", "definition": {"ha-mode": "all"}})
 
 
-def test_what_is_published_to_the_name_of_a_stream_is_kept(http: Http) -> None:
-    http.do("POST", "definitions", OF_OTHER_TYPES, 200)
-    url = http.broker.amqp_url.rsplit("/", 1)[0] + "/shop"
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        channel.basic_publish("", "feed", b"kept", mandatory=True)
-        arguments = {"x-bookmark": "epoch", "x-bookmark-not-found": "epoch"}
-        _, _, body = next(channel.consume("feed", arguments=arguments, inactivity_timeout=10))
-        assert body == b"kept"
-        channel.cancel()
-
-
 def test_applications_find_the_queue_that_stands_for_a_quorum_queue(http: Http) -> None:
     http.do("POST", "definitions", OF_OTHER_TYPES, 200)
     url = http.broker.amqp_url.rsplit("/", 1)[0] + "/shop"
@@ -311,10 +301,11 @@ def test_the_same_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps({**OF_OTHER_TYPES, "users": []}))
     converted = read_foreign(file)
-    assert [one.verdict for one in converted.remarks] == [Verdict.DIFFERS] * 4
+    assert [one.verdict for one in converted.remarks] == [Verdict.DIFFERS] * 3
     core = Life(SimDisk(), clock(), config=converted.settings).core
     queues = {one.name: one for one in core.queues()}
-    assert queues.keys() == {"jobs", "few", "plain"}
-    assert {name: one.settings.delivery_limit for name, one in queues.items()} == {"jobs": 20, "few": 3, "plain": -1}
+    assert {name: (one.settings.queue_type, one.settings.delivery_limit) for name, one in queues.items()} == {
+        "jobs": ("quorum", 20), "few": ("quorum", 3), "feed": ("stream", -1), "plain": ("classic", -1),
+    }  # fmt: skip
+    assert queues["feed"].settings.expiration == 7 * 86_400 * 1_000_000
     assert queues["jobs"].arguments == OF_OTHER_TYPES["queues"][0]["arguments"]
-    assert ("shop", "", "feed") in core.topology.topics

@@ -16,11 +16,10 @@ from penstock.config.foreign.converted import Book, Converted, Verdict
 from penstock.config.foreign.rabbitmq_people import (
     VHOST_LIMITS,
     Permission,
-    StandIn,
     TopicPermission,
     limits_of,
+    lost_by,
     permit,
-    stand_in,
     user_table,
 )
 from penstock.config.known_names import Path_, Place
@@ -28,8 +27,8 @@ from penstock.config.queue_arguments import HARMLESS_ARGUMENTS, MIRRORS, NO_MIRR
 from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.errors import SettingsError
-from penstock.records.declared_types import EXCHANGE_TYPES, QUEUE_TYPES
-from penstock.units import format_duration
+from penstock.records.declared_types import EXCHANGE_TYPES, MAX_AGE, QUEUE_TYPES, QueueType
+from penstock.units import format_duration, parse_age
 
 _OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)} | {
     argument_name(alias): name for alias, name in KEY_ALIASES.items()
@@ -87,16 +86,15 @@ def read_definitions(data: bytes, shown: str) -> Converted:
     book = Book()
     default_vhost = _default_vhost(top)
     vhosts = _vhosts(book, top, shown, default_vhost)
-    streams = set[tuple[str, str]]()
     users = _users(book, top, shown)
     for policy in _items(book, top, "policies", shown):
         _policy(book, policy, default_vhost)
     for exchange in _items(book, top, "exchanges", shown):
         _exchange(book, exchange, default_vhost)
     for queue in _items(book, top, "queues", shown):
-        _queue(book, queue, default_vhost, streams)
+        _queue(book, queue, default_vhost)
     for binding in _items(book, top, "bindings", shown):
-        _binding(book, binding, default_vhost, streams)
+        _binding(book, binding, default_vhost)
     _parameters(book, top, shown, default_vhost)
     _permissions(book, top, shown, users, vhosts)
     for section, why in _ABOUT_US.items():
@@ -316,8 +314,7 @@ def _exchange(book: Book, item: Item, default_vhost: str) -> None:
     book.add("exchange", {key: value for key, value in table.items() if value != _USUAL.get(key)}, item.place, {})
 
 
-def _queue(book: Book, item: Item, default_vhost: str, streams: set[tuple[str, str]]) -> None:
-    """`streams` gets the vhost and name of one that is a stream."""
+def _queue(book: Book, item: Item, default_vhost: str) -> None:
     name = _text(book, item, "name")
     vhost = _text(book, item, "vhost", default_vhost)
     if not name:
@@ -325,29 +322,28 @@ def _queue(book: Book, item: Item, default_vhost: str, streams: set[tuple[str, s
     table: dict[str, object] = {"name": name}
     if vhost != "/":
         table["vhost"] = vhost
-    place, held, lost = stand_in(_arguments(book, item))
-    if lost:
+    arguments = _arguments(book, item)
+    if lost := lost_by(arguments):
         book.remark(Verdict.DIFFERS, item.place, lost)
-    if place is StandIn.TOPIC:
-        streams.add((vhost or "/", name))
-        book.add("topic", table, item.place, {})
-        return
     if not _truth(book, item, "durable", default=True):
         table["durable"] = False
     if _truth(book, item, "auto_delete", default=False):
         table["auto_delete"] = True
     table["fairness_model"] = "round-robin"
     places: dict[Path_, Place] = {}
-    for argument, value in held.items():
-        _argument(book, table, places, argument, value, item.place._replace(what=f"{item.place.what} {argument}"))
-    if arguments := _arguments(book, item):
+    kind = QUEUE_TYPES.get(str(arguments.get(argument_name("queue_type"))), QUEUE_TYPES["classic"])
+    for argument, value in arguments.items():
+        place = item.place._replace(what=f"{item.place.what} {argument}")
+        _argument(book, table, places, argument, value, place, kind)
+    if arguments:
         table["arguments"] = dict(arguments)
     book.add("queue", table, item.place, places)
 
 
 def _argument(
-    book: Book, table: dict[str, object], places: dict[Path_, Place], argument: str, value: object, place: Place
-) -> None:
+    book: Book, table: dict[str, object], places: dict[Path_, Place], argument: str, value: object, place: Place,
+    kind: QueueType,
+) -> None:  # fmt: skip
     harmless = HARMLESS_ARGUMENTS.get(argument)
     if harmless is not None and any(value == one and type(value) is type(one) for one in harmless):
         return
@@ -355,6 +351,14 @@ def _argument(
     if key == "queue_type" and value not in QUEUE_TYPES:
         book.remark(Verdict.REFUSED, place, f"{value!r} is another kind of queue")
         return
+    if argument in kind.idle or (key == "queue_type" and value == "classic"):
+        return
+    if argument == MAX_AGE:
+        try:
+            key, value = "expiration", format_duration(parse_age(str(value)))
+        except ValueError as error:
+            book.remark(Verdict.REFUSED, place, str(error))
+            return
     if key is None:
         verdict = Verdict.NO_MEANING if harmless is None else Verdict.REFUSED
         book.remark(verdict, place, f"{value!r} is {'not known' if harmless is None else 'another kind of queue'}")
@@ -369,7 +373,7 @@ def _argument(
     places[key,] = place
 
 
-def _binding(book: Book, item: Item, default_vhost: str, streams: set[tuple[str, str]]) -> None:
+def _binding(book: Book, item: Item, default_vhost: str) -> None:
     source, destination = _text(book, item, "source"), _text(book, item, "destination")
     if not source or not destination:
         return  # the default exchange needs no bindings
@@ -387,7 +391,4 @@ def _binding(book: Book, item: Item, default_vhost: str, streams: set[tuple[str,
     if arguments:
         table["arguments"] = arguments
     place = item.place._replace(what=f'{item.place.what} "{source}" to "{destination}"')
-    if kind == "queue" and (vhost, destination) in streams:
-        book.remark(Verdict.DIFFERS, place, "ends at a stream, which is no queue here: it is left out")
-        return
     book.add("binding", table, place, {})

@@ -1,20 +1,17 @@
 """Of `definitions.json`: users, permissions, and queues of other types.
 
-Where all users may do everything nothing is limited here either; else each permission is one here.  A quorum queue is
-taken as a durable queue of this one instance, and a stream as a topic, which keeps what is published to its name; what
-either loses by that is said.  The queue keeps its arguments, that of its type too, so that its applications' own
-declares find an equal queue.
+Where all users may do everything nothing is limited here either; else each permission is one here.  What a quorum queue
+or a stream loses by there being one instance is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Verdict
 from penstock.config.known_names import Place
-from penstock.records.declared_types import QUEUE_TYPES
+from penstock.config.queue_values import argument_name
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
@@ -160,42 +157,17 @@ def _of_user(user: str, vhost: str) -> dict[str, object]:
     return {"user": user} if vhost == "/" else {"user": user, "vhost": vhost}
 
 
-_QUEUE_TYPE = "x-queue-type"
-
 OTHER_TYPES = ("quorum", "stream")
-"""Types that a vhost may name for queues that name none: here they are as all others."""
+"""Types that a vhost may name for queues that name none."""
 
-_QUORUM_LOSES = (
-    "a quorum queue is taken as a durable queue that keeps all its messages. Lost are its copies on other nodes and "
-    "its two levels of priority"
-)
-
-_STREAM_LOSES = (
-    "a stream is taken as a topic: what is published to its name is kept by the log, and can be read by x-bookmark "
-    "from any place. Lost are consuming it as a queue (x-stream-offset), its bindings, its filters, and its own limits "
-    "of size and age, for which the log's retention stands"
-)
+_LOSES: Mapping[object, str] = {
+    "quorum": "lost are its copies on other nodes and its two levels of priority",
+    "stream": "lost are its copies on other nodes, its filters (x-stream-filter), the stream protocol and its offsets, "
+    "which are places in the one log here",
+}
 
 
-class StandIn(Enum):
-    """What stands for a queue."""
-
-    QUEUE = "queue"
-    TOPIC = "topic"
-
-
-def stand_in(arguments: Mapping[str, object]) -> tuple[StandIn, Mapping[str, object], str]:
-    """What stands for a queue with these arguments, the arguments that hold for it, and what is lost, if anything.
-
-    Of a type that nobody knows all arguments are handed back: whoever reads them refuses it.
-    """
-    match arguments.get(_QUEUE_TYPE):
-        case "stream":
-            return StandIn.TOPIC, {}, _STREAM_LOSES
-        case "quorum":
-            idle = QUEUE_TYPES["quorum"].idle | {"x-queue-leader-locator"}
-            return StandIn.QUEUE, {key: value for key, value in arguments.items() if key not in idle}, _QUORUM_LOSES
-        case "classic":
-            return StandIn.QUEUE, {key: value for key, value in arguments.items() if key != _QUEUE_TYPE}, ""
-        case _:
-            return StandIn.QUEUE, arguments, ""
+def lost_by(arguments: Mapping[str, object]) -> str:
+    """What a queue with these arguments has not got here; empty where nothing is lost."""
+    kind = arguments.get(argument_name("queue_type"))
+    return f"a {kind} queue keeps all its messages; {_LOSES[kind]}" if kind in _LOSES else ""

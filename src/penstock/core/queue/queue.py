@@ -40,6 +40,7 @@ from penstock.core.queue.contained import Window, told_of
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.dispatching.attendance import looked as looked_first
 from penstock.core.queue.dispatching.attendance import set_aside, unused
+from penstock.core.queue.dispatching.browsing import newest
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.dispatching.joining import pull, subscribe, unsubscribe
@@ -116,6 +117,11 @@ class Surface(Contents):
     def gives_way(self, count: int, size: int) -> bool:
         """Whether something may give way to so many newcomers, of so many bytes together."""
         return self.last_values is not None or self._bounds.yields(self, count, size)
+
+    @property
+    def newest(self) -> int:
+        """The LSN of the newest message that is ready; 0 when there is none."""
+        return newest(self)
 
     @property
     def limits_told(self) -> str:

@@ -140,7 +140,7 @@ class Channel(Receiver):
         self.subscriptions: dict[str, Subscription] = {}  # by consumer tag: of several queues, or replaced
         self.replies: ReplyReader | None = None
         self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
-        self.informed: set[str] = set()  # tags of consumers that want to know of their leases
+        self.informed: dict[str, bool] = {}  # tags of consumers told more of each delivery; True: of their leases, too
         self.encoders: dict[Consumer, DeliveryEncoder] = {}
         self._contents = Contents(number, session.machine.frame_max)  # of all encoders
         self.getters: dict[object, Consumer] = {}  # by queue: the passive consumer of basic.get
@@ -265,10 +265,10 @@ class Channel(Receiver):
         return encoder
 
     def _told(self, effect: Delivery, piece: Piece) -> bytes | list[bytes]:
-        """The headers of some rows, with what `x-info` asks for, or how often they came where the queue tells that."""
+        """The headers of some rows, with what `x-info` asks for, and what the type of the queue tells of deliveries."""
         some, attempt = piece.properties, effect.attempt
-        informs = effect.consumer.tag in self.informed
-        if not informs and not (attempt > 1 and effect.queue.settings.type.counts):
+        informs, kind = self.informed.get(effect.consumer.tag, False), effect.queue.settings.type
+        if not (informs or kind.offsets or (attempt > 1 and kind.counts)):
             return some
         origin, until = self.session.engine.log.origin, effect.until if informs else 0
         return [
@@ -277,6 +277,7 @@ class Channel(Receiver):
                 bookmark=format_bookmark(origin, lsn) if informs else None,
                 attempt=attempt,
                 until=until,
+                offset=lsn if kind.offsets else None,
             )
             for row, lsn in enumerate(piece.chunk)
         ]

@@ -232,6 +232,7 @@ def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> Non
     """queue.purge."""
     may_purge(session, channel.queue_name(method.queue))
     queue = channel.queue(method.queue)
+    consuming.refuse_unsupported(queue, "queue.purge")
     count = session.core.purge_queue(session.engine.now(), queue)
     if not method.nowait:
         channel.reply(m.QueuePurgeOk(count), durable=queue.durable)

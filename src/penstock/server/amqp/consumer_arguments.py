@@ -13,6 +13,7 @@ from penstock.records.field_tables import Timestamp
 
 BOOKMARK = "x-bookmark"
 STAMP = "x-timestamp"
+OFFSET = "x-stream-offset"
 
 
 def text_of(arguments: Mapping[str, object], name: str) -> str | None:
@@ -46,11 +47,13 @@ def flag(arguments: Mapping[str, object], name: str) -> bool:
 
 
 def informed(
-    header: bytes, *, bookmark: str | None = None, time: int | None = None, attempt: int = 1, until: int = 0
-) -> bytes:
+    header: bytes, *, bookmark: str | None = None, time: int | None = None, attempt: int = 1, until: int = 0,
+    offset: int | None = None,
+) -> bytes:  # fmt: skip
     """The header of a message with what its consumer wants to know of the delivery.
 
-    time: when it was stored; until: when its lease ends, 0 for none; both microseconds since the epoch.
+    time: when it was stored; until: when its lease ends, 0 for none; both microseconds since the epoch.  offset: its
+    LSN, for readers of a stream.
     """
     properties = header_codec.decode(header)
     headers = dict(properties.headers or {})
@@ -58,6 +61,8 @@ def informed(
         headers[BOOKMARK] = bookmark
     if time is not None:
         headers[STAMP] = time // 1000
+    if offset is not None:
+        headers[OFFSET] = offset
     if attempt > 1:
         headers["x-delivery-count"] = attempt - 1
     if until:

@@ -6,10 +6,12 @@ a pattern           a name that no queue has, with one of `^ $ * + ? ( ) [ ] { }
                     every queue that matches, now or later, with one backlog for all of them
 x-info: true        each delivery has the headers x-bookmark, x-delivery-count (from the second delivery on) and
                     x-lease-until (milliseconds since the epoch)
+x-stream-offset     of a stream: first, last, next (where it says nothing), the offset of a message, a time, or an age
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
@@ -19,15 +21,17 @@ from penstock.core.commands.subscription import STAYS, Narrow, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
 from penstock.core.queue.queue import queue_of
 from penstock.core.topology.routing import REPLY_TO
-from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, ResourceLocked
+from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, ProtocolError, ResourceLocked
 from penstock.expr import Filter, TopicPattern, compile_filter
+from penstock.records.field_tables import Timestamp
 from penstock.server.amqp import replying
-from penstock.server.amqp.consumer_arguments import BOOKMARK, count_of, flag, text_of
+from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, flag, text_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.following import consume as consume_from_bookmark
 from penstock.server.amqp.session import generated_name, refuse_reuse
 from penstock.server.entitlements import narrowed
 from penstock.server.judging import asked_by
+from penstock.units import parse_age
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
@@ -106,6 +110,11 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     queue = channel.queue(name)
     if channel.shared is not None:
         refuse_unsupported(queue, "global qos")
+    if not backlog:
+        refuse_unsupported(queue, "no prefetch")
+    if method.no_ack:
+        refuse_unsupported(queue, "no ack")
+    since = first_of(session, queue, arguments)
     informs = flag(arguments, INFO)
     consumer = session.core.subscribe(
         session.engine.now(),
@@ -122,12 +131,12 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         paused=session.outgoing.blocked,
         timeout=None if timeout is None else timeout * 1000,
         on_overdue=channel.overdue,
+        since=since,
     )
     channel.consumers[tag] = consumer
     if text is not None:
         channel.filters[tag] = compile_filter(text)
-    if informs:
-        channel.informed.add(tag)
+    _inform(channel, tag, informs, queue)
     channel.encoders[consumer] = channel.encoder(tag)
     if not method.nowait:
         if channel.answers:
@@ -161,7 +170,7 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
         """What it was granted before has gone out, and nothing follows."""
         for one in over:
             channel.encoders.pop(one, None)
-        channel.informed.discard(method.consumer_tag)
+        channel.informed.pop(method.consumer_tag, None)
         if answer is not None:
             channel.answers.ready(answer)
 
@@ -172,8 +181,9 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     """basic.get."""
     narrow = consuming(session, channel.queue_name(method.queue), None)
     queue = channel.queue(method.queue)
+    refuse_unsupported(queue, "basic.get")
     if queue.settings.single_active_consumer:
-        refuse_unsupported(queue, "basic.get")
+        refuse_unsupported(queue, "single get")
     getter = channel.getters.get((queue.id, method.no_ack))
     now = session.engine.now()
     if session.engine.broken is not None:
@@ -237,25 +247,54 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
     session.engine.gates.after_deliveries(channel.gate, delivered)
 
 
+def _inform(channel: Channel, tag: str, informs: bool, queue: Queue | None) -> None:
+    """Note what the consumer of this tag is told of its deliveries."""
+    if informs or (queue is not None and queue.settings.type.offsets):
+        channel.informed[tag] = informs
+    else:
+        channel.informed.pop(tag, None)
+
+
+def first_of(session: Session, queue: Queue, arguments: Mapping[str, object]) -> int:
+    """The LSN from which on a consumer of a stream reads; 0 is its beginning, and that of all other queues.
+
+    Without `x-stream-offset` it reads what comes from now on.  Raises PreconditionFailed.
+    """
+    if not queue.settings.type.offsets:
+        return 0
+    core, asked = session.core, arguments.get(OFFSET, "next")
+    match asked:
+        case "first":
+            return 0
+        case "last":
+            return queue.newest
+        case "next":
+            return core.last_lsn + 1
+        case Timestamp():
+            return core.lsn_at(int(asked) * 1_000_000)
+        case int() if not isinstance(asked, bool):
+            return max(asked, 0)
+        case str():
+            with contextlib.suppress(ValueError):
+                return core.lsn_at(session.engine.now().wall - parse_age(asked))
+        case _:
+            pass
+    raise PreconditionFailed(
+        f"consumer argument {OFFSET} is {asked!r}: first, last, next, an offset, a time, or an age such as 1h"
+    )
+
+
 def refuse_unsupported(queue: Queue, operation: Operation) -> None:
     """Raise, in RabbitMQ's words, what clients of this type of queue are refused."""
-    if operation not in queue.settings.type.unsupported:
+    found = queue.settings.type.unsupported.get(operation)
+    if found is None:
         return
-    where, kind = f"queue '{queue.name}' in vhost '{queue.vhost}'", queue.settings.queue_type
-    match operation:
-        case "basic.get":
-            raise ResourceLocked(
-                f"cannot obtain access to locked {where}. basic.get operations are not supported by {kind} queues with "
-                "single active consumer"
-            )
-        case "global qos":
-            raise ProtocolError(f"{where} does not support global qos", reply_code=540)
-        case _:
-            raise ProtocolError(
-                f"cannot delete {where}. queue.delete operations with {operation} flag set are not supported by {kind} "
-                "queues",
-                reply_code=540,
-            )
+    code, text = found
+    text = text.format(f"queue '{queue.name}' in vhost '{queue.vhost}'")
+    raise _REFUSALS[code](text) if code in _REFUSALS else ProtocolError(text, reply_code=code)
+
+
+_REFUSALS: Mapping[int, type[PenstockError]] = {405: ResourceLocked, 406: PreconditionFailed}
 
 
 REPLACE = "x-replace"
@@ -307,7 +346,7 @@ def consume_from_several(
     session.core.open(session.engine.now(), wish)
     channel.subscriptions[tag] = wish
     if flag(cast("Mapping[str, object]", method.arguments), INFO):
-        channel.informed.add(tag)
+        channel.informed[tag] = True
     if not method.nowait:
         if channel.answers:
             channel.unannounced.update((consumer, []) for consumer in wish.consumers.values())
@@ -368,7 +407,7 @@ def replace(
     channel.subscriptions[tag] = wish
     arguments = cast("Mapping[str, object]", method.arguments)
     if INFO in arguments:
-        (channel.informed.add if flag(arguments, INFO) else channel.informed.discard)(tag)
+        _inform(channel, tag, flag(arguments, INFO), session.core.find_queue(session.vhost, name))
     if not method.nowait:
         answer = channel.answers.add(m.BasicConsumeOk(tag))
         session.engine.gates.after_deliveries(channel.gate, lambda: channel.answers.ready(answer))

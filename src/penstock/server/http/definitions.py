@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.config.foreign.rabbitmq_people import OTHER_TYPES, StandIn, stand_in
+from penstock.config.foreign.rabbitmq_people import OTHER_TYPES, lost_by
 from penstock.config.queue_arguments import MIRRORS, NO_MIRRORS, arguments_of, queue_settings
 from penstock.core.topology.register import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
-from penstock.operations import people, policies, queues, topics, topology, vhosts
+from penstock.operations import people, policies, queues, topology, vhosts
 from penstock.operations.policies import DELETE_POLICY, SET_POLICY, policy_of
 from penstock.operations.vhosts import LIMIT_MOST
 from penstock.records.password_hashes import SHA256, check_hash
@@ -215,7 +215,6 @@ class Taking:
         self._into = vhost
         self.warnings: list[str] = []
         self._sections = self._without_nodes(sections)
-        self._streams = set[tuple[str, str]]()  # vhost and name
         known = set(self._accounts.vhosts)
         self.vhosts = known | {one.text("name") for one in sections["vhosts"]}
         self._looks: dict[str, Callable[[Lenient], None]] = {
@@ -323,13 +322,11 @@ class Taking:
         name, vhost = short(one.text("name"), "the name of a queue"), self._where(one)
         one.flag("durable", True)
         one.flag("auto_delete", False)
-        place, held, lost = stand_in(one.table("arguments"))
-        if lost:
+        arguments = one.table("arguments")
+        if lost := lost_by(arguments):
             self.warnings.append(one.told(f"queue '{name}' in vhost '{vhost}': {lost}"))
-        if place is StandIn.TOPIC:
-            self._streams.add((vhost, name))
-        elif self._core.find_queue(vhost, name) is None:
-            check_settings(vhost, name, queue_settings(held, queue=name, vhost=vhost))
+        if self._core.find_queue(vhost, name) is None:
+            check_settings(vhost, name, queue_settings(arguments, queue=name, vhost=vhost))
 
     def _exchange(self, one: Lenient) -> None:
         self._where(one)
@@ -340,17 +337,11 @@ class Taking:
         one.table("arguments")
 
     def _binding(self, one: Lenient) -> None:
-        vhost = self._where(one)
+        self._where(one)
         for key in ("source", "destination", "routing_key"):
             short(one.text(key), key)
         one.choice("destination_type", ("queue", "exchange"))
         one.table("arguments")
-        if self._to_stream(one):
-            ends = f"the binding of exchange '{one.text('source')}' to '{one.text('destination')}' in vhost '{vhost}'"
-            self.warnings.append(one.told(f"{ends} ends at a stream, which is no queue here: it is left out"))
-
-    def _to_stream(self, one: Lenient) -> bool:
-        return one.text("destination_type") == "queue" and (self._where(one), one.text("destination")) in self._streams
 
     # -- making
 
@@ -420,25 +411,17 @@ class Taking:
 
     async def _make_queue(self, one: Lenient, undo: Undo) -> None:
         vhost, name = self._where(one), one.text("name")
-        if (vhost, name) in self._streams:
-            fresh = (vhost, DEFAULT, name) not in self._core.topology.topics
-            await self._decide(topics.declare_topic, vhost=vhost, exchange=DEFAULT, topic=name)
-            if fresh:
-                undo.append(partial(self._undeclare, vhost, name))
-        elif self._core.find_queue(vhost, name) is None:
+        if self._core.find_queue(vhost, name) is None:
             named, arguments = {"vhost": vhost, "queue": name}, one.table("arguments")
             await self._decide(
                 queues.declare_by_arguments, **named, durable=one.flag("durable", True),
-                auto_delete=one.flag("auto_delete", False), arguments=arguments, held=stand_in(arguments)[1],
+                auto_delete=one.flag("auto_delete", False), arguments=arguments,
             )  # fmt: skip
             undo.append(partial(self._decide, queues.delete, **named, if_unused=False, if_empty=False))
 
     async def _decide(self, run: Callable[..., object], **arguments: object) -> None:
         """Carry out an operation; what it decides is waited for with all the rest."""
         await self._house.decide(partial(run, self._house, NOBODY, **arguments), wait=False)
-
-    async def _undeclare(self, vhost: str, topic: str) -> None:
-        await self._house.decide(lambda: self._core.delete_topic(self._house.now(), vhost, DEFAULT, topic), wait=False)
 
     async def _set_policy(self, one: Lenient, undo: Undo, *, operator: bool) -> None:
         vhost, name = self._where(one), one.text("name")
@@ -454,8 +437,8 @@ class Taking:
 
     async def _bind(self, one: Lenient, undo: Undo) -> None:
         source, kind, end = one.text("source"), one.text("destination_type"), one.text("destination")
-        if source == DEFAULT or self._to_stream(one):
-            return  # every queue has the one; the other is left out
+        if source == DEFAULT:
+            return  # every queue has it
         asked = {
             "vhost": self._where(one), "exchange": source, "queue": end if kind == "queue" else None,
             "destination": None if kind == "queue" else end, "key": one.text("routing_key"),

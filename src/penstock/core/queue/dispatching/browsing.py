@@ -66,6 +66,12 @@ def browse(queue: Contents, sink: Sink, consumer: Consumer, count: int) -> int:
     return sent
 
 
+def newest(queue: Contents) -> int:
+    """The LSN of the newest message that is ready; 0 when there is none."""
+    chunks = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
+    return max((chunk[-1] for chunk in chunks), default=0)
+
+
 def _unread(queue: Contents, consumer: Consumer) -> Iterator[tuple[int, Chunk]]:
     """What is ready and unread, in order: chunks, each with the place of its messages; 0 is their own."""
     heads = [run for run in queue.returned.runs() if run.place >= HEAD]

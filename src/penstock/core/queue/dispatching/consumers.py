@@ -106,6 +106,7 @@ class Consumer:
         paused: bool = False,
         timeout: int | None = None,
         on_overdue: Callable[[int], None] | None = None,
+        since: int = 0,
     ) -> None:
         self.queue = queue
         self.serial = serial  # order of subscription
@@ -128,7 +129,8 @@ class Consumer:
         self.reported = False  # its holder was told
         self.standby = False  # it waits for others to go, or to come (`attendance`)
         self.heads: set[int] | None = None  # of such a queue, which it has read of those that entered at the head
-        self.read: tuple[int, int] = (0, 0)  # how far it has read a queue that nobody takes from: (place, LSN)
+        start = max(since - 1, 0)
+        self.read: tuple[int, int] = (start, start)  # how far it has read a queue that nobody takes from: (place, LSN)
         self.closed = False
         self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
         self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream
