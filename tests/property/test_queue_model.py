@@ -405,7 +405,7 @@ class QueueMachine(RuleBasedStateMachine):
         if really:
             for worker, consumer in self.workers.values():
                 worker.paused = True
-                self.queue.pause(consumer)
+                self.queue.choke(consumer)
             while self.workers:
                 self.unsubscribe(0, way)
 
@@ -416,12 +416,12 @@ class QueueMachine(RuleBasedStateMachine):
         if worker.paused:
             self.before()
             worker.paused = False
-            self.queue.resume(self.now, consumer, self.sink)
+            self.queue.unchoke(self.now, consumer, self.sink)
             self.model.dispatch(self.clock)
             self.after()
         else:
             worker.paused = True
-            self.queue.pause(consumer)
+            self.queue.choke(consumer)
 
     @precondition(lambda self: self.workers)
     @rule(index=st.integers(0, 5), count=st.sampled_from([1, 2, 100]))
@@ -524,7 +524,7 @@ class QueueMachine(RuleBasedStateMachine):
         if really:
             self.before()
             until = self.clock + span if span else 0
-            self.queue.halt(self.now, until, self.sink)
+            self.queue.pause(self.now, until, self.sink)
             self.model.halt(self.clock, until)
             self.after()
 

@@ -133,10 +133,10 @@ class House:
                     number = step.consumer % len(self.consumers)
                     if number in self.paused:
                         self.paused.remove(number)
-                        core.resume(now, self.consumers[number])
+                        core.unchoke(now, self.consumers[number])
                     else:
                         self.paused.add(number)
-                        core.pause(self.consumers[number])
+                        core.choke(self.consumers[number])
         self.world.turn()
         for queue in self.queues:
             queue.check()

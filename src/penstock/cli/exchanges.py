@@ -79,9 +79,7 @@ def list_exchanges(client: Client) -> Told:
 @exchange.command("declare")
 def declare_exchange(
     name: Annotated[str, typer.Argument(help="Its name.")],
-    type_: Annotated[
-        str, typer.Option("--type", help=f"One of {', '.join(EXCHANGE_TYPES)}.")
-    ] = "direct",
+    type_: Annotated[str, typer.Option("--type", help=f"One of {', '.join(EXCHANGE_TYPES)}.")] = "direct",
     transient: Annotated[bool, typer.Option("--transient", help="It ends with the server.")] = False,
     auto_delete: Annotated[bool, typer.Option("--auto-delete", help="It goes with its last binding.")] = False,
     internal: Annotated[bool, typer.Option("--internal", help="Other exchanges alone publish to it.")] = False,

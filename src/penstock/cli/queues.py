@@ -35,7 +35,7 @@ app = family("queue", "List, show, declare, change and look into queues.")
 Name = Annotated[str, typer.Argument(help="The queue.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
-COLUMNS = ("queue", "ready", "leased", "delayed", "bytes", "consumers")
+COLUMNS = ("queue", "ready", "leased", "delayed", "bytes", "consumers", "paused")
 LONG = frozenset(("bookmark", "deliverable"))
 """What JSON has of a message and a table has no room for: `lsn` and `state` say it too."""
 

@@ -22,7 +22,7 @@ from penstock.config.queue_arguments import (
 )
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.queue_values import in_line, written
-from penstock.core.commands.queues import statistics
+from penstock.core.commands.queues import pause_told, statistics
 from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.history.history import History
@@ -251,18 +251,18 @@ def details(house: Beside, who: Who, queue: str, vhost: str, limit: int) -> Answ
     """The queue, who subscribes, and `messages`: the first of it, by LSN, in whatever state."""
     core, log = house.core, house.log
 
-    def look() -> tuple[dict[str, object], list[Standing], Now]:
+    def look() -> tuple[dict[str, object], list[Standing], Now, bool]:
         found, now = core.queue(vhost, queue), house.now()
-        return described(core, found, now), first_messages(found, limit), now
+        return described(core, found, now), first_messages(found, limit), now, found.halted
 
-    facts, standing, now = house.call(look)
+    facts, standing, now, halted = house.call(look)
     columns = {lsn: (time, priority) for lsn, time, priority in _columns(house, standing)}
     messages = [
         {
             "lsn": one.lsn,
             "bookmark": format_bookmark(log.origin, one.lsn),
             "state": one.state,
-            "deliverable": one.state == "ready",
+            "deliverable": one.state == "ready" and not halted,
             "age": round(max(now.wall - columns[one.lsn][0], 0) / 1e6, 6) if one.lsn in columns else None,
             "priority": columns[one.lsn][1] if one.lsn in columns else None,
             "deliveries": one.deliveries,
@@ -281,6 +281,7 @@ def described(core: Core, queue: Queue, now: Now) -> dict[str, object]:
     return {
         "queue": queue.name,
         "vhost": queue.vhost,
+        **pause_told(queue),
         "depth": figures["queue_depth"],
         "internal_depth": figures["owned"],
         "insert_count": queue.arrived,
@@ -298,7 +299,7 @@ def _subscription(consumer: Consumer) -> dict[str, object]:
     return {
         "client": consumer.client,
         "tag": consumer.tag,
-        "state": "paused" if consumer.paused else "full" if consumer.room <= 0 else "open",
+        "state": "blocked" if consumer.choked else "full" if consumer.room <= 0 else "open",
         "backlog": consumer.outstanding,
         "max_backlog": None if consumer.limit >= UNLIMITED else consumer.limit,
         "filter": None if consumer.filter is None else consumer.filter.text,

@@ -210,7 +210,7 @@ def _consuming(queue: Queue, consumer: Consumer) -> dict[str, object]:
         "ack_required": not consumer.no_ack,
         "exclusive": consumer.exclusive,
         "prefetch": 0 if consumer.limit >= UNLIMITED else consumer.limit,
-        "active": not consumer.paused,
+        "active": not consumer.choked,
         "unacknowledged": consumer.outstanding,
     }
 

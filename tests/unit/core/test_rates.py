@@ -23,7 +23,7 @@ def alter(world: World, queue: Queue, **settings: object) -> None:
 ENDS: dict[str, Callable[[World, Queue, Consumer], object]] = {
     "purged": lambda world, queue, worker: world.core.purge_queue(world.now, queue),
     "nobody consumes": lambda world, queue, worker: world.core.unsubscribe(world.now, worker, requeue=True),
-    "nobody has credit": lambda world, queue, worker: queue.pause(worker),
+    "nobody has credit": lambda world, queue, worker: queue.choke(worker),
     "halted": lambda world, queue, worker: world.core.pause_queue(world.now, queue),
     "drained": lambda world, queue, worker: world.core.drain(world.now),
     "withdrawn": lambda world, queue, worker: world.core.cancel_messages(world.now, [queue], range(1, 1000)),

@@ -104,13 +104,13 @@ def test_leases_that_end_together_end_in_steps_and_all_count() -> None:
     world = World()
     queue = world.declare("q", lease_period=5 * SECOND)
     consumer, held = holding(world, queue, 96)
-    world.core.pause(consumer)
+    world.core.choke(consumer)
     world.wall += 5 * SECOND
     world.mono += 5 * SECOND
     assert step(world, queue) >= 4
     assert queue.expired_leases == len(held) == queue.ready
     assert all((run.tally.deliveries, run.tally.failures) == (1, 1) for run in queue.returned.runs())
-    world.core.resume(world.now, consumer)
+    world.core.unchoke(world.now, consumer)
     world.turn()
     assert world.inbox[consumer][-len(held) :] == held
 
@@ -143,7 +143,7 @@ def test_back_off_that_ends_for_many_ends_in_steps() -> None:
     consumer = world.subscribe(queue)
     world.publish("q", *[b"1"] * 60)
     held = world.inbox[consumer]
-    world.core.pause(consumer)
+    world.core.choke(consumer)
     for lsn in held:
         world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.CANCEL, by=consumer, delay=SECOND)
     assert queue.delayed == 60
@@ -175,7 +175,7 @@ def test_what_comes_back_one_by_one_keeps_order_and_tally_and_costs_little() -> 
     world.publish("q", *[b"1"] * 5000)
     world.advance(0)
     held = list(world.inbox[consumer])
-    world.core.pause(consumer)
+    world.core.choke(consumer)
     order = [held[(n * 2_741) % len(held)] for n in range(len(held))]
     for lsn in order:
         world.core.settle(world.now, queue, [as_chunk([lsn])], Verb.CANCEL, by=consumer)
@@ -183,7 +183,7 @@ def test_what_comes_back_one_by_one_keeps_order_and_tally_and_costs_little() -> 
     queue.check()
     assert sum(1 for _ in queue.returned.runs()) < 1100
     assert {run.tally.cancels for run in queue.returned.runs()} == {1}
-    world.core.resume(world.now, consumer)
+    world.core.unchoke(world.now, consumer)
     world.advance(0)
     assert world.inbox[consumer][5000:] == held
 

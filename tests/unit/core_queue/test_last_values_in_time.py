@@ -125,7 +125,7 @@ def test_of_those_that_are_due_while_an_older_one_comes_back_the_last_stays() ->
     publish(q, A, delay=3)
     last = publish(q, A, delay=4)
     other = publish(q, B, delay=3)
-    q.queue.pause(worker)
+    q.queue.choke(worker)
     q.advance(10)
     assert ready(q) == [other, last]
 
@@ -141,7 +141,7 @@ def test_what_comes_back_as_a_newer_one_is_due_is_replaced_though_that_has_expir
         assert q.queue.reschedule(q.now, range(newer, newer + 1), q.time + 8, q.sink) == 1
     else:
         publish(q, A, delay=8, life=12)
-    q.queue.pause(worker)
+    q.queue.choke(worker)
     q.advance(20)
     assert ready(q) == []
     assert q.queue.delayed == q.queue.leased == 0

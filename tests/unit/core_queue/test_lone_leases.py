@@ -114,10 +114,10 @@ def test_nobody_gets_a_newer_message_before_an_older_one() -> None:
     texts = ["/g < 9"] * 8 + ["/g = 1"]
     workers = [world.subscribe(queue, f"c{n}", filter=compile_filter(text)) for n, text in enumerate(texts)]
     for worker in workers:
-        queue.pause(worker)
+        queue.choke(worker)
     first = world.publish("q", b'{"g": 1}', *[b'{"g": 2}'] * 6, b'{"g": 1}', *[b'{"g": 2}'] * 9).first
     for worker in workers:
-        worker.paused = False
+        worker.choked = False
         assert worker.targets is not None
         worker.targets.wake(worker)
     sink = Outbox[Effect](world.core.next_lsn)

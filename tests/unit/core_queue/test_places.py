@@ -93,7 +93,7 @@ def test_the_first_messages_are_the_first_of_all_places(most: int) -> None:
     bench = Bench()
     worker = bench.worker(max_backlog=4)
     lsns = bench.publish(12, gap=1)
-    bench.queue.pause(worker)
+    bench.queue.choke(worker)
     bench.settle(lsns[2:3], by=worker)
     bench.settle(lsns[1:2], by=worker, verb=Verb.RELEASE)
     bench.publish(3, not_before=[bench.time + 5] * 3)

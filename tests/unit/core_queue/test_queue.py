@@ -180,11 +180,11 @@ def test_the_least_loaded_is_proportionally_the_third() -> None:
     workers = [q.worker(max_backlog=n) for n in (2, 4, 10)]
     for worker, held in zip(workers, (1, 3, 4), strict=True):
         for other in workers:
-            q.queue.pause(other)
-        q.queue.resume(q.now, worker, q.sink)
+            q.queue.choke(other)
+        q.queue.unchoke(q.now, worker, q.sink)
         q.publish(held)
     for worker in workers:
-        q.queue.resume(q.now, worker, q.sink)
+        q.queue.unchoke(q.now, worker, q.sink)
     q.sent()
     [lsn] = q.publish()
     assert q.sent(to=workers[2]) == [lsn]
@@ -339,7 +339,7 @@ def test_what_several_held_comes_back_in_order() -> None:
     workers = [q.worker(), q.worker(), q.worker()]
     lsns = q.publish(9)
     for worker in workers:
-        q.queue.pause(worker)
+        q.queue.choke(worker)
     q.sent()
     for worker in workers:
         q.queue.unsubscribe(q.now, worker, q.sink, requeue=True)
@@ -355,7 +355,7 @@ def test_a_late_ack_settles_under_sublet_wherever_the_message_is() -> None:
     a = q.worker(max_backlog=1)
     [lsn] = q.publish()
     b = q.worker(max_backlog=1)
-    q.queue.pause(a)
+    q.queue.choke(a)
     q.advance(10)
     assert b.outstanding == 1
     assert q.settle(range(lsn, lsn + 1), by=a) == 1
@@ -368,7 +368,7 @@ def test_a_late_ack_has_no_effect_under_strict_unless_unleased() -> None:
     q = Bench(lease_period=10, leasing="strict")
     a = q.worker(max_backlog=1)
     [lsn] = q.publish()
-    q.queue.pause(a)
+    q.queue.choke(a)
     q.advance(10)
     assert q.settle(range(lsn, lsn + 1), Verb.CANCEL, by=a) == 0
     b = q.worker(max_backlog=1)
@@ -699,7 +699,7 @@ def test_a_returned_message_is_looked_at_again() -> None:
     q = Bench()
     other = q.worker(max_backlog=1)
     [lsn] = q.publish(body=b"x")
-    q.queue.pause(other)
+    q.queue.choke(other)
     worker = q.worker(filter=First("x"))
     q.sink.take_effects()
     q.settle(range(lsn, lsn + 1), Verb.RELEASE, by=other)

@@ -114,7 +114,7 @@ def test_what_it_waits_for_may_be_taken_by_others() -> None:
     house.sent()
     house.settle(range(100, 101), Verb.RELEASE, by=everybody, delay=5)
     assert house.held(everybody) == [101]
-    house.queue.pause(everybody)
+    house.queue.choke(everybody)
     house.advance(5)
     house.end(worker)
     assert house.held(worker) == []
@@ -165,7 +165,7 @@ def test_a_full_list_gives_what_is_older_than_all_it_knows() -> None:
     second = house.wanting("a", 1)
     assert house.got(second) == [24]
     for lsn in reversed(house.held(first)):
-        house.queue.pause(first)
+        house.queue.choke(first)
         house.settle(range(lsn, lsn + 1), Verb.RELEASE, by=first)
     house.queue.unsubscribe(house.now, first, house.sink, requeue=True)
     out = list[int]()

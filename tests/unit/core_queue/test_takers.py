@@ -38,7 +38,7 @@ def test_many_at_once_go_where_one_after_the_other_would(model: FairnessModel, s
         workers = [
             queue.subscribe(
                 Now(1, 1), Outbox(10), tag=f"c{place}", holder=None, max_backlog=chance.choice([0, 1, 2, 5]),
-                priority=chance.choice([0, 0, 1]), no_ack=chance.random() < 0.1, paused=chance.random() < 0.1,
+                priority=chance.choice([0, 0, 1]), no_ack=chance.random() < 0.1, choked=chance.random() < 0.1,
             )
             for place in range(chance.randrange(1, 9))
         ]  # fmt: skip

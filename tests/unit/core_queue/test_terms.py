@@ -52,10 +52,10 @@ def test_what_is_due_at_a_resume_goes_to_those_who_were_there() -> None:
     q = Bench(fairness_model="fast")
     first = q.worker()
     second = q.worker(max_backlog=1)
-    q.queue.pause(first)
+    q.queue.choke(first)
     lsns = q.publish(1, not_before=[q.time + 5])
     q.time += 5
-    q.queue.resume(q.now, first, q.sink)
+    q.queue.unchoke(q.now, first, q.sink)
     assert (q.sent(to=first), q.sent(to=second)) == ([], list(lsns))
 
 

@@ -69,7 +69,7 @@ def test_what_comes_back_is_named_apart_and_is_the_head(life: Life) -> None:
     assert list(line.returned(10)) == []
     queue = life.core.queue("/", "q")
     for one in queue.holders():
-        life.core.pause(one)
+        life.core.choke(one)
     life.core.settle(life.engine.now(), queue, [range(held[1], held[1] + 2)], Verb.RELEASE)
     assert list(line.returned(10)) == held[1:3]
     assert list(line.returned(1)) == held[1:2]

@@ -107,10 +107,10 @@ def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) 
                     chunks = [run.chunk for run in one.leases.held()]
                     queue.settle(now, chunks[: own.choice((1, 9))], VERBS[what], sink, by=one)
             elif what == "pause":
-                queue.pause(own.choice(workers))
+                queue.choke(own.choice(workers))
             elif what == "go":
                 side.mono += own.choice((0, 20))
-                queue.resume(side.now, own.choice(workers), sink)
+                queue.unchoke(side.now, own.choice(workers), sink)
         lsn += count
         assert sides[0].got == sides[1].got
         assert sides[0].queue.ready == sides[1].queue.ready

@@ -17,6 +17,7 @@ import penstock
 from penstock.cli.main import whole
 from penstock.errors import QueueFull
 from penstock.testing import Broker
+from penstock.testing.instance import Instance
 from penstock.testing.subscribing import TopicSubscription
 
 NAMED = (
@@ -202,6 +203,22 @@ def test_details_of_a_queue() -> None:
         assert {one["age"] for one in messages} == {3.0}
         result = CliRunner().invoke(whole(), ["queue", "show", "q", "--details", "--url", broker.flight_url])
         assert "worker" in result.output
+        broker.pause("q", 60)
+        with penstock.connect(broker.flight_url) as client:
+            details = client.details("q")
+        assert (details["paused"], details["paused_until"]) == (True, broker.now() + 60)
+        assert not any(one["deliverable"] for one in details["messages"])
+        assert [one["state"] for one in details["subscriptions"]] == ["full", "full"]
+
+        def choke(instance: Instance) -> None:
+            for consumer in instance.core.queue("/", "q").consumers:
+                instance.core.choke(consumer)
+
+        broker.command(choke)
+        with penstock.connect(broker.flight_url) as client:
+            assert [one["state"] for one in client.details("q")["subscriptions"]] == ["blocked", "blocked"]
+        listed = CliRunner().invoke(whole(), ["queue", "list", "--url", broker.flight_url])
+        assert "paused" in listed.output
 
 
 def test_prometheus_has_replays_views_topics_and_actions() -> None:
@@ -244,6 +261,10 @@ def test_prometheus_has_replays_views_topics_and_actions() -> None:
         assert value(each, "penstock_sow_index_bytes", topic="state") == value(summed, "penstock_sow_index_bytes") > 0
         assert value(each, "penstock_queue_messages_inactive", queue="q") == 3
         assert value(each, "penstock_queue_barriers_waiting", queue="b") == 1
+        assert value(each, "penstock_queue_paused", queue="q") == value(summed, "penstock_queue_paused") == 0
+        broker.pause("q")
+        summed, each = figures_at(broker, "/metrics"), figures_at(broker, "/metrics/per-object")
+        assert value(each, "penstock_queue_paused", queue="q") == value(summed, "penstock_queue_paused") == 1
         assert value(each, "penstock_action_failures", action="bad", reason="query_sow") == 5
         assert value(each, "penstock_action_failures", action="bad", reason="publish") == 0
         assert value(summed, "penstock_actions_waiting") == 0

@@ -70,14 +70,14 @@ class DeliveryCommands(QueueCommands):
         self._touch(queue, consumer.shared)
         return granted
 
-    def pause(self, consumer: Consumer) -> None:
+    def choke(self, consumer: Consumer) -> None:
         """A consumer's connection takes no more bytes now."""
-        queue_of(consumer).pause(consumer)
+        queue_of(consumer).choke(consumer)
 
-    def resume(self, now: Now, consumer: Consumer) -> None:
+    def unchoke(self, now: Now, consumer: Consumer) -> None:
         """A consumer's connection takes bytes again."""
         queue = queue_of(consumer)
-        queue.resume(self._at(now), consumer, self._out)
+        queue.unchoke(self._at(now), consumer, self._out)
         self._touch(queue, consumer.shared)
 
     def settle(

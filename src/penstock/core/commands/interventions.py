@@ -17,7 +17,6 @@ from penstock.core.asks import Answer, Fetched, Judge, Judged, Keyed, Purpose, R
 from penstock.core.commands.acknowledging import AcknowledgeCommands
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.publishing.dead_letters import Buried
-from penstock.core.queue.administering import paused_until
 from penstock.core.queue.order.runs import NEVER, pairs_body
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.refusing import Reckoning
@@ -43,13 +42,13 @@ class InterventionCommands(QueueCommands):
         if until is not None and not now.wall < until <= LATEST:
             when = iso_time(until) if 0 < until <= now.wall else f"{until} us after 1970"
             raise InvalidArgument(f"queue '{queue.name}' cannot be paused until {when}: it is {iso_time(now.wall)} now")
-        queue.halt(now, NEVER if until is None else until, self._out, by)
+        queue.pause(now, NEVER if until is None else until, self._out, by)
         self._touch(queue)
 
     def resume_queue(self, now: Now, queue: Queue, *, by: str = "") -> bool:
         """Deliver again; whether the queue was paused."""
-        was = paused_until(queue) > 0
-        queue.halt(self._at(now), 0, self._out, by)
+        was = queue.paused
+        queue.pause(self._at(now), 0, self._out, by)
         self._touch(queue)
         return was
 

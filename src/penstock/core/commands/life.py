@@ -23,7 +23,6 @@ import numpy as np
 from penstock.core.actions.acted import OWN
 from penstock.core.asks import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.commands.parts import Arenas, Parts
-from penstock.core.queue.administering import paused_until
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
@@ -217,8 +216,7 @@ class Life(RecoveryCommands):
         for number, one in sorted(state.queues.items()):
             queue = self._admin.make(one, _GONE if one.exclusive else None)
             queue.redelivered_below = state.unclean
-            if one.paused:
-                queue.stay_paused(one.paused)
+            queue.stay_paused(one.paused)
             queue.load(one.waiting, one.columns)
             queue.remember(one.taken)
             self._timers.touched.add(queue)
@@ -322,7 +320,7 @@ class Life(RecoveryCommands):
             snapshot.captured.append(
                 Captured(
                     queue.id, queue.name, queue.declared, queue.settings, since, reviewed, passing, queue.ruling,
-                    paused_until(queue), contained, window,
+                    queue.paused_until, contained, window,
                 )
             )  # fmt: skip
             effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)

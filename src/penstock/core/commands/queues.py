@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.core.commands.life import NOWHERE, RecoveryCommands
-from penstock.core.queue.administering import paused_until, set_draining
 from penstock.core.queue.dispatching.attendance import active_tag, count_aside, note_use
 from penstock.core.queue.explaining import share_figures
 from penstock.core.queue.limits import NOTHING_COUNTED
@@ -56,6 +55,12 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
         "ack_rate": round(figures.rate(now.mono), 3),
         "lease_to_ack": told(figures.quantiles()),
     }
+
+
+def pause_told(queue: Queue) -> dict[str, object]:
+    """Whether somebody paused it, and until when where that is known."""
+    until = queue.paused_until
+    return {"paused": queue.paused, "paused_until": until / 1e6 if 0 < until < NEVER else None}
 
 
 def given_way(queue: Queue) -> dict[str, object]:
@@ -168,7 +173,8 @@ class QueueCommands(RecoveryCommands):
             self.used_queue(now, queue)
             if fresh:
                 self._touch(queue)  # whoever counts queues knows it by that
-                set_draining(queue, self.draining)
+                if self.draining:
+                    queue.drain(now, True, self._out)
                 self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
         finally:
@@ -308,8 +314,7 @@ class QueueCommands(RecoveryCommands):
             "leased_bytes": weight.leased,
             "bytes": weight.total,
             "delayed": queue.delayed,
-            "paused": (until := paused_until(queue)) > 0,
-            "paused_until": until / 1e6 if 0 < until < NEVER else None,
+            **pause_told(queue),
             "dying": queue.dying,
             "damaged": count_aside(queue),
             **given_way(queue),

@@ -27,8 +27,8 @@ class Subscription:
     """One subscription.  `consumers` are those that may get more; `former` those that still hold something."""
 
     __slots__ = (
-        "by", "client", "closed", "consumers", "credit", "exclusive", "filter", "former", "holder", "max_backlog",
-        "narrow", "no_ack", "pattern", "paused", "priority", "tag", "topic", "vhost",
+        "by", "choked", "client", "closed", "consumers", "credit", "exclusive", "filter", "former", "holder",
+        "max_backlog", "narrow", "no_ack", "pattern", "priority", "tag", "topic", "vhost",
     )  # fmt: skip
 
     def __init__(
@@ -45,7 +45,7 @@ class Subscription:
         filter: Filter | None = None,
         max_backlog: int | None = None,
         priority: int = 0,
-        paused: bool = False,
+        choked: bool = False,
         narrow: Narrow | None = None,
     ) -> None:
         self.vhost = vhost
@@ -60,7 +60,7 @@ class Subscription:
         self.filter = filter
         self.max_backlog = max_backlog  # as it was asked for; None: no limit of its own
         self.priority = priority
-        self.paused = paused
+        self.choked = choked
         self.narrow = narrow
         self.closed = False
         self.credit: Credit | None = None  # what several consumers share; None: there is but one
@@ -76,7 +76,7 @@ class Subscription:
         wish = cls(
             queue.vhost, queue.name, tag=consumer.tag, holder=consumer.holder, by=by, client=consumer.client,
             no_ack=consumer.no_ack, exclusive=consumer.exclusive, filter=filter, max_backlog=consumer.max_backlog,
-            priority=consumer.priority, paused=consumer.paused, narrow=narrow,
+            priority=consumer.priority, choked=consumer.choked, narrow=narrow,
         )  # fmt: skip
         wish.consumers[queue.id] = consumer
         return wish

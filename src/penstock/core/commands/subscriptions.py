@@ -45,7 +45,7 @@ class SubscriptionCommands(AcknowledgeCommands):
         self._patterns.pop(subscription, None)
         consumers = [*subscription.all()]
         for consumer in consumers:
-            self.pause(consumer)  # what one gives back is not for the next one that goes
+            self.choke(consumer)  # what one gives back is not for the next one that goes
         for consumer in consumers:
             self.unsubscribe(now, consumer, requeue=requeue, lost=lost)
         if requeue:
@@ -84,15 +84,15 @@ class SubscriptionCommands(AcknowledgeCommands):
 
     def hold(self, subscription: Subscription) -> None:
         """Its connection takes no more bytes now."""
-        subscription.paused = True
+        subscription.choked = True
         for consumer in subscription.consumers.values():
-            self.pause(consumer)
+            self.choke(consumer)
 
     def go_on(self, now: Now, subscription: Subscription) -> None:
         """Its connection takes bytes again."""
-        subscription.paused = False
+        subscription.choked = False
         for consumer in list(subscription.consumers.values()):
-            self.resume(now, consumer)
+            self.unchoke(now, consumer)
 
     # -- which queues
 
@@ -170,7 +170,7 @@ class SubscriptionCommands(AcknowledgeCommands):
                 now, queue, tag=subscription.tag, holder=subscription.holder, client=subscription.client,
                 no_ack=subscription.no_ack, exclusive=subscription.exclusive, filter=filter,
                 max_backlog=None if subscription.credit is not None else subscription.max_backlog,
-                shared=subscription.credit, priority=subscription.priority, paused=subscription.paused,
+                shared=subscription.credit, priority=subscription.priority, choked=subscription.choked,
             )  # fmt: skip
         except AccessRefused:
             if subscription.pattern is None:
@@ -219,8 +219,8 @@ class SubscriptionCommands(AcknowledgeCommands):
             if queue.id in subscription.consumers:
                 self._set_credit(subscription)
                 for consumer in list(subscription.consumers.values()):
-                    if not consumer.paused:
-                        self.resume(now, consumer)
+                    if not consumer.choked:
+                        self.unchoke(now, consumer)
         return left
 
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
@@ -245,6 +245,6 @@ class SubscriptionCommands(AcknowledgeCommands):
             subscription.former = [one for one in subscription.former if one.queue is not queue]
             self._set_credit(subscription)
             for consumer in list(subscription.consumers.values()):
-                if not consumer.paused:
-                    self.resume(now, consumer)
+                if not consumer.choked:
+                    self.unchoke(now, consumer)
         return ready

@@ -292,7 +292,7 @@ def _contested(shares: list[Share]) -> list[tuple[int, list[Share]]]:
 
 
 def _may_take(consumer: Consumer) -> bool:
-    return not (consumer.no_ack or consumer.paused) and consumer.limit > consumer.leases.count
+    return not (consumer.no_ack or consumer.choked) and consumer.limit > consumer.leases.count
 
 
 def _first_beyond(shares: list[Share], room: int) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""What an administrator does to a queue: other settings, a halt, other times, and removing what waits.
+"""What an administrator does to a queue: other settings, a pause, other times, and removing what waits.
 
 A purge is said in few pairs.  A pair of LSNs names all messages of the queue between its ends that still live: one is
 enough for all that is ready between two messages which are leased, delayed or dying, however many holes lie there.
@@ -59,17 +59,31 @@ def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> Non
     queue.carry_on(now, sink)
 
 
-def halt(queue: Contents, now: Now, until: int, sink: Sink, by: str = "") -> None:
-    """Deliver nothing before `until` (wall; `NEVER`: before somebody says so), or go on with 0."""
+def pause(queue: Contents, now: Now, until: int, sink: Sink, by: str = "") -> None:
+    """Deliver nothing before `until` (wall; `NEVER`: before somebody says so), or go on with 0.  The record lasts."""
     queue.catch_up(now, sink)
-    pause(queue, until, sink, by)
+    pause_due(queue, until, sink, by)
     queue.carry_on(now, sink)
 
 
+def pause_due(queue: Contents, until: int, sink: Sink, by: str = "") -> None:
+    """The same without what is due beside it."""
+    if until != queue.paused_until:
+        stay_paused(queue, until)
+        sink.record(Kind.PAUSE, queue.name, _with_author({"until": until}, by), pack_pairs(queue.id, ()))
+
+
+def stay_paused(queue: Contents, until: int) -> None:
+    """It is paused until then, as a record says that is written already."""
+    queue.paused_until = until
+    if until:
+        queue.agenda |= PAUSE
+
+
 def drain(queue: Contents, now: Now, draining: bool, sink: Sink) -> None:
-    """Deliver nothing while the server drains, or go on."""
+    """Deliver nothing while the server drains, or go on.  There is no record: it ends with the process."""
     queue.catch_up(now, sink)
-    set_draining(queue, draining)
+    queue.draining = draining
     queue.carry_on(now, sink)
 
 
@@ -183,38 +197,6 @@ def _staying(queue: Contents, low: int, high: int) -> Ints:
     staying = queue.chunks("leased", "delayed", "dying")
     overlapping = [chunk for chunk in staying if len(chunk) and chunk[0] <= high and low <= chunk[-1]]
     return flat([chunk[bisect_left(chunk, low) : bisect_left(chunk, high + 1)] for chunk in overlapping])
-
-
-DRAINING = NEVER + 1
-"""When a queue is paused until that nobody paused, while the server drains."""
-
-
-def paused_until(queue: Contents) -> int:
-    """What somebody said of this queue, whatever the server does: wall, `NEVER` for good, 0 for not paused."""
-    return 0 if queue.paused_until == DRAINING else queue.paused_until
-
-
-def stay_paused(queue: Contents, until: int) -> None:
-    """It is paused until then, as a record says that is written already."""
-    queue.paused_until = until
-    queue.agenda |= PAUSE
-
-
-def set_draining(queue: Contents, draining: bool) -> None:
-    """Nothing is delivered while the server drains.  There is no record: it ends with the process."""
-    queue.draining = draining
-    if draining:
-        queue.paused_until = queue.paused_until or DRAINING
-    elif queue.paused_until == DRAINING:
-        queue.paused_until = 0
-
-
-def pause(queue: Contents, until: int, sink: Sink, by: str = "") -> None:
-    """Nothing is delivered before `until` (wall); 0: it goes on once the server does not drain.  The record lasts."""
-    if until == paused_until(queue):
-        return
-    stay_paused(queue, until or (DRAINING if queue.draining else 0))
-    sink.record(Kind.PAUSE, queue.name, _with_author({"until": until}, by), pack_pairs(queue.id, ()))
 
 
 def _dropped(queue: Contents, runs: Sequence[Run], reason: str, sink: Sink, by: str = "") -> int:

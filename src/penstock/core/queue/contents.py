@@ -96,12 +96,17 @@ class Contents(Parts):
         return self.main.count + self.returned.count if shares.tenants is None else shares.tenants.count
 
     @property
+    def halted(self) -> bool:
+        """Whether nothing is delivered: somebody paused it, or the server drains."""
+        return self.draining or self.paused_until > 0
+
+    @property
     def busy(self) -> bool:
-        """Whether something of its own has to be over before anybody is given anything."""
+        """Whether nobody is given anything now: it is halted, or something of its own has to be over before."""
         shares = self.shares
         return (
-            self.agenda & TRIM > 0 or self.expiry.busy or self.ranking is not None or self.older is not None
-            or (shares is not None and shares.unordered)
+            self.draining or self.paused_until > 0 or self.agenda & TRIM > 0 or self.expiry.busy
+            or self.ranking is not None or self.older is not None or (shares is not None and shares.unordered)
         )  # fmt: skip
 
     @property

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from penstock.core.queue import refusing
-from penstock.core.queue.administering import DRAINING
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds
@@ -292,8 +291,6 @@ def _halted(queue: Queue, now: Now) -> Iterator[Reason]:
     until = queue.paused_until
     if queue.draining:
         yield Reason("draining", "the server drains: it delivers nothing until `penstock drain --undo`, or a restart")
-    if until == DRAINING:
-        return
     if until >= NEVER:
         yield Reason("paused", "the queue is paused until somebody resumes it")
     elif until:
@@ -356,7 +353,7 @@ def _nothing_wanted(queue: Queue, lists: Iterable[TargetList | None]) -> Iterato
 def _why_full(consumer: Consumer) -> Reason | None:
     """Why a consumer takes nothing now."""
     who = named(consumer)
-    if consumer.paused:
+    if consumer.choked:
         return Reason("no_credit", f"the connection of {who} takes no more bytes now")
     if consumer.room > 0:
         return None

@@ -38,7 +38,7 @@ import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue import places, whole
-from penstock.core.queue.administering import pause
+from penstock.core.queue.administering import pause_due
 from penstock.core.queue.dispatching import attendance, joining
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.due import expire_due, fall_due
@@ -361,7 +361,7 @@ def _keep_pace(queue: Contents, now: Now, sink: Sink) -> None:
 
 
 AGENDA: tuple[Entry, ...] = (
-    Entry(whole.PAUSE, lambda q: q.paused_until or NEVER, lambda q, _, sink: pause(q, 0, sink), by_wall=True),
+    Entry(whole.PAUSE, lambda q: q.paused_until or NEVER, lambda q, _, sink: pause_due(q, 0, sink), by_wall=True),
     Entry(whole.WEIGHING, lambda q: NEVER if q.weighing is None else 0, lambda q, _, sink: places.go_on(q)),
     Entry(whole.ATTEMPTS, _at_once, lambda q, _, sink: expire_spent(q, sink)),
     Entry(whole.LEAVING, _at_once, joining.leave),

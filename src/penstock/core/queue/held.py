@@ -56,7 +56,7 @@ def release(queue: Contents, now: Now, sink: Sink) -> None:
 def _free(queue: Contents, first: Barrier) -> bool:
     """Whether all before it is done."""
     barriers = queue.barriers
-    if queue.older is not None or queue.ready or barriers.delayed or queue.paused_until:
+    if queue.older is not None or queue.ready or barriers.delayed or queue.halted:
         return False
     some = queue.leased or queue.outstanding
     if some and any(holder.leases.reach_before(first.place) for holder in queue.holders()):

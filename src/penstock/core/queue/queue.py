@@ -29,8 +29,8 @@ from penstock.core.queue.administering import (
     delete,
     drain,
     drop_all,
-    halt,
     leave_behind,
+    pause,
     purge,
     reschedule,
     stay_paused,
@@ -138,6 +138,11 @@ class Surface(Contents):
             not self.roster.all and not self.limited and self.onward is None and not settings.purge_on_no_consumers
             and settings.expiration is None and settings.message_ttl is None
         )  # fmt: skip
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody paused it; while the server drains it is `halted` without that."""
+        return self.paused_until > 0
 
     # -- what it wants to know of a message
 
@@ -267,7 +272,7 @@ class Queue(Surface):
     unsubscribe = unsubscribe
     pull = pull
     alter = alter
-    halt = halt
+    pause = pause
     drain = drain
     stay_paused = stay_paused
     withdraw = withdraw
@@ -278,14 +283,14 @@ class Queue(Surface):
 
     # -- consumers
 
-    def pause(self, consumer: Consumer) -> None:
+    def choke(self, consumer: Consumer) -> None:
         """Its connection takes no more bytes now."""
-        consumer.paused = True
+        consumer.choked = True
 
-    def resume(self, now: Now, consumer: Consumer, sink: Sink) -> None:
+    def unchoke(self, now: Now, consumer: Consumer, sink: Sink) -> None:
         """Its connection takes bytes again."""
         self.catch_up(now, sink)
-        consumer.paused = False
+        consumer.choked = False
         if consumer.targets is not None:
             consumer.targets.wake(consumer)
         self.carry_on(now, sink)
@@ -392,7 +397,7 @@ class Queue(Surface):
             if self.main.count or self.returned.count or self.shares is not None:
                 dispatch(self, now, sink)
         elif self.onward is not None:
-            if self.ready and not self.paused_until:
+            if self.ready and not self.halted:
                 depart(self, sink)
         elif self.settings.purge_on_no_consumers:
             drop_all(self, sink)

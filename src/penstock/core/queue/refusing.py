@@ -103,7 +103,7 @@ def held_up(queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> tu
 
 def _through(queue: Queue, now: Now, batch: Publishes) -> int | None:
     """How many newcomers would be dispatched at once; None: that takes a dispatch to know."""
-    if queue.busy or queue.paused_until:
+    if queue.busy:
         return 0
     settings, roster = queue.settings, queue.roster
     if queue.shares is not None:

@@ -155,9 +155,9 @@ def _unknown(queue: Contents, sink: Sink) -> bool:
 
 def _have_room(queue: Contents) -> bool:
     """Whether somebody may be given more."""
-    if queue.paused_until or queue.room <= 0:
+    if queue.halted or queue.room <= 0:
         return False
-    return any(one.room > 0 and not one.paused for level in queue.roster.levels for one in level)
+    return any(one.room > 0 and not one.choked for level in queue.roster.levels for one in level)
 
 
 def replace(queue: Contents, count: int, sink: Sink) -> None:

@@ -63,7 +63,7 @@ class Upcoming:
         """Whether one of them would take a message now."""
         targets, roster = self._targets, self._queue.roster
         consumers = roster.plain if targets is None else targets.consumers
-        return any(not (one.passive or one.paused) and one.room > 0 for one in consumers)
+        return any(not (one.passive or one.choked) and one.room > 0 for one in consumers)
 
     def head(self) -> int | None:
         """The lowest position that would be dispatched; None: nothing is ready."""

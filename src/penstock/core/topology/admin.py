@@ -45,7 +45,6 @@ from penstock.records.queue_settings import ExchangeRule, QueueSettings, Ruling,
 NO_TABLE: Mapping[str, object] = {}
 
 
-
 class Admin(Register):
     """The commands that change the topology."""
 

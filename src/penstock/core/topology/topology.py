@@ -24,6 +24,7 @@ DEFAULT = ""
 DELAYED = "x-delayed-message"
 """The type of an exchange at which messages wait; its argument `x-delayed-type` says how it routes."""
 
+
 def routing_type(exchange: ExchangeState) -> str:
     """The type by which an exchange routes; of one that delays the one it was declared to have then."""
     return str(exchange.arguments.get("x-delayed-type")) if exchange.type == DELAYED else exchange.type

@@ -360,7 +360,7 @@ class Channel(Receiver):
         """Its consumers get nothing more for now."""
         core = self.session.core
         for consumer in self.consumers.values():
-            core.pause(consumer)
+            core.choke(consumer)
         for wish in self.subscriptions.values():
             core.hold(wish)
 
@@ -368,7 +368,7 @@ class Channel(Receiver):
         """They may get something again."""
         core = self.session.core
         for consumer in self.consumers.values():
-            core.resume(now, consumer)
+            core.unchoke(now, consumer)
         for wish in self.subscriptions.values():
             core.go_on(now, wish)
 

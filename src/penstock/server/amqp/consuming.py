@@ -52,7 +52,7 @@ def qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
             channel.shared.limit = limit
             if not session.outgoing.blocked:
                 for consumer in list(channel.shared.consumers):
-                    session.core.resume(session.engine.now(), consumer)
+                    session.core.unchoke(session.engine.now(), consumer)
     else:
         channel.prefetch = method.prefetch_count
     channel.reply(m.BasicQosOk())
@@ -128,7 +128,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         max_backlog=backlog,
         shared=channel.shared,
         priority=priority,
-        paused=session.outgoing.blocked,
+        choked=session.outgoing.blocked,
         timeout=None if timeout is None else timeout * 1000,
         on_overdue=channel.overdue,
         since=since,
@@ -340,7 +340,7 @@ def consume_from_several(
         filter=None if filter is None else compile_filter(filter),
         max_backlog=max_backlog,
         priority=priority,
-        paused=session.outgoing.blocked,
+        choked=session.outgoing.blocked,
         narrow=_narrow(session),
     )
     session.core.open(session.engine.now(), wish)

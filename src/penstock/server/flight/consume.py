@@ -228,7 +228,7 @@ class Exchange(Receiver):
             self._attempts.update({(name, lsn): effect.attempt for lsn in piece.chunk})
         if self._came is not None:
             self._came.update((name, lsn) for lsn in piece.chunk)
-        if self._down.deliver(delivery) and self.wish is not None and not self.wish.paused:
+        if self._down.deliver(delivery) and self.wish is not None and not self.wish.choked:
             self.engine.core.hold(self.wish)
         self._down.ring()
 

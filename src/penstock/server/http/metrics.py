@@ -252,6 +252,7 @@ QUEUES = Things(
         Figure("penstock_queue_messages_inactive", "queue.inactive", "Messages beyond the target depth"),
         Figure("penstock_queue_barriers_waiting", "queue.barriers_waiting",
                "Barriers that wait for what is before them"),
+        Figure("penstock_queue_paused", "queue.paused", "Queues that somebody paused"),
         Figure("penstock_queue_backlog", "queue.outstanding", "Messages delivered and not settled"),
         Figure("penstock_queue_deferred_acks", "deferred_acks", "Acknowledgements of messages that are not there"),
         Figure("penstock_queue_ack_rate", "ack_rate", "Messages acknowledged a second"),

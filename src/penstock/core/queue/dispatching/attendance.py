@@ -148,7 +148,7 @@ def look(queue: Contents, now: Now, sink: Sink) -> None:
         if not granted or granted + timeout > now.mono:
             continue
         if consumer.on_overdue is not None:
-            consumer.reported = consumer.paused = True  # what it holds goes back with its channel
+            consumer.reported = consumer.choked = True  # what it holds goes back with its channel
             sink.effect(Overdue(consumer.on_overdue, timeout))
             continue
         runs = consumer.leases.granted_until(now.mono - timeout)

@@ -30,7 +30,7 @@ def browse_all(queue: Contents, sink: Sink, budget: int) -> None:
     """Send every consumer with room what it has not seen, `budget` messages at most; `DISPATCH` if more are left."""
     queue.agenda &= ~DISPATCH
     for consumer in queue.roster.all:
-        if consumer.paused or consumer.room <= 0:
+        if consumer.choked or consumer.room <= 0:
             continue
         count = min(consumer.room, queue.room, budget)
         budget -= browse(queue, sink, consumer, count)

@@ -83,8 +83,8 @@ class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "_timeout", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder", "leases",
-        "leaving", "limit", "max_backlog", "mixed", "named", "no_ack", "on_overdue", "passive", "paused", "priority",
+        "_timeout", "choked", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder",
+        "leases", "leaving", "limit", "max_backlog", "mixed", "named", "no_ack", "on_overdue", "passive", "priority",
         "queue", "read", "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ class Consumer:
         shared: Credit | None = None,
         priority: int = 0,
         passive: bool = False,
-        paused: bool = False,
+        choked: bool = False,
         timeout: int | None = None,
         on_overdue: Callable[[int], None] | None = None,
         since: int = 0,
@@ -122,7 +122,7 @@ class Consumer:
         self.shared = shared
         self.priority = priority
         self.passive = passive
-        self.paused = paused  # its connection takes no bytes now
+        self.choked = choked  # its connection takes no bytes now
         self._timeout = timeout
         self.timeout = 0  # microseconds
         self.on_overdue = on_overdue
@@ -296,7 +296,7 @@ class Takers:
             if not [
                 one
                 for one in some
-                if one.leases.count >= one.limit or one.paused or one.closed or one.no_ack or one.shared is not None
+                if one.leases.count >= one.limit or one.choked or one.closed or one.no_ack or one.shared is not None
             ]:
                 out += some
                 turn = some[-1].serial
@@ -360,7 +360,7 @@ def ratio(consumer: Consumer) -> float:
 
 def has_room(consumer: Consumer) -> bool:
     """Whether it can be given a message now."""
-    return not consumer.paused and not consumer.closed and consumer.room > 0
+    return not consumer.choked and not consumer.closed and consumer.room > 0
 
 
 class Lists(Protocol):

@@ -46,7 +46,7 @@ def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
     if queue.agenda:
         queue.agenda &= ~DISPATCH
     offered = queue.offered
-    if not offered or not queue.roster.all or queue.paused_until or queue.busy:
+    if not offered or not queue.roster.all or queue.busy:
         return
     if queue.settings.non_destructive:
         browse_all(queue, sink, queue.dispatch_most)
@@ -102,7 +102,7 @@ def _to_whose_turn_it_is(
 def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], offered: int, budget: int) -> int | None:
     """Give those of one priority what they take; how many messages.  None: nothing more may go now."""
     # the first test alone answers for most of many: `room` is a call
-    free = [one for one in level if one.leases.count < one.limit and not one.paused and one.room > 0]
+    free = [one for one in level if one.leases.count < one.limit and not one.choked and one.room > 0]
     if not free:
         return 0
     limit = min(offered, queue.room)
@@ -140,7 +140,7 @@ def _in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]
             out += [
                 one
                 for one in some
-                if one.leases.count < one.limit and not one.paused and (one.shared is None or one.room > 0)
+                if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0)
             ]
     return out[:count]
 
@@ -164,9 +164,9 @@ def _serial_of(consumer: Consumer) -> int:
 
 def room_now(queue: Contents, now: Now) -> int:
     """How many messages would be dispatched at once, if there were as many; where credit is shared perhaps fewer."""
-    if not queue.roster.all or queue.paused_until or queue.busy:
+    if not queue.roster.all or queue.busy:
         return 0
-    rooms = [max(one.room, 0) for level in queue.roster.levels for one in level if not one.paused]
+    rooms = [max(one.room, 0) for level in queue.roster.levels for one in level if not one.choked]
     room = min(queue.room, sum(rooms))
     return room if queue.pace is None else min(room, queue.pace.allowed(now.mono))
 
@@ -240,7 +240,7 @@ def _deal_many(runs: list[Run], who: npt.NDArray[np.int64], shares: list[list[Ru
 
 
 def _one_by_one(queue: Contents, now: Now, sink: Sink, budget: int) -> None:
-    order = [consumer for level in queue.roster.levels for consumer in level if not consumer.paused]
+    order = [consumer for level in queue.roster.levels for consumer in level if not consumer.choked]
     shares: dict[int, list[Run]] = {}
     given = held = 0
     while queue.ready and queue.room - held > 0 and (found := _wanting(queue, order)) is not None:

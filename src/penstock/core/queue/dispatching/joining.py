@@ -157,7 +157,7 @@ def pull(queue: Contents, now: Now, consumer: Consumer, count: int, sink: Sink) 
     if queue.is_due(now):
         queue.tick(now, sink)
     note_use(queue, now)
-    if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.paused_until or queue.busy:
+    if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.busy:
         return 0
     count = _allowed(queue, now, consumer, count)
     if queue.settings.non_destructive:

@@ -23,7 +23,7 @@ class Terms(TypedDict, total=False):
     shared: Credit | None
     priority: int  # higher is served first
     passive: bool  # it gets only what it asks for by `pull`
-    paused: bool  # its connection takes nothing now, until `resume`
+    choked: bool  # its connection takes nothing now, until `unchoke`
     timeout: int | None  # microseconds that a delivery may stay unsettled; None: as the queue says; 0: any time
     since: int  # of a queue that nobody takes from: the LSN from which on it reads; 0: from the head
     on_overdue: Callable[[int], None] | None  # told that time when it is over, ends it; None: what is overdue goes back

@@ -252,7 +252,7 @@ def _ahead(queue: Contents, now: Now, chunk: Chunk, new: Newcomers, rows: Sequen
 
 
 def _has_room(consumers: Iterable[Consumer]) -> bool:
-    return any(not (one.paused or one.passive) and one.room > 0 for one in consumers)
+    return any(not (one.choked or one.passive) and one.room > 0 for one in consumers)
 
 
 def _room(queue: Contents, now: Now) -> int:
