@@ -88,7 +88,7 @@ Showing = Callable[[], "Shown | None"]
 
 
 class Owner(Protocol):
-    """What a listing asks of an open log (`penstock.log.Log`)."""
+    """What a listing asks of an open log (`penstock.log.log.Log`)."""
 
     vias: Vias
 

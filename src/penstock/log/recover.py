@@ -30,6 +30,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -91,25 +92,18 @@ def open_segments(
         if not repair:
             raise LogDamaged(f"{FOLDER}/ holds no segment")
         return _create(disk, catalog, recovery, files.torn_roll, origin, new_first)
-    recovery.origin = found[0][0].origin
+    headers = [header for header, _, _ in found]
+    recovery.origin, recovery.neediest = headers[0].origin, max(headers, key=attrgetter("floor"))
     frames = FrameReader()
     for at, (header, start, file) in enumerate(found):
         watch("checking", at, len(found))
-        name, last_one = segment_name(header.first), at == len(found) - 1
         _check_place(header, recovery.origin, catalog.segments[-1] if at else None)
-        if last_one and files.torn_roll and repair:
-            file.close()
-            file = _open(disk, name, writable=True)
-        segment = Segment(name, header, start, file)
-        if recovery.neediest is None or header.floor > recovery.neediest.floor:
-            recovery.neediest = header
-        if last_one:
-            if header.generation:
-                raise LogDamaged(f"{name} is a closed segment, but the next one is missing")
-            _open_last(disk, segment, frames, recovery, files.torn_roll, repair=repair, claims=claims)
-        else:
+        segment = Segment(segment_name(header.first), header, start, file)
+        if following := headers[at + 1 : at + 2]:
             # whole before what it replaced is removed: else that is the last copy of its rows
-            _open_closed(segment, frames, recovery, found[at + 1][0], check=header.first in files.instead)
+            _open_closed(segment, frames, recovery, following[0], check=header.first in files.instead)
+        else:
+            _open_last(disk, segment, frames, recovery, files.torn_roll, repair=repair, claims=claims)
         catalog.add(segment)
         recovery.records += segment.rows
     if repair and (files.replaced or unfinished):
@@ -281,6 +275,11 @@ def _open_last(
     disk: Disk, segment: Segment, frames: FrameReader, recovery: Recovery, torn_roll: str, *, repair: bool, claims: bool
 ) -> None:
     """Check the last segment batch by batch; its torn tail is to be cut, and the start of a next segment put aside."""
+    if torn_roll and repair:
+        segment.file.close()
+        segment.file = _open(disk, segment.name, writable=True)
+    if segment.header.generation:
+        raise LogDamaged(f"{segment.name} is a closed segment, but the next one is missing")
     scan = walk(segment, frames, recovery.base_batches, check=True)
     end, size = scan.end, segment.file.size()
     lost = segment.last + 1

@@ -103,6 +103,20 @@ class _Seen:
     base: int = 0  # the highest floor of a complete base
     damage: list[str] = field(default_factory=list[str])
 
+    def is_followed(self, previous: int) -> None:
+        """The next file says after which LSN it begins."""
+        self.end = ends_early(self.segment, self.walked, previous)
+        if self.segment.header.generation:
+            self.segment.last = self.segment.header.last
+
+    def tell(self, report: Report, *, closed: bool) -> None:
+        """Add it to what is told of all."""
+        report.damage += self.damage if self.end is None else [*self.damage, str(self.end)]
+        report.segments.append(describe(self.segment, closed))
+        report.batches += self.batches
+        report.rows += self.rows
+        report.bytes += self.bytes
+
 
 class _Look:
     """One look at a folder."""
@@ -153,37 +167,38 @@ class _Look:
         if not names:
             out.damage.append(f"{FOLDER}/ holds no segment")
         for first in (int(name[:20]) for name in names):
-            last = out.headers[-1] if out.headers else None
-            name = segment_name(first)
             try:
-                if last is not None and first <= last.last:
-                    is_older(self._disk, first, last, out.warnings)
-                    continue
-                file = self._disk.open(name, readonly=True)
+                header = self._header(out, first, f"{first:020d}.arrows" == names[-1])
             except FileNotFoundError:
                 raise _Moved from None
             except PermissionError as error:
-                out.damage.append(f"{name} cannot be opened for reading: {error.strerror}")
-                continue
+                out.damage.append(f"{segment_name(first)} cannot be opened for reading: {error.strerror}")
             except LogDamaged as error:
                 out.damage.append(str(error))
-                continue
-            try:
-                header, _ = read_header(file)
-            except NotASegment as error:
-                if f"{first:020d}.arrows" == names[-1] and file.size() <= HEADER_BYTES:
-                    out.torn = name
-                else:
-                    out.damage.append(f"{name} is no segment of this log: {error}")
-                continue
-            finally:
-                file.close()
-            if header.first != first:
-                told = f"its schema says that it starts at LSN {header.first}"
-                out.damage.append(f"{name} is a copy under another name: {told}")
-                continue
-            out.headers.append(header)
+            else:
+                out.headers += [] if header is None else [header]
         return out
+
+    def _header(self, out: _Listed, first: int, newest: bool) -> SegmentHeader | None:
+        """Of one file; None: another stands for it, or it has none yet.  LogDamaged: it is no segment of this log."""
+        last, name = out.headers[-1] if out.headers else None, segment_name(first)
+        if last is not None and first <= last.last:
+            is_older(self._disk, first, last, out.warnings)
+            return None
+        file = self._disk.open(name, readonly=True)
+        try:
+            header, _ = read_header(file)
+        except NotASegment as error:
+            if newest and file.size() <= HEADER_BYTES:
+                out.torn = name
+                return None
+            raise LogDamaged(f"{name} is no segment of this log: {error}") from error
+        finally:
+            file.close()
+        if header.first != first:
+            told = f"its schema says that it starts at LSN {header.first}"
+            raise LogDamaged(f"{name} is a copy under another name: {told}")
+        return header
 
     # -- what is in one
 
@@ -282,16 +297,8 @@ def _judged(listed: _Listed, seen: list[_Seen]) -> Report:
     for before, one, after in zip([None, *seen], seen, [*seen[1:], None], strict=False):
         report.damage += _misplaced(before, one, report.origin, missing=missing)
         if after is not None:
-            one.end = ends_early(one.segment, one.walked, after.segment.header.previous)
-            if one.segment.header.generation:
-                one.segment.last = one.segment.header.last
-        report.damage += one.damage
-        if one.end is not None:
-            report.damage.append(str(one.end))
-        report.segments.append(describe(one.segment, after is not None))
-        report.batches += one.batches
-        report.rows += one.rows
-        report.bytes += one.bytes
+            one.is_followed(after.segment.header.previous)
+        one.tell(report, closed=after is not None)
     headers = [one.segment.header for one in seen]
     lack = uncovered(headers[0], max(headers, key=attrgetter("floor")), max(one.base for one in seen))
     if lack and not report.damage:

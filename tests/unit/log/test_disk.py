@@ -72,7 +72,7 @@ def test_more_pieces_than_one_call_takes_and_short_writes(tmp_path: Path, monkey
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     log = opened(OsDisk(tmp_path), QUICK)
     code = (
-        "from penstock.errors import DataFolderInUse\nfrom penstock.log import OsDisk\n"
+        "from penstock.errors import DataFolderInUse\nfrom penstock.log.disk import OsDisk\n"
         f"try: OsDisk({str(tmp_path)!r}).lock()\nexcept DataFolderInUse as error: print(error)"
     )
     said = subprocess.run(

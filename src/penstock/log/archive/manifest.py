@@ -16,10 +16,13 @@ LSN.  The newest day stays.
 from __future__ import annotations
 
 import errno
+import math
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
@@ -317,6 +320,10 @@ class Pruned(NamedTuple):
     rows: int
     bytes: int
 
+    def possible(self, gone: Sequence[Part], floor: int) -> bool:
+        """Whether no reader needs what goes, and no clock that was set back has mixed the days."""
+        return self.cut <= floor and max(part.last for part in gone) < self.cut
+
     def plain(self) -> dict[str, object]:
         return {"below": self.cut, "day": self.day, "files": self.files, "rows": self.rows, "bytes": self.bytes}
 
@@ -327,16 +334,20 @@ def prunable(manifest: Manifest, now: int, age: int | None, size: int | None, fl
     now, age: microseconds; a day goes when all of it is older.  size: bytes that the archive may have.
     floor: somebody may still ask for what has this LSN or a higher one.
     """
-    days = sorted({part.day for part in manifest.files})
-    oldest = None if age is None else (_EPOCH + timedelta(microseconds=max(0, now - age))).strftime("%Y-%m-%d")
-    gone, found = list[Part](), None
-    for day, following in pairwise(days):
-        left = manifest.size - sum(part.bytes for part in gone)
-        if not ((oldest is not None and day < oldest) or (size is not None and left > size)):
+    oldest = "" if age is None else (_EPOCH + timedelta(microseconds=max(0, now - age))).strftime("%Y-%m-%d")
+    most = math.inf if size is None else size
+    rest, found = sorted(manifest.files, key=attrgetter("day")), None
+    gone = list[Part]()
+    left = manifest.size
+    while rest[-1:] and rest[0].day < rest[-1].day and (rest[0].day < oldest or left > most):
+        day = rest[0].day
+        count = bisect_right(rest, day, key=attrgetter("day"))
+        gone, rest = gone + rest[:count], rest[count:]
+        size_gone = sum(part.bytes for part in gone)
+        left = manifest.size - size_gone
+        cut = min(part.first for part in rest)
+        pruned = Pruned(cut, day, len(gone), sum(part.rows for part in gone), size_gone)
+        if not pruned.possible(gone, floor):
             break
-        gone += [part for part in manifest.files if part.day == day]
-        cut = min(part.first for part in manifest.files if part.day >= following)
-        if cut > floor or max(part.last for part in gone) >= cut:
-            break  # a reader, or a clock that was set back
-        found = Pruned(cut, day, len(gone), sum(part.rows for part in gone), sum(part.bytes for part in gone))
+        found = pruned
     return found

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -118,31 +120,36 @@ class Archive:
                 self._manifest = fresh  # merged into another meanwhile
 
     def _batches(self, manifest: Manifest, a: int, b: int, names: Wanted | None) -> Iterator[pa.RecordBatch]:
+        held, size = list[pa.RecordBatch](), 0
+        for border, group in self._groups(manifest, a, b, names):
+            if held and size >= GIVEN and border > _first(held):
+                give, held = _parted(held, border)
+                size = sum(batch.nbytes for batch in held)
+                yield from give
+            batch = _cut(group(), a, b)
+            if batch.num_rows:
+                held.append(batch)
+                size += batch.nbytes
+        yield from _parted(held, b)[0] if held else ()
+
+    def _groups(
+        self, manifest: Manifest, a: int, b: int, names: Wanted | None
+    ) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
+        """Row groups with LSNs in [a, b) by the first that each may have of these: that, and how it is read."""
         parts = [part for part in manifest.files if part.last >= a and part.first < b and may_have(part, names)]
         # (first LSN, serial, file, row group or -1 for a file that is not open yet)
         ahead = [(max(part.first, a), at, part, -1) for at, part in enumerate(parts)]
         heapify(ahead)
-        serial = len(ahead)
-        held, size = list[pa.RecordBatch](), 0
-        while ahead or held:
-            if ahead and (not held or size < GIVEN or ahead[0][0] <= _first(held)):
-                _, _, part, number = heappop(ahead)
-                opened = self._opened(part)
-                if number < 0:
-                    for at, (first, last) in enumerate(opened.groups):
-                        if last >= a and first < b:
-                            heappush(ahead, (max(first, a), serial, part, at))
-                            serial += 1
-                    continue
-                batch = _cut(self._group(opened, part, number), a, b)
-                if batch.num_rows:
-                    held.append(batch)
-                    size += batch.nbytes
+        serial = count(len(ahead))
+        while ahead:
+            border, _, part, number = heappop(ahead)
+            opened = self._opened(part)
+            if number >= 0:
+                yield border, partial(self._group, opened, part, number)
                 continue
-            border = ahead[0][0] if ahead else b
-            give, held = _parted(held, border)
-            size = sum(batch.nbytes for batch in held)
-            yield from give
+            for at, (first, last) in enumerate(opened.groups):
+                if last >= a and first < b:
+                    heappush(ahead, (max(first, a), next(serial), part, at))
 
     def _group(self, opened: _Opened, part: Part, number: int) -> pa.RecordBatch:
         key = (part.path, number)
