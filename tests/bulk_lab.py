@@ -64,8 +64,10 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Running children of all threads of a process."""
+    """Running children of all threads of a process, but its doors."""
     found = list[int]()
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += map(int, (task / "children").read_text().split())
-    return [child for child in found if alive(child)]
+    return [
+        child for child in found if alive(child) and b"flight.front" not in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]

@@ -36,8 +36,8 @@ class Crowd:
 class CrowdedStart(Starting):
     """The real one, and then the crowd."""
 
-    def _listen_flight(self) -> None:
-        super()._listen_flight()
+    async def _listen_flight(self) -> None:
+        await super()._listen_flight()
         Crowd().come()
 
 

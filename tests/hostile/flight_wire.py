@@ -80,11 +80,16 @@ class FlightWire:
 
     def __init__(self, address: str, user: str = "guest", password: str = "guest") -> None:
         """address: host:port."""
-        self._channel = grpc.insecure_channel(
-            address, [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        )
+        self._address = address
+        self.again()
         pair = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._login = (("authorization", f"Basic {pair}"),)
+
+    def again(self) -> None:
+        """A connection of its own, that waits for nothing after a failed one."""
+        self._channel = grpc.insecure_channel(
+            self._address, [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        )
 
     def __enter__(self) -> Self:
         return self

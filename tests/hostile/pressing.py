@@ -37,7 +37,7 @@ per_address = 32
 """
 
 DUE = frozenset({"settle dictionary", "settle dictionary of dictionaries"})
-"""Streams on which pyarrow's own reader ends the process (`test_flight_due`), before any of our code sees them."""
+"""Streams on which pyarrow's reader ends the door's process (`test_flight_door`), before any of our code sees them."""
 
 OFTEN, SELDOM = 6, 1
 """How often a stream of a shape that is taken is broken, for one of a shape that never is, and for a consumer's."""

@@ -89,6 +89,11 @@ def told(before: Look, now: Look, sort: str = "ready") -> dict[str, Any]:
     server = dict(now.server)
     for name in ("published", "delivered", "acknowledged"):
         server[f"{name}/s"] = rate(before.server[name], now.server[name], passed)
+    began = {one["pid"]: one["cpu"] for one in before.server.get("processes", ())}
+    server["processes"] = [
+        {**one, "cpu_share": round((one["cpu"] - began.get(one["pid"], one["cpu"])) / passed, 3)}
+        for one in now.server.get("processes", ())
+    ]
     return {"server": server, "queues": queues}
 
 
@@ -128,6 +133,9 @@ def _head(server: dict[str, Any]) -> Iterator[str]:
         f"messages/s  in {server['published/s']:,}  out {server['delivered/s']:,}  acks {server['acknowledged/s']:,}   "
         f"memory {format_size(server['resident_bytes'])}"
     )
+    yield "processes  " + "   ".join(
+        f"{one['name']} {format_size(one['resident'])} {100 * one['cpu_share']:.0f} %" for one in server["processes"]
+    )
     yield (
         f"log {format_size(server['log_bytes'])} in {server['log_segments']:,} segments, "
         f"LSN {server['last_lsn']:,}, {server['last_lsn'] - server['durable_lsn']:,} not on disk yet; "
@@ -153,7 +161,7 @@ def _watch(client: Client, before: Look, seconds: float, sort: str) -> None:
     with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         now = before
         while True:
-            live.update(view(told(before, now, sort), max(console.height - 7, 1)), refresh=True)
+            live.update(view(told(before, now, sort), max(console.height - 8, 1)), refresh=True)
             if _leaves(seconds):
                 return
             before, now = now, look(client)

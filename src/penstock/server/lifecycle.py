@@ -81,6 +81,7 @@ class Starting:
         Raises what it raises; SettingsError for an address that is taken.
         """
         listen, loop = self._server.settings.listen, asyncio.get_running_loop()
+        self._begin_flight()
         if any(getattr(listen, name) is not None for name in DOORS):
             from penstock.server.tls import Keeper
 
@@ -93,9 +94,9 @@ class Starting:
         self._work = future  # type: ignore[assignment]  # of whatever it gives
         self._look(loop)
         await self._open_http()
-        self._listen_flight()
         for name in _NEEDED_LATER:
             import_module(name)
+        await self._listen_flight()
         return await asyncio.shield(future)
 
     async def _open_http(self) -> None:
@@ -116,23 +117,36 @@ class Starting:
             except OSError as error:
                 raise _taken(listen.https, "https", error) from error
 
-    def _listen_flight(self) -> None:
-        listen = self._server.settings.listen
+    def _begin_flight(self) -> None:
+        """Start the door's process: it loads what it needs while the log is checked."""
+        listen, server = self._server.settings.listen, self._server
         if listen.flight is None and listen.flight_tls is None:
             return
         from penstock.server.flight.connections import Strangers
         from penstock.server.flight.entrance import Entrance
+        from penstock.wire.flight.received import Bounds
 
-        terms = self._server.entry.guards.terms
-        size = self._server.settings.before_login.flight_bytes
+        terms, memory = server.entry.guards.terms, server.settings.server.memory
+        size = server.settings.before_login.flight_bytes
         strangers = Strangers(terms.time_s, size, terms.sockets, terms.per_address)
-        self.entrance = Entrance(self._server.logins, self._server.progress.line, strangers, self._server.shares)
+        self.entrance = Entrance(
+            server.logins, server.progress.line, strangers, server.shares,
+            bounds=Bounds.within(memory), memory=memory, apart=True,
+        )  # fmt: skip
+        self.entrance.process.start()
+
+    async def _listen_flight(self) -> None:
+        listen, loop, entrance = self._server.settings.listen, asyncio.get_running_loop(), self.entrance
+        if entrance is None:
+            return
         if listen.flight is not None:
-            self.addresses["flight"] = _text(_bound(listen.flight, "flight", self.entrance.listen))
+            bound = await loop.run_in_executor(None, _bound, listen.flight, "flight", entrance.listen)
+            self.addresses["flight"] = _text(bound)
         if listen.flight_tls is not None and self.tls is not None:
-            with_tls = partial(self.entrance.listen_tls, identity=self.tls.identity)
-            self.addresses["flight_tls"] = _text(_bound(listen.flight_tls, "flight_tls", with_tls))
-            self.tls.renewed.append(partial(_renew, self.entrance))
+            with_tls = partial(entrance.listen_tls, identity=self.tls.identity)
+            bound = await loop.run_in_executor(None, _bound, listen.flight_tls, "flight_tls", with_tls)
+            self.addresses["flight_tls"] = _text(bound)
+            self.tls.renewed.append(partial(_renew, entrance))
 
     def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
         if self._amqp:

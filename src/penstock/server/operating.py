@@ -238,12 +238,13 @@ class Operating:
 
     def overview(self) -> Mapping[str, object]:
         """The server as a whole, from the counters that `/metrics` has."""
-        from penstock.server.http.facts import Facts  # not loaded before somebody looks
+        from penstock.server.http.facts import Facts, processes  # not loaded before somebody looks
 
         facts = Facts(self.server, __version__)
         metrics = facts.metrics()
         figures = {name: metrics[of] for name, of in FIGURES.items()}
-        return {**facts.health(), "version": metrics.version, **figures}
+        there = [one._asdict() for one in processes(self.server)]
+        return {**facts.health(), "version": metrics.version, **figures, "processes": there}
 
     def streams(self) -> Sequence[Mapping[str, object]]:
         from penstock.server.figures import facts  # not loaded before somebody looks

@@ -22,7 +22,6 @@ from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
 from penstock.server import allocator
 from penstock.server.app import App, Ready
-from penstock.server.loading import decoded_most
 from penstock.server.pulse import Pulse
 from penstock.server.services import Say, say_aloud
 
@@ -86,10 +85,6 @@ def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_a
     descriptors.keep_back()
     lend_to_modules()
     allocator.keep_close(settings.server.memory)
-    if any(name.startswith("flight") for name in settings.listen.doors()) and not allocator.flight_is_bounded(
-        decoded_most(settings.server.memory)
-    ):
-        say("warning: Arrow was loaded with another memory pool: what Flight's clients compress has no bound here")
     pulse = Pulse()
     with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
         runner.run(_serve(App(settings, say, pulse, show), ready_file))

@@ -40,6 +40,15 @@ def test_rates_are_those_between_two_looks() -> None:
     assert [one["queue"] for one in told(before, now, "queue")["queues"]] == ["a", "b", "c"]
 
 
+def test_processes_have_the_share_of_a_cpu_that_they_used() -> None:
+    def at(moment: float, *used: tuple[int, float]) -> Look:
+        there = [{"name": "core", "pid": pid, "cpu": cpu, "resident": 5} for pid, cpu in used]
+        return Look(moment, {**server(0), "processes": there}, [])
+
+    figures = told(at(1.0, (7, 2.0)), at(3.0, (7, 3.0), (8, 9.0)))  # the second one is new
+    assert [one["cpu_share"] for one in figures["server"]["processes"]] == [0.5, 0.0]
+
+
 def test_one_view(run: Run) -> None:
     with Broker({"queue": [{"name": "to-ship"}, {"name": "[odd]"}]}) as broker:
         broker.publish("to-ship", b"12345")
@@ -52,6 +61,7 @@ def test_one_view(run: Run) -> None:
         status, out, err = run("top", "--once", *url)
         assert (status, err) == (0, "")
         assert "0 connections" in out
+        assert "processes  core " in out
         assert "[odd]" in out
         assert run("top", "--sort", "size", *url)[0] == 2
 

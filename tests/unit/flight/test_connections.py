@@ -9,11 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.server.access import Who
-from penstock.server.flight.calls import host_and_port
-from penstock.server.flight.connections import Connections, Strangers
+from penstock.server.flight.connections import Connections, Strangers, host_and_port
 
-ANN, BOB = Who("ann"), Who("bob")
 MAY = Strangers(seconds=10.0, bytes=1000, most=6, from_one_address=4)
 
 
@@ -67,7 +64,7 @@ def fill(client: socket.socket) -> None:
 def test_who_does_not_log_in_is_cut_in_time_and_who_does_stays(house: House) -> None:
     silent, good = house.client(), house.client()
     house.look(100.0)
-    house.connections.known(good.getsockname(), ANN)
+    house.connections.known(good.getsockname())
     house.look(109.9)
     assert is_open(silent)
     house.look(110.1)
@@ -94,7 +91,7 @@ def test_who_is_cut_while_it_writes_into_a_full_window_is_reset(house: House) ->
 
 def test_who_logs_in_before_anybody_looked_is_not_taken_for_a_stranger(house: House) -> None:
     good = house.client()
-    house.connections.known(good.getsockname(), ANN)
+    house.connections.known(good.getsockname())
     house.look(0.0)
     house.look(100.0)
     assert is_open(good)
@@ -159,7 +156,7 @@ def test_sockets_of_others_are_left_alone(house: House) -> None:
 
 def test_all_can_be_cut(house: House) -> None:
     clients = [house.client() for _ in range(3)]
-    house.connections.known(clients[0].getsockname(), ANN)
+    house.connections.known(clients[0].getsockname())
     house.look(0.0)
     assert house.connections.cut_all() == 3
     assert not any(map(is_open, clients))

@@ -13,7 +13,7 @@ from pyarrow import flight
 from penstock.errors import Unavailable
 from penstock.server.access import Who
 from penstock.server.flight import entrance
-from penstock.server.flight.calls import Credentials
+from penstock.server.flight.calls import Caller
 from penstock.server.flight.door import FlightDoor
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Abandoned
@@ -22,27 +22,25 @@ from penstock.server.shares import Shares
 BASIC = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q=")]
 
 
-class Context:
-    """A call whose client may leave."""
+class Client:
+    """Makes calls, until it leaves."""
 
     def __init__(self) -> None:
-        self.gone = False
+        self.left = False
 
-    def is_cancelled(self) -> bool:
-        return self.gone
+    def gone(self) -> bool:
+        return self.left
 
-    def peer(self) -> bytes:
-        return b"ipv4:127.0.0.1:5000"
-
-    def get_middleware(self, name: str) -> Credentials:
-        return Credentials("ann", "secret", "token")
+    @property
+    def caller(self) -> Caller:
+        return Caller(Who("ann"), "ipv4:127.0.0.1:5000", self.gone)
 
 
 class Door:
     """Answers every action with its name."""
 
-    def act(self, context: Any, action: Any) -> bytes:
-        return str(action.type).encode()
+    def act(self, caller: Caller, name: str, body: bytes) -> bytes:
+        return name.encode()
 
 
 class Everyone:
@@ -62,8 +60,8 @@ def door() -> FlightDoor:
     return cast("FlightDoor", Door())
 
 
-def context() -> Any:
-    return Context()
+def caller() -> Caller:
+    return Client().caller
 
 
 @pytest.fixture
@@ -74,18 +72,18 @@ def early() -> Entrance:
 def test_calls_wait_for_the_door_and_later_ones_do_not(early: Entrance) -> None:
     there = door()
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(early.door, context()) for _ in range(3)]
+        waiting = [pool.submit(early.inside, caller()) for _ in range(3)]
         assert not any(one.done() for one in waiting)
         early.open(there)
         assert [one.result(10) for one in waiting] == [there] * 3
-    assert early.door(context()) is there
+    assert early.inside(caller()) is there
 
 
 def test_patience_ends_with_an_answer_that_says_how_far_it_is(early: Entrance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entrance, "PATIENCE_S", -1.0)
     monkeypatch.setattr(entrance, "LOOK_S", 0.001)
     with pytest.raises(Unavailable, match="recovering, 40%: try again") as told:
-        early.door(context())
+        early.inside(caller())
     assert told.value.retry
 
 
@@ -95,27 +93,27 @@ def test_only_so_many_wait() -> None:
     early = Entrance(Everyone(), shares=shares)
     asked = threading.Event()
 
-    class Asked(Context):
-        def is_cancelled(self) -> bool:
+    class Asked(Client):
+        def gone(self) -> bool:
             asked.set()
             return False
 
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(early.door, cast("Any", Asked()))
+        first = pool.submit(early.inside, Asked().caller)
         assert asked.wait(10)
         with pytest.raises(Unavailable, match="starting"):
-            early.door(context())
+            early.inside(caller())
         early.open(door())
         first.result(10)
 
 
 def test_a_client_that_left_and_a_start_that_failed_end_the_wait(early: Entrance) -> None:
-    left = context()
-    left.gone = True
+    client = Client()
+    client.left = True
     with pytest.raises(Abandoned):
-        early.door(left)
+        early.inside(client.caller)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(early.door, context())
+        waiting = pool.submit(early.inside, caller())
         early.close()
         with pytest.raises(Unavailable, match="the server stops"):
             waiting.result(10)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
-from pyarrow import flight
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.wire.flight.received import Bounds, Layout, Received, check_schema, receive
@@ -32,8 +31,11 @@ _SIZE = re.compile(r"\d+")
 class Arriving:
     """One stream.  For its own thread."""
 
+    passing: tuple[type[Exception], ...] = ()
+    """What the reader raises that says nothing of what the client sent."""
+
     def __init__(self, reader: Any, slot: Slot, bounds: Bounds) -> None:
-        """reader: pyarrow's, which nobody else reads from.  bounds: of one batch."""
+        """reader: pyarrow's, or one like it, which nobody else reads from.  bounds: of one batch."""
         self._reader = reader
         self._slot = slot
         self._bounds = bounds
@@ -42,9 +44,13 @@ class Arriving:
     def expect(self, layout: Layout) -> pa.Schema:
         """The stream's schema, which the client sends first.  InvalidArgument unless it is of this layout."""
         schema = cast("pa.Schema", self._read(layout.what, lambda: self._reader.schema))
-        check_schema(schema, layout)
+        self.check(schema, layout)
         self._passed = schema
         return schema
+
+    def check(self, schema: pa.Schema, layout: Layout) -> None:
+        """InvalidArgument unless a schema is of this layout."""
+        check_schema(schema, layout)
 
     def each(self, layout: Layout) -> Iterator[tuple[Received | None, bytes | None]]:
         """Batches, and what the client says beside them or alone, until it has no more to say.
@@ -62,10 +68,14 @@ class Arriving:
             if chunk.data is None:
                 yield None, said
                 continue
-            received = receive(chunk.data, layout, self._bounds, self._passed)
+            received = self.judged(chunk.data, layout)
             self._passed = received.batch.schema
             self._slot.hold(received.size)
             yield received, said
+
+    def judged(self, batch: pa.RecordBatch, layout: Layout) -> Received:
+        """One batch that may be touched.  Errors as `received.receive`."""
+        return receive(batch, layout, self._bounds, self._passed)
 
     def release(self) -> None:
         """The batch that came last is accounted for elsewhere."""
@@ -75,8 +85,10 @@ class Arriving:
         """A step of pyarrow's reader.  What it raises comes of what the client sent, who is told."""
         try:
             return step()
-        except (StopIteration, flight.FlightError):
-            raise  # the end, and what happened to the connection
+        except StopIteration:
+            raise
+        except self.passing:
+            raise  # what happened to the connection
         except MemoryError as error:
             raise self._too_much(what, error) from None
         except Exception as error:  # noqa: BLE001 - of many classes, OSError and KeyError among them

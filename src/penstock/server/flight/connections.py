@@ -5,7 +5,7 @@ descriptors of this process: those at one of our ports are found by their addres
 (`TCP_INFO`), and `shutdown` ends what gRPC would wait for.  So before its first call is let in a connection has a time
 and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  All
 together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
-connection again, but that its user has it: of all that are open nobody has more than his share.
+connection again, but to tell when it has ended: its user has it until then.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
-from penstock.server.access import Who
-from penstock.server.shares import Share
 
-LOOK_S, IDLE_S = 0.025, 0.1
+LOOK_S, IDLE_S = 0.01, 0.03
 """Between two looks, while somebody has not logged in and otherwise: at 1 GB/s so many GB come in between."""
 
 COST = 20
@@ -52,6 +51,12 @@ class Strangers:
     from_one_address: int = 64
 
 
+def host_and_port(peer: str) -> tuple[str, int]:
+    """`ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000` without scheme and brackets."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port) if port.isdigit() else 0
+
+
 class _Seen(NamedTuple):
     """A connection on which no call was let in so far."""
 
@@ -63,14 +68,14 @@ class _Seen(NamedTuple):
 class Connections:
     """Those of some ports.  `known` belongs to any thread, and so do `watch`, `cut_all` and `end`."""
 
-    def __init__(self, strangers: Strangers | None = None, share: Share | None = None) -> None:
-        """share: how many with a login a user may have; nobody counts them without."""
+    def __init__(self, strangers: Strangers | None = None, left: Callable[[list[Peer]], None] | None = None) -> None:
+        """left: told which of those that had logged in have ended."""
         self.strangers = strangers or Strangers()
-        self._share = share
+        self._left = left
         self.closed = Counter[tuple[str, str]]()  # by door and what they went beyond: time, bytes, per_address, sockets
         self._doors = dict[int, str]()  # by port
         self._known = set[Peer]()  # those with a call that was let in since the last look
-        self._users = dict[Peer, str]()  # of those that are counted: who has them
+        self._inside = set[Peer]()  # those that had a call that was let in, until they end
         self._members = dict[int, Peer]()  # these, by socket, once a look has found it
         self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
         self._sizes = dict[int, int]()  # what came on each of these, at the last look
@@ -95,13 +100,15 @@ class Connections:
             counts[seen.door] += 1
         return counts
 
-    def known(self, peer: Peer, who: Who) -> None:
-        """A call of this peer, who is somebody, comes in.  Unavailable: he has too many connections for one more."""
+    def known(self, peer: Peer) -> None:
+        """A call of this peer was let in."""
         with self._adding:
-            if self._share is not None and self._thread is not None and peer not in self._users:
-                self._share.take(who)
-                self._users[peer] = who.user
+            self._inside.add(peer)
             self._known.add(peer)
+
+    def is_known(self, peer: Peer) -> bool:
+        """Whether a call of this peer was let in before."""
+        return peer in self._inside
 
     def end(self) -> None:
         self._ended.set()
@@ -133,14 +140,14 @@ class Connections:
             self._thin_out()
 
     def _leave(self, known: set[Peer], present: set[int]) -> None:
-        """Give back the places of those that are closed; some of the known were before a look found them."""
+        """Tell of those that are closed; some of the known were before a look found them."""
         gone = [self._members.pop(number) for number in self._members.keys() - present]
         gone += known - set(self._members.values()) if known else ()
         with self._adding:
-            for peer in gone:
-                user = None if peer in self._known else self._users.pop(peer, None)
-                if user is not None and self._share is not None:
-                    self._share.give(user)
+            ended = [peer for peer in gone if peer not in self._known and peer in self._inside]
+            self._inside.difference_update(ended)
+        if ended and self._left is not None:
+            self._left(ended)
 
     def _look_at(self, number: int, descriptor: int, now: float, known: set[Peer]) -> None:
         one = _opened(number, descriptor)

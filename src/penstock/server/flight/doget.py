@@ -24,7 +24,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
-from pyarrow import flight
 
 from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
 from penstock.core.streams.poison import Link
@@ -35,6 +34,7 @@ from penstock.history.history import Batches, History
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.contents import content, planned, snapshot
+from penstock.server.flight.entrance import Info
 from penstock.server.flight.followed import Following
 from penstock.server.flight.handover import Outlet, Piece
 from penstock.server.flight.records import hold, records, with_stats
@@ -123,7 +123,7 @@ class Viewing:
             rows = history.matching(rows, wanted.filter, wanted.vhost)
         gather(view, rows, history.exchange_of, breathe)
 
-    def flights(self, caller: Caller, vhost: str) -> list[flight.FlightInfo]:
+    def flights(self, caller: Caller, vhost: str) -> list[Info]:
         """The views of a vhost that the caller may read, as flights; on the loop."""
         shown = [one for one in self._engine.views.all_shown() if one.vhost == vhost]
         return [view_info(one) for one in shown if _readable(caller, one)]
@@ -138,16 +138,11 @@ def _readable(caller: Caller, shown: Live | ConflatedTopic) -> bool:
     return True
 
 
-def view_info(shown: Live | ConflatedTopic) -> flight.FlightInfo:
+def view_info(shown: Live | ConflatedTopic) -> Info:
     """A view or conflated topic as a flight: its rows."""
     vhost, name = shown.vhost, shown.name
-    return flight.FlightInfo(
-        select(RECORDS, RECORDS_DEFAULT),
-        flight.FlightDescriptor.for_path(vhost, "view", name),
-        [flight.FlightEndpoint(flight.Ticket(command("sow", topic=name, vhost=vhost)), [])],
-        shown.count,
-        -1,
-    )
+    ticket = command("sow", topic=name, vhost=vhost)
+    return Info(select(RECORDS, RECORDS_DEFAULT), (vhost, "view", name), ticket, shown.count)
 
 
 def _batches(schema: pa.Schema, wanted: Sow, keys: list[str], bodies: list[bytes]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""The Flight door: pyarrow's server with one thread a call, and what each kind of call leads to.
+"""The Flight door's inside: what each kind of call leads to.  gRPC and Arrow's reader are in a process of their own.
 
-It checks who calls and how many streams run, parses the command, and hands over to `publish`, `consume`, `history`,
-`contents`, `stages` and `actions`.  Flight threads never touch the core; the loop never waits for them.
+It counts how many streams run, parses the command, and hands over to `publish`, `consume`, `history`, `contents`,
+`stages` and `actions`.  A call has a thread (`entrance`), which never touches the core; the loop never waits for it.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -11,13 +11,13 @@ from __future__ import annotations
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Container, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import orjson
-from pyarrow import flight
+import pyarrow as pa
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.dataclass import dataclass
@@ -26,13 +26,12 @@ from penstock.server.bulk.upkeep import Upkeep
 from penstock.server.flight.actions.streams import RangeActions, ReplayActions
 from penstock.server.flight.actions.table import Actions, LocateAction, RecordActions
 from penstock.server.flight.actions.upkeep import HoldAction, UpkeepActions
-from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Calls, Intake, People, Slot
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.doget import Reads
 from penstock.server.flight.entitled import Gatekeeper
-from penstock.server.flight.entrance import Entrance
-from penstock.server.flight.handover import Handover
+from penstock.server.flight.entrance import Answers, Entrance, FromDoor, Info, Sent
+from penstock.server.flight.handover import Handover, Piece
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.sinks.copier import Copier
 from penstock.server.flight.sinks.decided import GroupLimits
@@ -40,7 +39,6 @@ from penstock.server.flight.sinks.stages import Stages
 from penstock.server.flight.transacting import Transacting
 from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.retention import Holds
-from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.commands import (
     CONTENT_DEFAULT,
     DEFAULT_VHOST,
@@ -102,9 +100,9 @@ class FlightDoor:
         self.limits = limits or FlightLimits()
         self.handover = Handover(engine, wake)
         shares = engine.shares
-        self.entrance = entrance or Entrance(people, shares=shares)
+        self.entrance = entrance or Entrance(people, shares=shares, bounds=self.limits.bounds)
         intake = Intake(engine.bodies.budget.limit)
-        self.calls = Calls(self.entrance.logins, intake, self.limits.streams, self.limits.stalled_s, shares)
+        self.calls = Calls(intake, self.limits.streams, self.limits.stalled_s, shares)
         engine.bodies.budget.watch("uploads", lambda: intake.counted)
         self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota, intake, shares)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
@@ -197,20 +195,14 @@ class FlightDoor:
         self.copier.stop(timeout)
         return self.entrance.close(timeout)
 
-    # -- Flight's threads
+    # -- the threads of calls
 
-    def put(
-        self,
-        context: flight.ServerCallContext,
-        descriptor: flight.FlightDescriptor,
-        reader: Any,
-        writer: Any,
-    ) -> None:
-        """DoPut: publish, transact or stage, as the descriptor says; metadata goes back by the writer."""
-        with self._streaming(context) as (caller, slot):
-            wanted = parse_put(_command(descriptor))
+    def put(self, caller: Caller, command: bytes, sent: Sent, writer: Answers) -> None:
+        """DoPut: publish, transact or stage, as the command says; answers go back by the writer."""
+        with self._streaming(caller) as slot:
+            wanted = parse_put(command)
             self.gate.admit(caller, wanted)
-            arriving = Arriving(reader, slot, self.limits.bounds)
+            arriving = FromDoor(sent, slot, self.limits.bounds)
             if isinstance(wanted, Publish):
                 self.publishing.serve(caller, arriving, wanted, writer)
             elif isinstance(wanted, Transact):
@@ -219,69 +211,59 @@ class FlightDoor:
                 stage, rows = self.stages.write(caller, arriving, wanted, self.gate)
                 writer.write(orjson.dumps({"stage": stage, "rows": rows}))
 
-    def get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+    def get(self, caller: Caller, ticket: bytes) -> tuple[pa.Schema, Iterator[Piece]]:
         """DoGet: what the ticket names, as a stream that holds the log from its first LSN on."""
-        caller, slot = self._enter(context)
+        slot = self._enter(caller)
         try:
             slot.floor = self.engine.past.first_lsn  # nothing is deleted under a reader
-            return flight.GeneratorStream(*self.reads.get(caller, slot, parse_get(ticket.ticket)))
+            return self.reads.get(caller, slot, parse_get(ticket))
         except BaseException:
             slot.close()
             raise
 
-    def exchange(
-        self,
-        context: flight.ServerCallContext,
-        descriptor: flight.FlightDescriptor,
-        reader: Any,
-        writer: Any,
-    ) -> None:
+    def exchange(self, caller: Caller, command: bytes, sent: Sent, writer: Answers) -> None:
         """DoExchange: a consumer, until it or the server leaves."""
-        with self._streaming(context) as (caller, slot):
-            wanted = parse_exchange(_command(descriptor))
+        with self._streaming(caller) as slot:
+            wanted = parse_exchange(command)
             self.gate.admit(caller, wanted)
             stream = Exchange(self.handover, caller, wanted, slot)
             self.exchanges.add(stream)
             try:
-                stream.serve(Arriving(reader, slot, self.limits.bounds), writer, secrets.token_hex(8))
+                stream.serve(FromDoor(sent, slot, self.limits.bounds), writer, secrets.token_hex(8))
             finally:
                 self.exchanges.discard(stream)
 
-    def act(self, context: flight.ServerCallContext, action: flight.Action) -> bytes:
+    def act(self, caller: Caller, name: str, body: bytes) -> bytes:
         """DoAction: one JSON object for one JSON object."""
-        body: Any = action.body
-        with self._call(context) as caller:
-            return orjson.dumps(self.actions.run(caller, action.type, body.to_pybytes() if body is not None else b""))
+        with self._call(caller):
+            return orjson.dumps(self.actions.run(caller, name, body))
 
-    def known(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
-        """ListActions: all of them, whatever the user may do."""
-        with self._call(context):
-            return [flight.ActionType(name, action.text) for name, action in self.actions.table.items()]
+    def known(self, caller: Caller) -> list[tuple[str, str]]:
+        """ListActions: name and sentence of all of them, whatever the user may do."""
+        with self._call(caller):
+            return [(name, action.text) for name, action in self.actions.table.items()]
 
-    def listing(self, context: flight.ServerCallContext, criteria: bytes) -> list[flight.FlightInfo]:
+    def listing(self, caller: Caller, criteria: bytes) -> list[Info]:
         """ListFlights: every queue of the vhost that the criteria name, the default one without."""
         vhost = criteria.decode(errors="replace") or DEFAULT_VHOST
-        with self._call(context) as caller:
+        with self._call(caller):
             asked = orjson.dumps({"vhost": vhost})
             queues = cast("list[dict[str, object]]", self.actions.run(caller, "list", asked)["queues"])
             views = self.handover.call(lambda: self.viewing.flights(caller, vhost), caller.gone, durable=False)
             return [*map(queue_info, queues), *views]
 
-    def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+    def info(self, caller: Caller, command: bytes, path: list[str]) -> Info:
         """GetFlightInfo: of a queue by path ["queue", name] or [vhost, "queue", name], or of any DoGet command.
 
         A declared topic by ["topic", name] or [vhost, "topic", name], name as `E/K` or `K`: its messages; what is
         declared of their bodies is the schema's metadata `penstock.schema`.
         """
-        with self._call(context) as caller:
-            return self._info(caller, descriptor)
+        with self._call(caller):
+            return self._info(caller, command, path)
 
-    def _info(self, caller: Caller, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-        if descriptor.command:
-            schema = self.reads.schema(caller, parse_get(descriptor.command))
-            ticket = flight.Ticket(descriptor.command)
-            return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
-        path = [part.decode(errors="replace") for part in descriptor.path or []]
+    def _info(self, caller: Caller, asked_for: bytes, path: list[str]) -> Info:
+        if asked_for:
+            return Info(self.reads.schema(caller, parse_get(asked_for)), (), asked_for)
         if len(path) == 2:
             path = [DEFAULT_VHOST, *path]
         if len(path) != 3 or path[1] not in ("queue", "topic"):
@@ -293,40 +275,30 @@ class FlightDoor:
             return topic_info(self.actions.run(caller, "topic", asked), vhost, exchange, key)
         return queue_info(self.actions.run(caller, "stats", orjson.dumps({"queue": name, "vhost": vhost})))
 
-    def _enter(self, context: flight.ServerCallContext) -> tuple[Caller, Slot]:
+    def _enter(self, caller: Caller) -> Slot:
         self.engine.announce_guest()
         self._refuse_when_closing()
-        caller = self.calls.caller(context)
-        return caller, self.calls.stream(caller)
+        return self.calls.stream(caller)
 
     @contextmanager
-    def _streaming(self, context: flight.ServerCallContext) -> Generator[tuple[Caller, Slot]]:
-        """Who makes a call that is a stream, and its place for as long as this lasts."""
-        caller, slot = self._enter(context)
+    def _streaming(self, caller: Caller) -> Generator[Slot]:
+        """The place of a call that is a stream, for as long as this lasts."""
+        slot = self._enter(caller)
         try:
-            yield caller, slot
+            yield slot
         finally:
             slot.close()
 
     @contextmanager
-    def _call(self, context: flight.ServerCallContext) -> Generator[Caller]:
-        """Who makes a call that is no stream, which counts as his for as long as this lasts."""
+    def _call(self, caller: Caller) -> Generator[None]:
+        """A call that is no stream counts as his who makes it, for as long as this lasts."""
         self._refuse_when_closing()
-        caller = self.calls.caller(context)
         with self.calls.working(caller.who):
-            yield caller
+            yield
 
     def _refuse_when_closing(self) -> None:
         if self.closing:
             raise Unavailable("the server stops")
-
-
-def _command(descriptor: flight.FlightDescriptor) -> bytes:
-    if descriptor.descriptor_type != flight.DescriptorType.CMD or not descriptor.command:
-        raise InvalidArgument("the descriptor must be a command: a JSON object that names the operation")
-    if len(descriptor.command) > 64 * NAME_LIMIT * 16:
-        raise InvalidArgument(f"the command has {len(descriptor.command)} bytes")
-    return descriptor.command
 
 
 def parted(declared: Container[tuple[str, str, str]], vhost: str, name: str) -> tuple[str, str]:
@@ -335,7 +307,7 @@ def parted(declared: Container[tuple[str, str, str]], vhost: str, name: str) -> 
     return ("", name) if not slash or (vhost, "", name) in declared else (exchange, key)
 
 
-def topic_info(told: Mapping[str, object], vhost: str, exchange: str, name: str) -> flight.FlightInfo:
+def topic_info(told: Mapping[str, object], vhost: str, exchange: str, name: str) -> Info:
     """What the action `topic` told, as a flight: a topic's messages, or the rows of a view."""
     if told["kind"] == "topic":
         schema, ticket = select(MESSAGES, REPLAY_DEFAULT), command("replay", topic=name, exchange=exchange, vhost=vhost)
@@ -343,20 +315,12 @@ def topic_info(told: Mapping[str, object], vhost: str, exchange: str, name: str)
         schema, ticket = select(RECORDS, RECORDS_DEFAULT), command("sow", topic=name, vhost=vhost)
     if isinstance(ddl := told.get("schema"), str):
         schema = schema.with_metadata({"penstock.schema": ddl})
-    path = flight.FlightDescriptor.for_path(vhost, "topic", f"{exchange}/{name}" if exchange else name)
-    return flight.FlightInfo(schema, path, [flight.FlightEndpoint(flight.Ticket(ticket), [])], -1, -1)
+    return Info(schema, (vhost, "topic", f"{exchange}/{name}" if exchange else name), ticket)
 
 
-def queue_info(counts: Mapping[str, object]) -> flight.FlightInfo:
+def queue_info(counts: Mapping[str, object]) -> Info:
     """A queue as a flight: its ready messages."""
-    name, vhost = str(counts["queue"]), str(counts["vhost"])
-    ticket = flight.Ticket(command("queue", name=name, vhost=vhost))
-    descriptor = flight.FlightDescriptor.for_path(vhost, "queue", name)
-    ready = counts["ready"]
-    return flight.FlightInfo(
-        select(MESSAGES, CONTENT_DEFAULT),
-        descriptor,
-        [flight.FlightEndpoint(ticket, [])],
-        ready if isinstance(ready, int) else -1,
-        -1,
-    )
+    name, vhost, ready = str(counts["queue"]), str(counts["vhost"]), counts["ready"]
+    ticket = command("queue", name=name, vhost=vhost)
+    rows = ready if isinstance(ready, int) else -1
+    return Info(select(MESSAGES, CONTENT_DEFAULT), (vhost, "queue", name), ticket, rows)

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-from pyarrow import flight
 
 from penstock.errors import PenstockError
 from penstock.history.history import History
@@ -222,7 +221,7 @@ class Downstream:
                     self._write_deliveries(writer)
                 elif not rang:
                     writer.write_metadata(HEARTBEAT)
-        except (pa.ArrowException, flight.FlightError, OSError):
+        except OSError:
             # the client is gone; the reading thread sees that too and winds up
             self._on_gone()
         except _Unreadable as unreadable:

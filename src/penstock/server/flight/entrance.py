@@ -1,65 +1,258 @@
-"""The Flight port from the first moment of a start: calls that come while the log is recovered wait for the door.
+"""The Flight door as the server sees it: a process that speaks gRPC, and what it asks for on its lines.
 
-gRPC takes no socket that somebody else bound, and a client whose connection is refused fails at once.  So pyarrow's
-server stands here early and holds a few calls in the threads they have anyway, each for at most `PATIENCE_S`; beyond
-that the answer is Unavailable, which says that a retry helps and how far the start has come.
+The process (`front`) accepts connections, reads what clients send and judges it.  Here each call is asked who makes it,
+and is carried out by the door's inside, in the thread of its line.  The process is there from the first moment of a
+start: calls that come while the log is recovered wait for the inside to open, a few of them, each for at most
+`PATIENCE_S`; beyond that the answer is Unavailable, which says that a retry helps and how far the start has come.
+
+    line   CALL -> who is it? -> WELCOME -> wait for the inside -> the call, with what MORE brings -> DONE or FAILED
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import orjson
 import pyarrow as pa
-from pyarrow import flight
 
-from penstock.errors import Unavailable
-from penstock.server.flight.calls import AnyHandshake, Logins, People, reported
-from penstock.server.flight.connections import Connections, Strangers
-from penstock.server.flight.handover import Abandoned
-from penstock.server.shares import Shares
+from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
+from penstock.server.access import Who
+from penstock.server.doors.columns import batch_down, batch_there, schema_there
+from penstock.server.doors.line import (
+    BEGUN,
+    Broken,
+    Ended,
+    Frame,
+    Kind,
+    Line,
+    failed,
+    failure_of,
+    head_of,
+    number,
+    text,
+)
+from penstock.server.doors.process import DoorProcess
+from penstock.server.flight.arriving import Arriving
+from penstock.server.flight.calls import Caller, People, Slot, told_of
+from penstock.server.flight.connections import Peer, Strangers
+from penstock.server.flight.handover import Abandoned, Piece
+from penstock.server.loading import decoded_most
+from penstock.server.shares import Share, Shares
+from penstock.version import __version__
+from penstock.wire.fields import COMMAND_LIMIT
+from penstock.wire.flight.failures import encode_error, error_from
+from penstock.wire.flight.received import Bounds, Layout, Received
 
 if TYPE_CHECKING:
     from penstock.server.tls import Identity
 
+MODULE = "penstock.server.flight.front"
+
 PATIENCE_S = 60.0
 LOOK_S = 0.2
 
-CUT_S = 3.0
-"""How long calls may take to end whose connection was cut."""
+CALL_MOST = COMMAND_LIMIT + (64 << 10)
+"""Bytes of a call: a command, and who gives it."""
 
-REBIND_S = 5.0
-REBIND_PAUSE_S = 0.002
-"""How long the port of a server that makes room for another may be taken before it is told, and between tries."""
+CAST_MOST = 64 << 20
+"""Bytes by which a batch may grow in the door, where columns come to have the types of the table."""
+
+COUNTS_MOST = 64
+"""Figures that the door tells at a time."""
+
+DOOR_MEMORY = 3 << 29
+"""Bytes that the process may allocate beyond what is decompressed: 1.5 GiB, stacks of threads among them."""
 
 logger = logging.getLogger("penstock.flight")
+
+
+class Info(NamedTuple):
+    """What GetFlightInfo and ListFlights tell."""
+
+    schema: pa.Schema
+    path: tuple[str, ...]  # empty: the command that was asked
+    ticket: bytes
+    rows: int = -1
 
 
 class Inside(Protocol):
     """Where calls go once the start is over: a method for each of Flight's, which raises what is refused."""
 
-    def put(
-        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
-    ) -> None: ...
+    def put(self, caller: Caller, command: bytes, sent: Sent, writer: Answers) -> None: ...
 
-    def get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream: ...
+    def get(self, caller: Caller, ticket: bytes) -> tuple[pa.Schema, Iterator[Piece]]: ...
 
-    def exchange(
-        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
-    ) -> None: ...
+    def exchange(self, caller: Caller, command: bytes, sent: Sent, writer: Answers) -> None: ...
 
-    def act(self, context: flight.ServerCallContext, action: flight.Action) -> bytes: ...
+    def act(self, caller: Caller, name: str, body: bytes) -> bytes: ...
 
-    def known(self, context: flight.ServerCallContext) -> list[flight.ActionType]: ...
+    def known(self, caller: Caller) -> list[tuple[str, str]]: ...
 
-    def listing(self, context: flight.ServerCallContext, criteria: bytes) -> list[flight.FlightInfo]: ...
+    def listing(self, caller: Caller, criteria: bytes) -> list[Info]: ...
 
-    def info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo: ...
+    def info(self, caller: Caller, command: bytes, path: list[str]) -> Info: ...
+
+
+class Unproven(Exception):
+    """A login that is wrong; the door answers late."""
+
+
+class Chunk(NamedTuple):
+    """As pyarrow's reader gives it."""
+
+    data: pa.RecordBatch | None
+    app_metadata: pa.Buffer | None
+
+
+class Sent:
+    """What a client sends on one call, in place of pyarrow's reader: the door is asked for it piece by piece."""
+
+    def __init__(self, line: Line, call: int, most: int) -> None:
+        """most: bytes of a frame."""
+        self._line = line
+        self._call = call
+        self._most = most
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of the stream."""
+        self._line.send(Kind.MORE, self._call, flags=BEGUN)
+        return schema_there(self._next({Kind.SCHEMA: 64}).payload)
+
+    def read_chunk(self) -> Chunk:
+        """The next piece; StopIteration when the client has no more to say."""
+        self._line.send(Kind.MORE, self._call)
+        frame = self._next({Kind.BATCH: self._most, Kind.WORDS: CALL_MOST, Kind.END: 0})
+        if frame.kind is Kind.END:
+            raise StopIteration
+        if frame.kind is Kind.WORDS:
+            return Chunk(None, pa.py_buffer(bytes(frame.payload)))
+        batch, words = batch_there(frame)
+        said = None if words is None else pa.py_buffer(words)
+        return Chunk(batch, said)
+
+    def _next(self, may: dict[Kind, int]) -> Frame:
+        frame = self._line.receive({**may, Kind.FAILED: CALL_MOST})
+        if frame.number != self._call:
+            raise Broken(f"a frame of call {frame.number} in call {self._call}")
+        if frame.kind is Kind.FAILED:  # the door found something wrong with what the client sent
+            _, _, extra = failure_of(frame.payload)
+            raise error_from(_plain_error(extra))
+        return frame
+
+
+def _plain_error(extra: bytes) -> dict[str, object]:
+    try:
+        told: object = orjson.loads(extra)
+    except orjson.JSONDecodeError:
+        told = None
+    if not isinstance(told, dict):
+        raise Broken("an error that is none")
+    return told
+
+
+class FromDoor(Arriving):
+    """One stream as the door gives it.  The door has judged it: what is wrong here is the door's fault."""
+
+    passing = (Ended, Broken, PenstockError)
+
+    def __init__(self, sent: Sent, slot: Slot, bounds: Bounds) -> None:
+        super().__init__(sent, slot, replace(bounds, batch_bytes=bounds.batch_bytes + CAST_MOST))
+
+    def check(self, schema: pa.Schema, layout: Layout) -> None:
+        """As the base class; Broken instead of InvalidArgument."""
+        try:
+            super().check(schema, layout)
+        except InvalidArgument as error:
+            raise Broken(f"a schema that the door should have refused: {error}") from None
+
+    def judged(self, batch: pa.RecordBatch, layout: Layout) -> Received:
+        """As the base class; Broken instead of InvalidArgument."""
+        try:
+            return super().judged(batch, layout)
+        except InvalidArgument as error:
+            raise Broken(f"a batch that the door should have refused: {error}") from None
+
+
+class Answers:
+    """What a call tells its client beside and behind the rows, in place of pyarrow's writer."""
+
+    def __init__(self, line: Line, call: int) -> None:
+        self._line = line
+        self._call = call
+
+    def write(self, words: bytes) -> None:
+        """An answer of an upload: it leaves with the next frame, which follows at once."""
+        self._line.send(Kind.WORDS, self._call, words, later=True)
+
+    def begin(self, schema: pa.Schema) -> None:
+        self._line.send(Kind.SCHEMA, self._call, schema.serialize())
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self.send(batch)
+
+    def write_metadata(self, words: bytes) -> None:
+        self._line.send(Kind.WORDS, self._call, words)
+
+    def send(self, piece: Piece) -> None:
+        """Rows, perhaps with words beside them."""
+        batch, words = piece if isinstance(piece, tuple) else (piece, None)
+        pieces, flags = batch_down(batch, words)
+        self._line.send(Kind.BATCH, self._call, *pieces, flags=flags, rows=batch.num_rows)
+
+
+class Peers:
+    """The connections of the door's process: who of them has logged in, and how many have not, as it says."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._users = dict[Peer, str]()
+        self._lock = threading.Lock()
+        self._strangers = dict[str, int]()
+        self._closed, self._before = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+
+    def known(self, peer: Peer, who: Who) -> None:
+        """A call of this peer, who is somebody.  Unavailable: he has too many connections for one more."""
+        with self._lock:
+            if peer not in self._users:
+                self._share.take(who)
+                self._users[peer] = who.user
+
+    def left(self, peers: Iterable[Peer]) -> None:
+        """These connections have ended."""
+        with self._lock:
+            for peer in peers:
+                if (user := self._users.pop(peer, None)) is not None:
+                    self._share.give(user)
+
+    def lost(self) -> None:
+        """All of them have: the process is gone."""
+        self.left(list(self._users))
+        self._strangers = {}
+        self._before += self._closed
+        self._closed = Counter()
+
+    def heard(self, strangers: dict[str, int], closed: Counter[tuple[str, str]]) -> None:
+        """How it stands now: those without a login, and how many of them were sent away in all."""
+        self._strangers, self._closed = strangers, closed
+
+    def there(self) -> dict[str, int]:
+        """How many have not logged in, by door."""
+        return dict(self._strangers)
+
+    @property
+    def closed(self) -> Counter[tuple[str, str]]:
+        """How many were sent away, by door and what they went beyond."""
+        return self._before + self._closed
 
 
 def _starting() -> str:
@@ -75,73 +268,65 @@ class Entrance:
         how_far: Callable[[], str] = _starting,
         strangers: Strangers | None = None,
         shares: Shares | None = None,
+        *,
+        bounds: Bounds | None = None,
+        memory: int = 512 << 20,
+        apart: bool = False,
     ) -> None:
         """`how_far`: what the server is doing until then, for who is sent away.  Any thread calls it.
 
-        strangers: what connections may do before a login.  shares: what each user may take.
+        strangers: what connections may do before a login.  shares: what each user may take.  bounds: of one batch.
+        memory: the server's budget.  apart: gRPC runs in a process of its own, not in a thread of this one.
         """
         shares = shares or Shares()
-        self.connections = Connections(strangers, shares.of("connections"))
-        self.logins = Logins(people, self.connections.known)
+        bounds = bounds or Bounds()
+        self.connections = Peers(shares.of("connections"))
+        self._people = people
         self._how_far = how_far
+        self._batch_most = bounds.batch_bytes + CAST_MOST
         self._door: Inside | None = None
         self._changed = threading.Event()
         self._early = shares.of("early_calls")
-        self._server: _Server | None = None
-        self._tls: _Server | None = None
-        self._tls_at = ("", 0)
-        self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
-        self._closed = threading.Event()
-        self._renewing = threading.Lock()
+        decoded = decoded_most(memory)
+        begin = {
+            "version": __version__,
+            "strangers": asdict(strangers or Strangers()),
+            "bounds": asdict(bounds),
+            "memory": [decoded, decoded + DOOR_MEMORY],
+        }
+        self.process = DoorProcess(
+            "flight", MODULE, begin, self._serve, heard=self._heard, lost=self.connections.lost, apart=apart
+        )
+        self._tls: dict[str, object] | None = None
+
+    # -- listening
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Start to accept; returns the address that was bound.  Raises OSError."""
-        self._server = self._made("grpc", host, port, {})
-        self.connections.watch(self._server.port, "flight")
-        return host, self._server.port
+        return self._listen({"do": "listen", "door": "flight", "host": host, "port": port})
 
     def listen_tls(self, host: str, port: int, identity: Identity) -> tuple[str, int]:
         """The same over TLS, beside the other or alone."""
-        self._tls = self._made("grpc+tls", host, port, _shown(identity))
-        self._tls_at = host, self._tls.port
-        self.connections.watch(self._tls.port, "flight_tls")
-        return self._tls_at
+        self._tls = {"do": "listen", "door": "flight_tls", "host": host, "port": port, "tls": _shown(identity)}
+        return self._listen(self._tls)
 
-    def _made(self, scheme: str, host: str, port: int, tls: dict[str, Any]) -> _Server:
-        bracketed = f"[{host}]" if ":" in host else host
+    def _listen(self, wish: dict[str, object]) -> tuple[str, int]:
+        self.process.start()
         try:
-            return _Server(self, f"{scheme}://{bracketed}:{port}", tls)
-        except (flight.FlightError, pa.ArrowException) as error:
-            raise OSError(0, f"Flight cannot listen there: {str(error)[:200]}") from error
+            answer = self.process.ask(wish)
+        except Unavailable as error:
+            raise OSError(0, str(error)) from None
+        if "why" in answer:
+            raise OSError(0, str(answer["why"]))
+        wish |= {"port": int(answer["port"]), "again": True}
+        self.process.keep_asking(wish)
+        return str(wish["host"]), int(answer["port"])
 
     def renew(self, identity: Identity) -> None:
-        """Show another certificate from now on.  In a thread of its own: it may wait for the port.
-
-        gRPC's server keeps the certificate it began with, so another one takes its place at the same port: calls under
-        way go on with the old one until they end, clients that stay connected come to the new one with their next call.
-        Between the two the port is closed for about a millisecond.
-        """
-        with self._renewing:
-            before = self._tls
-            if before is None or self._closed.is_set():
-                return
-            self._end(before)
-            until, told = time.monotonic() + REBIND_S, False
-            while not self._closed.is_set():
-                try:
-                    self._tls = self._made("grpc+tls", *self._tls_at, _shown(identity))
-                    return
-                except OSError as error:
-                    if time.monotonic() > until and not told:
-                        told = True
-                        logger.error("flight_tls: the port was lost while the certificate was renewed: %s", error)
-                    self._closed.wait(REBIND_PAUSE_S if not told else REBIND_S)
-
-    def _end(self, server: _Server) -> None:
-        self._ending = [one for one in self._ending if one.is_alive()]
-        thread = threading.Thread(target=server.shutdown, name="penstock-flight-stop", daemon=True)
-        thread.start()
-        self._ending.append(thread)
+        """Show another certificate from now on.  In a thread of its own: it may wait for the port."""
+        if self._tls is not None:
+            self._tls["tls"] = _shown(identity)
+            self.process.ask({"do": "renew", "tls": self._tls["tls"]})
 
     def open(self, door: Inside) -> None:
         """From now on calls go there; those that wait go first."""
@@ -151,41 +336,110 @@ class Entrance:
     def close(self, timeout: float = 5.0) -> bool:
         """Stop listening and wait for running calls, at most so many seconds; whether all have ended then.
 
-        pyarrow waits for every call, and a call whose client stands still or does not end its half of a stream never
-        ends: after that time connections are cut, and what runs on them ends with them.
+        Connections are cut after that time: a call whose client stands still never ends by itself.
         """
         self._changed.set()
-        self._closed.set()
-        until = time.monotonic() + timeout
-        with self._renewing:
-            for server in (self._server, self._tls):
-                if server is not None:
-                    self._end(server)
-        for thread in self._ending:
-            thread.join(max(0.0, until - time.monotonic()))
-        if any(thread.is_alive() for thread in self._ending):
-            logger.info("%d Flight connections are cut: their calls did not end", self.connections.cut_all())
-            until = time.monotonic() + CUT_S
-            for thread in self._ending:
-                thread.join(max(0.0, until - time.monotonic()))
-        self.connections.end()
-        return not any(thread.is_alive() for thread in self._ending)
+        answer = self.process.close(timeout)
+        return answer is None or bool(answer.get("all"))
 
-    # -- Flight's threads
+    # -- what the process says
 
-    def door(self, context: flight.ServerCallContext) -> Inside:
+    def _heard(self, told: Mapping[str, Any]) -> None:
+        """Raises Broken."""
+        if "left" in told:
+            self.connections.left(_peers(told["left"]))
+        if "strangers" in told:
+            there, closed = _counts(told["strangers"]), Counter[tuple[str, str]]()
+            for what, count in _counts(told.get("closed")).items():
+                door, _, why = what.partition(" ")
+                closed[door, why] = count
+            self.connections.heard(there, closed)
+        if "warning" in told:
+            logger.warning("%s", text(dict(told), "warning")[:1000])
+
+    # -- the threads of lines
+
+    def _serve(self, line: Line) -> None:
+        """One call after the other.  Raises Ended and Broken."""
+        last = 0
+        may = {Kind.CALL: CALL_MOST, Kind.SCHEMA: 64, Kind.BATCH: self._batch_most, Kind.WORDS: CALL_MOST}
+        may |= {Kind.END: 0, Kind.FAILED: CALL_MOST}
+        while True:
+            frame = line.receive(may if last else {Kind.CALL: CALL_MOST})
+            if frame.kind is not Kind.CALL:
+                if frame.number != last:
+                    raise Broken(f"a frame of kind {frame.kind} for call {frame.number} after {last}")
+                continue  # it was sent before the door knew of the end
+            if frame.number != last + 1:
+                raise Broken(f"call {frame.number} after {last}")
+            last = frame.number
+            told, blob = head_of(frame.payload)
+            del frame
+            self._carry_out(line, last, told, bytes(blob))
+
+    def _carry_out(self, line: Line, call: int, told: dict[str, Any], blob: bytes) -> None:
+        what = text(told, "call")
+        try:
+            if what == "wrong":  # whether a password is nobody's: where no address is known
+                answer = orjson.dumps(self._people.is_wrong(text(told, "user"), text(told, "password")))
+            else:
+                answer = self._done(line, call, what, told, blob)
+        except (Ended, Broken):
+            raise
+        except Unproven as error:
+            line.send(Kind.FAILED, call, failed(("unauthenticated", *encode_error(AccessRefused(str(error))))))
+        except Exception as error:  # noqa: BLE001 - the border: what is not ours is logged there and shown as internal
+            line.send(Kind.FAILED, call, failed(told_of(error)))
+        else:
+            line.send(Kind.DONE, call, answer)
+
+    def _done(self, line: Line, call: int, what: str, told: dict[str, Any], blob: bytes) -> bytes:
+        """The answer of a call.  Raises whatever went wrong."""
+        user, host, port = text(told, "user"), text(told, "host"), number(told, "port", 65535)
+        if not self._people.check(user, text(told, "password"), host):
+            raise Unproven(f"user {user[:60]!r} may not log in from {host} with this password")
+        who = self._people.who(user)
+        self.connections.known((host, port), who)
+        line.send(Kind.WELCOME, call)
+        caller = Caller(who, text(told, "peer"), line.gone)
+        door = self.inside(caller)
+        match what:
+            case "act":
+                return door.act(caller, text(told, "name"), blob)
+            case "put" | "exchange":
+                sent, answers = Sent(line, call, self._batch_most), Answers(line, call)
+                (door.put if what == "put" else door.exchange)(caller, blob, sent, answers)
+                return b""
+            case "get":
+                schema, pieces = door.get(caller, blob)
+                answers = Answers(line, call)
+                answers.begin(schema)
+                for piece in pieces:
+                    answers.send(piece)
+                return b""
+            case "known":
+                return orjson.dumps(door.known(caller))
+            case "listing":
+                return packed(door.listing(caller, blob))
+            case "info":
+                path: object = told.get("path")
+                parts = [str(one) for one in path] if isinstance(path, list) else []
+                return packed([door.info(caller, blob, parts)])
+            case _:
+                raise Broken(f"an unknown call {what[:40]!r}")
+
+    def inside(self, caller: Caller) -> Inside:
         """The door, when it is open.  Raises Unavailable, or Abandoned when the client left."""
-        return self._door or self._wait(context)
+        return self._door or self._wait(caller)
 
-    def _wait(self, context: flight.ServerCallContext) -> Inside:
-        who, _ = self.logins.enter(context)  # places to wait are for those who may come in
-        if self._early.refusal(who) is not None:
+    def _wait(self, caller: Caller) -> Inside:
+        if self._early.refusal(caller.who) is not None:
             self._early.refused += 1
             raise self._not_yet()
-        with self._early.held(who):
+        with self._early.held(caller.who):
             until = time.monotonic() + PATIENCE_S
             while not self._changed.wait(LOOK_S):
-                if context.is_cancelled():
+                if caller.gone():
                     raise Abandoned
                 if time.monotonic() > until:
                     raise self._not_yet()
@@ -197,61 +451,38 @@ class Entrance:
         return Unavailable(f"the server is {self._how_far()}: try again in a moment")
 
 
-def _shown(identity: Identity) -> dict[str, Any]:
-    """The identity as pyarrow takes it.  It asks for a client's certificate only to insist on one."""
-    asked = {"verify_client": True, "root_certificates": identity.ca_pem} if identity.insists else {}
-    return {"tls_certificates": [(identity.chain_pem, identity.key_pem)], **asked}
+def _shown(identity: Identity) -> dict[str, object]:
+    """What a door shows over TLS, and whom it insists on."""
+    ca = identity.ca_pem.decode() if identity.insists and identity.ca_pem is not None else None
+    return {"chain": identity.chain_pem.decode(), "key": identity.key_pem.decode(), "ca": ca}
 
 
-class Refusal(Exception):  # clients read this name
-    """What GetSchema raises: of that alone pyarrow makes no status, and sends the traceback behind the text.
+def packed(infos: list[Info]) -> bytes:
+    """Flights for the door, which makes gRPC's messages of them; each schema once."""
+    schemas = dict[bytes, int]()
+    rows: list[object] = []
+    for one in infos:
+        place = schemas.setdefault(one.schema.serialize().to_pybytes(), len(schemas))
+        rows.append([place, one.path, one.ticket.decode(), one.rows])
+    return orjson.dumps({"schemas": [b64encode(one).decode() for one in schemas], "infos": rows})
 
-    A traceback that cannot be written is left out.
-    """
 
-    @property
-    def __cause__(self) -> BaseException | None:  # type: ignore[override]  # whoever writes a traceback asks
-        raise AttributeError("the traceback is nobody's business outside")
+def _counts(told: object) -> dict[str, int]:
+    """Numbers by name.  Broken for anything else."""
+    if not isinstance(told, dict) or len(told) > COUNTS_MOST:
+        raise Broken("figures that are none")
+    return {str(name): number(told, name) for name in told}
 
 
-class _Server(flight.FlightServerBase):
-    """pyarrow's server: each method runs in a thread of its own.  (The stubs have some results wrong: hence Any.)"""
-
-    def __init__(self, entrance: Entrance, location: str, tls: dict[str, Any]) -> None:
-        self._entrance = entrance
-        super().__init__(location, auth_handler=AnyHandshake(), middleware={"login": entrance.logins}, **tls)
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with reported():
-            self._entrance.door(context).put(context, descriptor, reader, writer)
-
-    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        with reported():
-            return self._entrance.door(context).get(context, ticket)
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with reported():
-            self._entrance.door(context).exchange(context, descriptor, reader, writer)
-
-    def do_action(self, context: Any, action: Any) -> Any:
-        with reported():
-            return [flight.Result(pa.py_buffer(self._entrance.door(context).act(context, action)))]
-
-    def list_actions(self, context: Any) -> Any:
-        with reported():
-            return self._entrance.door(context).known(context)
-
-    def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
-        with reported():
-            return iter(self._entrance.door(context).listing(context, criteria))
-
-    def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
-        with reported():
-            return self._entrance.door(context).info(context, descriptor)
-
-    def get_schema(self, context: Any, descriptor: Any) -> Any:
-        try:
-            with reported():
-                return flight.SchemaResult(self._entrance.door(context).info(context, descriptor).schema)
-        except flight.FlightError as error:
-            raise Refusal(str(error)) from None
+def _peers(told: object) -> list[Peer]:
+    """Addresses.  Broken for anything else."""
+    if not isinstance(told, list):
+        raise Broken("addresses that are no list")
+    found = list[Peer]()
+    for one in told:
+        match one:
+            case [str(host), int(port)]:
+                found.append((host, port))
+            case _:
+                raise Broken("an address that is none")
+    return found

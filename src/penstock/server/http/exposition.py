@@ -19,6 +19,7 @@ from penstock.server.http.metrics import (
     ACTIONS,
     MESSAGES,
     PIPELINES,
+    PROCESSES,
     QUEUES,
     SHARES,
     STREAMS,
@@ -93,6 +94,7 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
     ):
         yield Family(name, text, (), [((), len(lines))])
     yield from SHARES.families(metrics.shares, per_object=True)
+    yield from PROCESSES.families(metrics.processes, per_object=True)
     for kind, lines in (
         (QUEUES, metrics.queues),
         (ACTIONS, metrics.actions),

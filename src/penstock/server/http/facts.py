@@ -12,7 +12,7 @@ from functools import partial
 from itertools import accumulate
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock.config.load import in_force
 from penstock.core.commands.queues import age_of_oldest_lease, head_published, seconds_behind
@@ -28,12 +28,14 @@ from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Rates
+from penstock.server.doors.process import figures_of
 from penstock.server.figures import consumers, replay_numbers, standings, topic_facts, view_facts
 from penstock.server.figures import facts as standing_facts
 from penstock.server.http.metrics import (
     ACTIONS,
     MESSAGES,
     PIPELINES,
+    PROCESSES,
     QUEUES,
     SHARES,
     STREAMS,
@@ -322,6 +324,17 @@ def idle_since(queue: Queue, wall: int) -> dict[str, object]:
 # -- metrics
 
 
+class Process(NamedTuple):
+    """A process of the server: seconds of CPU since its start, bytes, and how often one like it began and ended."""
+
+    name: str
+    pid: int
+    cpu: float
+    resident: int
+    starts: int
+    deaths: int
+
+
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """What a scrape has found."""
@@ -337,6 +350,7 @@ class Metrics:
     pipelines: Sequence[Line] = ()
     actions: Sequence[Line] = ()
     shares: Sequence[Line] = ()
+    processes: Sequence[Line] = ()
     dead_lettered: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
     memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
@@ -431,6 +445,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
             SHARES.look(SimpleNamespace(name=name, one=one, most=(one.largest() or ("", 0))[1]))
             for name, one in server.shares.by_name.items()
         ],
+        processes=list(map(PROCESSES.look, processes(server))),
         dead_lettered=dict(engine.core.dead_lettered),
         logins_refused=dict(server.logins.refused),
         memory=engine.bodies.budget.by_name(),
@@ -440,6 +455,14 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         pause_total=pauses.total,
         pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
     )
+
+
+def processes(server: Server) -> list[Process]:
+    """Those that the server is made of, this one first."""
+    door, bulk = server.flight.entrance.process, server.bulk
+    found = [("core", os.getpid(), 1, 0), ("flight", door.pid, door.starts, door.deaths)]
+    found.append(("bulk", bulk.pid, bulk.starts, bulk.deaths))
+    return [Process(name, pid, *figures_of(pid), starts, deaths) for name, pid, starts, deaths in found if pid]
 
 
 def _archive(engine: Engine) -> dict[str, int]:

@@ -358,6 +358,17 @@ SHARES = Things(
     (Figure("penstock_share_refused", "one.refused", "Times that there was no more for a user"),),
 )  # fmt: skip
 
+PROCESSES = Things(
+    ("process",),
+    ("name",),
+    (Figure("penstock_process_resident_bytes", "resident", "Resident memory of a process of the server"),),
+    (
+        Figure("penstock_process_cpu_seconds", "cpu", "CPU that a process of the server has used since its start"),
+        Figure("penstock_process_starts", "starts", "Starts of a process of the server"),
+        Figure("penstock_process_deaths", "deaths", "Ends of a process of the server that nobody asked for"),
+    ),
+)
+
 FAILURES = (
     "waiting", "rounds", "publish", "delete_sow", "query_sow", "extract_values", "execute_system", "increment_counter",
     "echo_message",

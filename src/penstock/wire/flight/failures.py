@@ -12,7 +12,7 @@ from typing import cast
 
 import orjson
 
-from penstock.errors import ExpressionError, PenstockError, ProtocolError, Refused, Unavailable
+from penstock.errors import AccessRefused, ExpressionError, PenstockError, ProtocolError, Refused, Unavailable
 
 TOLD_BYTES = 800
 """Bytes of a text in an error at most.  gRPC's clients take 8 KiB of headers, and a status has its message in three of
@@ -47,6 +47,13 @@ def encode_error(error: PenstockError) -> tuple[str, bytes]:
             text = _cut(text[start : error.place + AROUND])
         info |= {"text": text, "place": error.place - start}
     return f"[{error.code}] {message}", orjson.dumps(info)
+
+
+def status_of(error: PenstockError) -> str:
+    """The word for an error's Flight status."""
+    if isinstance(error, Unavailable):
+        return "unavailable"
+    return "unauthorized" if isinstance(error, AccessRefused) else "server"
 
 
 def _cut(text: str) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.records.rights import ADMINISTERS, LOGIN
 from penstock.server.flight.actions.action import Action, Awaiting, Table
-from penstock.server.flight.calls import Caller, host_and_port
+from penstock.server.flight.calls import Caller
+from penstock.server.flight.connections import host_and_port
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.server.users import is_loopback
 from penstock.wire.fields import Fields

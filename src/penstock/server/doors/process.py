@@ -1,0 +1,348 @@
+"""A door's process as the server holds it: started, listened to, started anew when it ends, cut off when it lies.
+
+    thread `keep`    starts it, asks it every `PING_MS` whether it lives, hears what it says on the control socket
+    thread `lines`   takes the sockets of its calls, each of which has a thread of its own (`line`)
+    any thread       ask(...) -> answer
+
+A door that has been silent for `SILENT_S` is killed: one that is stopped holds leases and sockets.  Whatever ends it,
+its lines end with it, so every call of its clients ends as if they had gone; then another one takes its addresses.  It
+ends when the control socket does, and that happens however the server ends.
+
+`apart=False` runs the door in a thread of this process, by the same frames: for tests, and for brokers in a test.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import orjson
+
+from penstock.errors import Unavailable
+from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
+
+logger = logging.getLogger("penstock.doors")
+
+PING_MS = 250
+SILENT_S = 5.0
+END_S = 2.0
+
+LINES_MOST = 1024
+"""Calls that one door has under way at most; what users may take is far below."""
+
+CONTROL = {Kind.CONTROL: 4 << 20}
+"""What may come on a control socket: the addresses of all connections that ended since the last word, at most."""
+
+YOUNG_S, PAUSE_S, PAUSE_MOST_S = 1.0, 0.2, 5.0
+"""A process that ends so soon is started again after a pause, each time a longer one."""
+
+WAIT_S = 30.0
+
+Answer = Mapping[str, Any]
+
+
+class DoorProcess:
+    """One door.  Thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        begin: Mapping[str, object],
+        serve: Callable[[Line], None],
+        *,
+        heard: Callable[[Answer], None],
+        lost: Callable[[], None],
+        apart: bool,
+    ) -> None:
+        """module: has `main` for a process, `run` for a thread.  begin: the first thing that the door is told.
+
+        serve: one line, until it ends; it may raise Ended and Broken.  heard: takes what the door says unasked.
+        lost: the door has ended, and all of its lines.
+        """
+        self.name = name
+        self.starts = 0
+        self.deaths = 0  # that nobody asked for
+        self._module = module
+        self._begin = begin
+        self._serve = serve
+        self._heard = heard
+        self._lost = lost
+        self._apart = apart
+        self._process: subprocess.Popen[bytes] | threading.Thread | None = None
+        self._control: Line | None = None
+        self._lines = set[Line]()
+        self._pending = dict[int, SimpleQueue[Answer]]()
+        self._number = 0
+        self._wishes = list[dict[str, object]]()  # what each new process is asked for again
+        self._closed = False
+        self._lock = threading.RLock()
+        self._spoke = 0.0  # when the door last said something
+        self._thread: threading.Thread | None = None
+
+    # -- any thread
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs, if one does."""
+        process = self._process
+        return process.pid if isinstance(process, subprocess.Popen) and process.poll() is None else None
+
+    def start(self) -> None:
+        """Begin; twice does no harm.  OSError when no process can be started."""
+        with self._lock:
+            if self._thread is None:
+                self._launch()
+                self._thread = threading.Thread(target=self._keep, name=f"penstock-door-{self.name}", daemon=True)
+                self._thread.start()
+
+    def ask(self, told: Mapping[str, object], *, timeout: float = WAIT_S) -> Answer:
+        """What the door answers.  Unavailable when it ended, or gives no answer."""
+        answers: SimpleQueue[Answer] = SimpleQueue()
+        with self._lock:
+            control = self._control
+            self._number += 1
+            number = self._number
+            self._pending[number] = answers
+        try:
+            if control is None:
+                raise Unavailable(f"the process of the {self.name} door is not there")
+            control.send(Kind.CONTROL, 0, orjson.dumps({**told, "number": number}))
+            answer = answers.get(timeout=timeout)
+        except Empty:
+            raise Unavailable(f"the process of the {self.name} door gives no answer") from None
+        except Ended:
+            answer = {"ended": True}
+        finally:
+            self._pending.pop(number, None)
+        if "ended" in answer:
+            raise Unavailable(f"the process of the {self.name} door ended")
+        return answer
+
+    def keep_asking(self, told: dict[str, object]) -> None:
+        """Ask each further process for this, too; it may be changed until then."""
+        self._wishes.append(told)
+
+    def cut_off(self, why: str) -> None:
+        """It says what no door says: it is not believed any more."""
+        logger.warning("the process of the %s door is cut off: %s", self.name, why)
+        self._kill()
+
+    def close(self, timeout: float) -> Answer | None:
+        """Have the door close, in so many seconds; then it ends.  What it says at its end."""
+        with self._lock:
+            self._closed = True
+        answer: Answer | None = None
+        if self._thread is not None:
+            try:
+                answer = self.ask({"do": "close", "timeout": timeout}, timeout=timeout + END_S + SILENT_S)
+            except Unavailable:
+                pass  # it goes as it is
+        with self._lock:
+            if (control := self._control) is not None:
+                control.close()
+        if self._thread is not None:
+            self._thread.join(2 * END_S)
+        return answer
+
+    def figures(self) -> tuple[float, int]:
+        """Seconds of CPU and resident bytes of the process that runs; zeros without one."""
+        return figures_of(self.pid)
+
+    # -- the thread that keeps it
+
+    def _keep(self) -> None:
+        pause = PAUSE_S
+        while True:
+            began = time.monotonic()
+            try:
+                self._attend()
+            except Broken as broken:
+                self.cut_off(str(broken))
+            except Ended:
+                pass
+            self._bury()
+            if time.monotonic() - began > YOUNG_S:
+                pause = 0.0
+            if not self._begun_again(pause):
+                return
+            pause = min(PAUSE_MOST_S, 2 * pause or PAUSE_S)
+
+    def _begun_again(self, pause: float) -> bool:
+        """Whether there is another process now; False: the server wants none any more."""
+        while True:
+            time.sleep(pause)
+            pause = PAUSE_S
+            try:
+                with self._lock:
+                    if self._closed:
+                        return False
+                    self._launch()
+            except OSError as error:
+                logger.error("the process of the %s door cannot be started: %s", self.name, error)
+            else:
+                return True
+
+    def _attend(self) -> None:
+        control = self._control
+        if control is None:
+            return
+        self._spoke = time.monotonic()
+        while True:
+            answer = plain(control.receive(CONTROL, self._lives).payload)
+            self._spoke = time.monotonic()
+            number = answer.get("number")
+            if number is None:
+                self._heard(answer)
+            elif isinstance(number, int) and (waiting := self._pending.get(number)) is not None:
+                waiting.put(answer)
+
+    def _lives(self) -> bool:
+        """Nothing came for a while: ask, and give a door up that does not answer."""
+        control = self._control
+        if control is None:
+            return False
+        if time.monotonic() - self._spoke > SILENT_S:
+            self.cut_off(f"nothing was heard from it for {SILENT_S:g} s")
+            return False
+        control.send(Kind.CONTROL, 0, b'{"do":"ping"}')
+        return True
+
+    def _launch(self) -> None:
+        """Start one, and ask it for what the last one did.  `subprocess` runs no code of ours between fork and exec."""
+        control, theirs = socket.socketpair()
+        lines, lines_theirs = socket.socketpair()
+        try:
+            self._process = self._made(theirs, lines_theirs)
+        except BaseException:
+            for one in (control, theirs, lines, lines_theirs):
+                one.close()
+            raise
+        self.starts += 1
+        made = Line(control)
+        made.poll_ms = PING_MS
+        self._control = made
+        threading.Thread(target=self._take, args=(lines,), name=f"penstock-lines-{self.name}", daemon=True).start()
+        try:
+            made.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self._begin}))
+            for wish in self._wishes:
+                made.send(Kind.CONTROL, 0, orjson.dumps(wish))
+        except Ended:
+            pass  # whoever attends sees it, too
+
+    def _made(self, control: socket.socket, lines: socket.socket) -> subprocess.Popen[bytes] | threading.Thread:
+        if not self._apart:
+            run = import_module(self._module).run
+            thread = threading.Thread(target=run, args=(control, lines), name=f"penstock-{self.name}", daemon=True)
+            thread.start()
+            return thread
+        fds = control.fileno(), lines.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-m", self._module, *map(str, fds), orjson.dumps(self._begin.get("memory")).decode()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=fds,
+            env={**os.environ, "PYTHONPATH": _path(), "OPENBLAS_NUM_THREADS": "1"},  # numpy is asked for no algebra
+        )
+        control.close()
+        lines.close()
+        return process
+
+    def _kill(self) -> None:
+        with self._lock:
+            process, control = self._process, self._control
+        if isinstance(process, subprocess.Popen):
+            process.kill()
+        elif control is not None:
+            control.close()
+
+    def _bury(self) -> None:
+        """Whatever is left of it goes, and whoever waits for it is told."""
+        with self._lock:
+            process, self._process = self._process, None
+            control, self._control = self._control, None
+            pending, self._pending = self._pending, {}
+        if control is not None:
+            control.close()
+        if isinstance(process, subprocess.Popen):
+            try:
+                code = process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = process.wait()
+            if not self._closed:
+                self.deaths += 1
+                logger.warning("the process of the %s door ended with status %d: another one begins", self.name, code)
+        elif process is not None:
+            process.join(END_S)
+        for line in list(self._lines):
+            line.close()
+        for waiting in pending.values():
+            waiting.put({"ended": True})
+        self._lost()
+
+    # -- the threads of its lines
+
+    def _take(self, sock: socket.socket) -> None:
+        """Until the door ends."""
+        with sock:
+            while True:
+                try:
+                    message, fds, _, _ = socket.recv_fds(sock, 1, 1)
+                except OSError:
+                    return
+                if not message:
+                    return
+                for fd in fds:  # none, where no descriptor is left: the door sees its end closed
+                    self._begin_line(fd)
+
+    def _begin_line(self, fd: int) -> None:
+        try:
+            made = socket.socket(fileno=fd)
+        except OSError:
+            os.close(fd)
+            return self.cut_off("it sends what is no socket")
+        if made.family != socket.AF_UNIX or made.type != socket.SOCK_STREAM or len(self._lines) >= LINES_MOST:
+            made.close()
+            return self.cut_off(f"it sends another kind of socket, or more than {LINES_MOST} of them")
+        line = Line(made)
+        self._lines.add(line)
+        threading.Thread(target=self._serve_line, args=(line,), name=f"penstock-{self.name}", daemon=True).start()
+        return None
+
+    def _serve_line(self, line: Line) -> None:
+        try:
+            self._serve(line)
+        except Ended:
+            pass
+        except Broken as broken:
+            self.cut_off(str(broken))
+        finally:
+            line.close()
+            self._lines.discard(line)
+
+
+def figures_of(pid: int | None) -> tuple[float, int]:
+    """Seconds of CPU and resident bytes of a process; zeros where there is none."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK"), int(told[21]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0.0, 0
+
+
+def _path() -> str:
+    """Where the process finds this package: where this one found it."""
+    here = str(Path(__file__).resolve().parents[3])
+    return os.pathsep.join(dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))

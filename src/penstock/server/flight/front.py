@@ -1,0 +1,217 @@
+"""The process of the Flight door: `python -m penstock.server.flight.front CONTROL LINES MEMORY`.
+
+pyarrow's server stands here with one thread a call.  It reads what clients send, decompresses it, judges it, and hands
+it to the server as flat columns on a line (`server.doors.line`); what the server answers it writes to the client.  It
+has no rights, no queue and no log, and decides nothing: who may do what, the server says for each call.  It ends when
+its control socket does, in the middle of whatever it does.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from penstock.errors import Unavailable
+from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
+from penstock.server.loading import do_without_pandas, with_bounded_pool
+
+if TYPE_CHECKING:
+    from penstock.server.flight.grpc_server import Server
+
+logger = logging.getLogger("penstock.flight")
+
+CONTROL = {Kind.CONTROL: 4 << 20}
+STACK = 1 << 20
+"""Bytes of a thread's stack: they count as memory."""
+
+IDLE_S = 10.0
+"""A line that no call wanted for so long is closed."""
+
+LINES_KEPT = 32
+
+UNBOUNDED = "Arrow was loaded with another memory pool: what Flight's clients compress has no bound here"
+
+LEFT_MOST = 10_000
+"""Addresses that are told at a time."""
+
+
+class Lines:
+    """The sockets of calls: one for each that is under way, and some that wait for the next.  Thread-safe."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._idle = list[tuple[float, Line, int]]()  # since when, and the number of the last call; the newest last
+        self._lock = threading.Lock()
+
+    def take(self) -> tuple[Line, int]:
+        """A line, and the number of its last call.  Unavailable when there is none to be had."""
+        with self._lock:
+            while self._idle:
+                _, line, number = self._idle.pop()
+                if not line.gone():
+                    return line, number
+                line.close()
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
+        except OSError as error:
+            raise Unavailable(f"the Flight door has no line to the server: {error.strerror}") from None
+        return Line(ours), 0
+
+    def give(self, line: Line, number: int) -> None:
+        """Its call has ended in order."""
+        with self._lock:
+            if len(self._idle) < LINES_KEPT:
+                self._idle.append((time.monotonic(), line, number))
+                return
+        line.close()
+
+    def tidy(self) -> None:
+        """Close those that nobody wanted for a while."""
+        oldest = time.monotonic() - IDLE_S
+        with self._lock:
+            old = [one for one in self._idle if one[0] < oldest]
+            self._idle = [one for one in self._idle if one[0] >= oldest]
+        for _, line, _ in old:
+            line.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, line, _ in idle:
+            line.close()
+        self._sock.close()
+
+
+class Front:
+    """What the server tells the door, and the door the server, beside the calls.  `run` has a thread of its own."""
+
+    def __init__(self, control: socket.socket, lines: socket.socket, warning: str | None = None) -> None:
+        """warning: what the operator should know of this process."""
+        self._warning = warning
+        self._control = Line(control)
+        self._lines = Lines(lines)
+        self._server: Server | None = None
+
+    def run(self) -> None:
+        """Until the server closes the socket."""
+        try:
+            while True:
+                told = plain(self._control.receive(CONTROL).payload)
+                if told["do"] in ("listen", "renew", "close"):  # these may wait for a port, or for calls
+                    threading.Thread(target=self._answer, args=(told,), name="penstock-asked", daemon=True).start()
+                elif told["do"] == "ping":
+                    self._pong()
+                else:
+                    self._begin(told)
+        except (Ended, Broken):
+            pass
+        finally:
+            if self._server is not None:
+                self._server.close(0.0)
+            self._lines.close()
+            self._control.close()
+
+    def _begin(self, told: Mapping[str, Any]) -> None:
+        from penstock.server.flight.connections import Strangers
+        from penstock.server.flight.grpc_server import Server
+        from penstock.wire.flight.received import Bounds
+
+        if self._warning is not None:
+            self._tell({"warning": self._warning})
+        self._server = Server(self._lines, Strangers(**told["strangers"]), Bounds(**told["bounds"]), self._left)
+
+    def _answer(self, told: Mapping[str, Any]) -> None:
+        server = self._server
+        assert server is not None
+        answer: dict[str, object] = {"number": told.get("number")}
+        try:
+            if told["do"] == "listen":
+                answer["port"] = server.listen(
+                    told["door"], told["host"], told["port"], told.get("tls"), again=bool(told.get("again"))
+                )
+            elif told["do"] == "renew":
+                server.renew(told["tls"])
+            else:
+                answer["all"] = server.close(told["timeout"])
+        except OSError as error:
+            answer["why"] = error.strerror or str(error)
+            if told.get("again"):
+                logger.error("flight: the address %s:%s cannot be taken again: %s", told["host"], told["port"], error)
+        if told.get("number") is not None:
+            self._tell(answer)
+
+    def _pong(self) -> None:
+        self._lines.tidy()
+        answer: dict[str, object] = {"alive": True}
+        if self._server is not None:
+            there, closed = self._server.strangers()
+            answer = {"strangers": there, "closed": {f"{door} {why}": n for (door, why), n in closed.items()}}
+        self._tell(answer)
+
+    def _left(self, peers: list[tuple[str, int]]) -> None:
+        for at in range(0, len(peers), LEFT_MOST):
+            self._tell({"left": peers[at : at + LEFT_MOST]})
+
+    def _tell(self, told: dict[str, object]) -> None:
+        try:
+            self._control.send(Kind.CONTROL, 0, orjson.dumps(told))
+        except Ended:
+            pass  # whoever receives sees it, too
+
+
+def run(control: socket.socket, lines: socket.socket) -> None:
+    """The door in a thread of the server's own process."""
+    Front(control, lines).run()
+
+
+def main() -> None:
+    """The door as a process; never returns."""
+    control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
+    decoded, memory = orjson.loads(sys.argv[3])
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
+    bound(memory)
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    do_without_pandas()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    with_bounded_pool(decoded)
+    from penstock.server import allocator
+
+    allocator.keep_close(decoded)
+    Front(control, lines, None if allocator.flight_is_bounded(decoded) else UNBOUNDED).run()
+    os._exit(0)
+
+
+def bound(memory: int) -> None:
+    """Bytes that this process may allocate; threads, gRPC's too, get small stacks, for these count."""
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    threading.stack_size(STACK)
+    try:
+        libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+        libc.pthread_attr_init(attributes)
+        libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(STACK))
+        libc.pthread_setattr_default_np(attributes)
+    except (OSError, AttributeError):  # not glibc
+        pass
+
+
+if __name__ == "__main__":
+    main()

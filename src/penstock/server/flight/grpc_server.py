@@ -1,0 +1,360 @@
+"""pyarrow's server in the door's process: each call, from gRPC's thread to a line of the server and back.
+
+gRPC's thread   CALL -> WELCOME; then what the server asks for is read from the client and judged (`arriving`)
+a second one    of a consumer: what the server sends is written to the client, while the first one reads
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.server.doors.columns import batch_here
+from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
+from penstock.server.flight.connections import Connections, Peer, Strangers, host_and_port
+from penstock.server.flight.credentials import AnyHandshake, Credentials, Logins
+from penstock.server.flight.remote import Call, Down, Failed, Uploads, reported
+from penstock.wire.fields import COMMAND_LIMIT
+from penstock.wire.flight.commands import Stage
+from penstock.wire.flight.received import PUBLISHED, SETTLED, STAGED, STAGED_IN_ORDER, TRANSACTED, Bounds, Layout
+from penstock.wire.flight.tickets import parse_put
+
+if TYPE_CHECKING:
+    from penstock.server.flight.front import Lines
+
+logger = logging.getLogger("penstock.flight")
+
+CUT_S = 3.0
+"""How long calls may take to end whose connection was cut."""
+
+REBIND_S = 5.0
+REBIND_PAUSE_S = 0.002
+"""How long the port of a server that makes room for another may be taken before it is told, and between tries."""
+
+
+class Server:
+    """All of gRPC's ports, and the calls that come there."""
+
+    def __init__(self, lines: Lines, strangers: Strangers, bounds: Bounds, left: Callable[[list[Peer]], None]) -> None:
+        """left: told of connections that had logged in, and have ended."""
+        self.lines = lines
+        self.bounds = bounds
+        self.left = left
+        self.connections = Connections(strangers, left)
+        self.logins = Logins(self._is_wrong)
+        self._servers = dict[str, _Server]()  # by door
+        self._tls_at = ("", 0)
+        self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
+        self._closed = threading.Event()
+        self._renewing = threading.Lock()
+
+    def listen(self, door: str, host: str, port: int, tls: dict[str, Any] | None, *, again: bool) -> int:
+        """Start to accept; the port that was bound.  OSError.  again: it was this door's, and may be taken still."""
+        until = time.monotonic() + (REBIND_S if again else 0.0)
+        made: _Server | None = None
+        while made is None:
+            try:
+                made = self._made(host, port, tls)
+            except OSError:
+                if time.monotonic() >= until or self._closed.wait(REBIND_PAUSE_S):
+                    raise
+        self._servers[door] = made
+        if tls is not None:
+            self._tls_at = host, made.port
+        self.connections.watch(made.port, door)
+        return made.port
+
+    def _made(self, host: str, port: int, tls: dict[str, Any] | None) -> _Server:
+        bracketed = f"[{host}]" if ":" in host else host
+        scheme, options = "grpc", dict[str, Any]()
+        if tls is not None:
+            scheme = "grpc+tls"
+            options["tls_certificates"] = [(tls["chain"].encode(), tls["key"].encode())]
+            if tls["ca"] is not None:
+                options |= {"verify_client": True, "root_certificates": tls["ca"].encode()}
+        try:
+            return _Server(self, f"{scheme}://{bracketed}:{port}", options)
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise OSError(0, f"Flight cannot listen there: {str(error)[:200]}") from error
+
+    def renew(self, tls: dict[str, Any]) -> None:
+        """Show another certificate from now on.  In a thread of its own: it may wait for the port.
+
+        gRPC's server keeps the certificate it began with, so another one takes its place at the same port: calls under
+        way go on with the old one until they end, clients that stay connected come to the new one with their next call.
+        Between the two the port is closed for about a millisecond.
+        """
+        with self._renewing:
+            before = self._servers.get("flight_tls")
+            if before is None or self._closed.is_set():
+                return
+            self._end(before)
+            until, told = time.monotonic() + REBIND_S, False
+            while not self._closed.is_set():
+                try:
+                    self._servers["flight_tls"] = self._made(*self._tls_at, tls)
+                    return
+                except OSError as error:
+                    if time.monotonic() > until and not told:
+                        told = True
+                        logger.error("flight_tls: the port was lost while the certificate was renewed: %s", error)
+                    self._closed.wait(REBIND_PAUSE_S if not told else REBIND_S)
+
+    def _end(self, server: _Server) -> None:
+        self._ending = [one for one in self._ending if one.is_alive()]
+        thread = threading.Thread(target=server.shutdown, name="penstock-flight-stop", daemon=True)
+        thread.start()
+        self._ending.append(thread)
+
+    def close(self, timeout: float) -> bool:
+        """Stop listening and wait for running calls, at most so many seconds; whether all have ended then.
+
+        pyarrow waits for every call, and a call whose client stands still or does not end its half of a stream never
+        ends: after that time connections are cut, and what runs on them ends with them.
+        """
+        self._closed.set()
+        until = time.monotonic() + timeout
+        with self._renewing:
+            servers, self._servers = self._servers, {}
+            for server in servers.values():
+                self._end(server)
+        for thread in self._ending:
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._ending):
+            logger.info("%d Flight connections are cut: their calls did not end", self.connections.cut_all())
+            until = time.monotonic() + CUT_S
+            for thread in self._ending:
+                thread.join(max(0.0, until - time.monotonic()))
+        self.connections.end()
+        return not any(thread.is_alive() for thread in self._ending)
+
+    def strangers(self) -> tuple[dict[str, int], Counter[tuple[str, str]]]:
+        """Connections without a login by door, and those that were sent away, by door and why."""
+        return self.connections.there(), Counter(self.connections.closed)
+
+    # -- gRPC's threads
+
+    @contextmanager
+    def call(self, context: Any, what: str, blob: bytes = b"", **more: object) -> Generator[Call]:
+        """A call that the server has let in."""
+        call = self._begun(context, what, blob, more)
+        try:
+            yield call
+        finally:
+            call.close()
+
+    def begun(self, context: Any, what: str, blob: bytes) -> Call:
+        """The same, to be closed by whoever reads it."""
+        return self._begun(context, what, blob, {})
+
+    def _begun(self, context: Any, what: str, blob: bytes, more: dict[str, object]) -> Call:
+        if len(blob) > COMMAND_LIMIT:
+            name = more.get("name", what)
+            raise InvalidArgument(f"{name} has {len(blob)} bytes of JSON; at most {COMMAND_LIMIT} are read")
+        credentials = cast("Credentials", context.get_middleware("login"))
+        said: Any = context.peer()
+        peer = said.decode() if isinstance(said, bytes) else str(said)
+        host, port = host_and_port(peer)
+        told = {"call": what, "user": credentials.user, "password": credentials.password}
+        call = Call(self.lines, context)
+        try:
+            call.begin({**told, "peer": peer, "host": host, "port": port, **more}, blob)
+        except BaseException as error:
+            call.close()
+            if isinstance(error, Failed) and error.told[0] == "unauthenticated":
+                self.logins.delay()
+            elif not isinstance(error, Failed) and not self.connections.is_known((host, port)):
+                self.left([(host, port)])  # the server may have counted it
+            raise
+        self.logins.proven(credentials)
+        self.connections.known((host, port))
+        return call
+
+    def _is_wrong(self, user: str, password: str) -> bool:
+        try:
+            call = Call(self.lines, None)
+            try:
+                return call.ask({"call": "wrong", "user": user, "password": password}) == b"true"
+            finally:
+                call.close()
+        except (Failed, Ended, Unavailable):
+            return False
+
+    def put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        command = _command(descriptor)
+        layout = _layout(command)
+        with self.call(context, "put", command) as call:
+            uploads = Uploads(call, reader, layout, self.bounds, context)
+            while (frame := call.next()).kind is not Kind.DONE:
+                if frame.kind is Kind.WORDS:
+                    writer.write(pa.py_buffer(frame.payload))
+                elif frame.flags & BEGUN:
+                    uploads.begin()
+                else:
+                    uploads.go_on()
+
+    def get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        call = self.begun(context, "get", ticket.ticket)
+        schema = pa.ipc.read_schema(pa.py_buffer(call.next().payload))
+        return flight.GeneratorStream(schema, cast("Any", Rows(call, schema)))
+
+    def exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with self.call(context, "exchange", _command(descriptor)) as call:
+            schema = list[pa.Schema]()
+
+            def told(frame: Frame) -> None:
+                if frame.kind is Kind.SCHEMA:
+                    schema.append(pa.ipc.read_schema(pa.py_buffer(frame.payload)))
+                    writer.begin(schema[0])
+                elif frame.kind is Kind.BATCH:
+                    batch, _ = batch_here(frame, schema[0])
+                    writer.write_batch(batch)
+                elif frame.kind is Kind.WORDS:
+                    writer.write_metadata(pa.py_buffer(frame.payload))
+
+            while (frame := call.next()).kind is not Kind.MORE:
+                if frame.kind is Kind.DONE:
+                    return
+                told(frame)
+            uploads, down = Uploads(call, reader, SETTLED, self.bounds, context), Down(call, told)
+            down.start()
+            try:
+                while uploads.go_on() and down.asked():
+                    pass
+            except Ended:
+                pass  # the other thread knows why
+            except BaseException:
+                call.cut()
+                raise
+            finally:
+                down.join()
+            if down.error is not None:
+                raise down.error
+
+    def ask(self, context: Any, what: str, blob: bytes = b"", **more: object) -> bytes:
+        """A call that is no stream."""
+        with self.call(context, what, blob, **more) as call:
+            return bytes(call.next().payload)
+
+    def infos(self, told: bytes, asked: Any = None) -> list[flight.FlightInfo]:
+        found = orjson.loads(told)
+        schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in found["schemas"]]
+        out = list[flight.FlightInfo]()
+        for place, path, ticket, rows in found["infos"]:
+            about = flight.FlightDescriptor.for_path(*path) if path else asked
+            ends = [flight.FlightEndpoint(flight.Ticket(ticket.encode()), [])]
+            out.append(flight.FlightInfo(schemas[place], about, ends, rows, -1))
+        return out
+
+    def info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        path = [part.decode(errors="replace") for part in descriptor.path or []]
+        [found] = self.infos(self.ask(context, "info", descriptor.command or b"", path=path), descriptor)
+        return found
+
+
+class Rows(Iterator[Any]):
+    """The rows of an answer, as they come."""
+
+    def __init__(self, call: Call, schema: pa.Schema) -> None:
+        self._call = call
+        self._schema = schema
+
+    def __next__(self) -> Any:
+        with reported():
+            try:
+                frame = self._call.next()
+            except BaseException:
+                self._call.close()
+                raise
+        if frame.kind is Kind.DONE:
+            self._call.close()
+            raise StopIteration
+        batch, words = batch_here(frame, self._schema)
+        return batch if words is None else (batch, words)
+
+
+def _command(descriptor: Any) -> bytes:
+    if descriptor.descriptor_type != flight.DescriptorType.CMD or not descriptor.command:
+        raise InvalidArgument("the descriptor must be a command: a JSON object that names the operation")
+    return cast("bytes", descriptor.command)
+
+
+def _layout(command: bytes) -> Layout:
+    """What an upload brings; of a command that the server will refuse anything."""
+    try:
+        wanted = parse_put(command)
+    except PenstockError:
+        return PUBLISHED
+    if isinstance(wanted, Stage):
+        return STAGED_IN_ORDER if wanted.ordered else STAGED
+    return TRANSACTED if type(wanted).__name__ == "Transact" else PUBLISHED
+
+
+class Refusal(Exception):  # clients read this name
+    """What GetSchema raises: of that alone pyarrow makes no status, and sends the traceback behind the text.
+
+    A traceback that cannot be written is left out.
+    """
+
+    @property
+    def __cause__(self) -> BaseException | None:  # type: ignore[override]  # whoever writes a traceback asks
+        raise AttributeError("the traceback is nobody's business outside")
+
+
+class _Server(flight.FlightServerBase):
+    """pyarrow's server: each method runs in a thread of its own.  (The stubs have some results wrong: hence Any.)"""
+
+    def __init__(self, server: Server, location: str, tls: dict[str, Any]) -> None:
+        self._calls = server
+        super().__init__(location, auth_handler=AnyHandshake(), middleware={"login": server.logins}, **tls)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with reported():
+            self._calls.put(context, descriptor, reader, writer)
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        with reported():
+            return self._calls.get(context, ticket)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with reported():
+            self._calls.exchange(context, descriptor, reader, writer)
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        with reported():
+            body = action.body.to_pybytes() if action.body is not None else b""
+            return [flight.Result(pa.py_buffer(self._calls.ask(context, "act", body, name=action.type)))]
+
+    def list_actions(self, context: Any) -> Any:
+        with reported():
+            return [flight.ActionType(*one) for one in orjson.loads(self._calls.ask(context, "known"))]
+
+    def list_flights(self, context: Any, criteria: Any) -> Iterator[flight.FlightInfo]:
+        with reported():
+            return iter(self._calls.infos(self._calls.ask(context, "listing", criteria)))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> flight.FlightInfo:
+        with reported():
+            return self._calls.info(context, descriptor)
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        try:
+            with reported():
+                return flight.SchemaResult(self._calls.info(context, descriptor).schema)
+        except flight.FlightError as error:
+            raise Refusal(str(error)) from None

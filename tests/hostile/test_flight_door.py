@@ -1,0 +1,202 @@
+"""The Flight door's process: whatever ends it, stops it or fills it, all others go on, and it is back.
+
+pyarrow's server does much before any code of ours sees it, and some of that ends the process it is in.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import penstock
+from hostile.arrow_streams import Message, valid_streams
+from hostile.pressing import BOUNDS, Pressed
+from live_server import LiveServer
+from penstock import PenstockError
+from waiting import eventually
+
+BACK_S = 6.0
+"""It is back within a second of its end; a machine that does much else may take longer."""
+
+MESSAGES = 300
+
+
+def door_of(pid: int | None) -> int:
+    """The process of a server's Flight door."""
+    found = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+        if b"flight.front" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    [door] = found
+    return door
+
+
+def another_door(pid: int | None, door: int) -> bool:
+    with suppress(ValueError, OSError):
+        return door_of(pid) != door
+    return False
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[LiveServer]:
+    with LiveServer(folder, flight=True) as server:
+        yield server
+        assert "Traceback" not in server.output()
+        assert server.process is not None
+        assert server.process.poll() is None, server.output()
+
+
+def url_of(server: LiveServer) -> str:
+    return f"penstock://guest:guest@{server.ready['flight']}"
+
+
+def until_back(server: LiveServer) -> float:
+    """Seconds until the door answers."""
+    began = time.monotonic()
+
+    def answers() -> bool:
+        with suppress(PenstockError), penstock.connect(url_of(server), timeout=2.0) as client:
+            return bool(client.overview())
+        return False
+
+    eventually(answers, "the door does not answer", 20)
+    return time.monotonic() - began
+
+
+def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(tmp_path: Path) -> None:
+    """pyarrow's reader follows a null pointer when a message without data comes where it waits for dictionaries."""
+    stream = valid_streams()["settle dictionary"]
+    _, schema, dictionary, *_ = stream.messages
+    sent = replace(stream, messages=[schema, dictionary, Message(metadata=b'{"heartbeat": true}')])
+    with Pressed(tmp_path, replace(BOUNDS, lines=1)) as pressed:  # the end of the door is told
+        door = door_of(pressed.watched.pid)
+        pressed.wire.exchange(sent.frames())
+        eventually(lambda: another_door(pressed.watched.pid, door), "the door was not ended, or is not back", BACK_S)
+        until_back(pressed.server)
+        pressed.wire.again()
+        pressed.judge()
+
+
+LARGE = """
+    import sys
+    from hostile.flight_wire import FlightWire, action
+    with FlightWire(sys.argv[1]) as wire:
+        wire.one("DoAction", action(b"health", b"{}"))
+        print(wire.one("DoAction", action(b"health", bytes(200 << 20)), timeout=60).details)
+"""
+"""In a process of its own: it has the 200 MB several times."""
+
+
+def test_a_message_of_any_size_after_a_login_does_not_take_the_memory(tmp_path: Path) -> None:
+    """gRPC reads it whole and pyarrow gives it no limit: it is refused in the door, and nothing of it leaves that."""
+    with Pressed(tmp_path) as pressed:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(LARGE), pressed.server.ready["flight"]],
+            env={"PYTHONPATH": str(Path(__file__).resolve().parents[1])}, capture_output=True, check=True, timeout=90,
+        )  # fmt: skip
+        assert b"bytes of JSON; at most" in done.stdout
+        pressed.judge()
+
+
+def test_a_door_that_takes_all_of_its_memory_ends_alone(tmp_path: Path) -> None:
+    huge = textwrap.dedent(LARGE).replace("200 << 20", "1900 << 20")
+    with serving(tmp_path) as server:
+        assert server.process is not None
+        door = door_of(server.process.pid)
+        subprocess.run(
+            [sys.executable, "-c", huge, server.ready["flight"]],
+            env={"PYTHONPATH": str(Path(__file__).resolve().parents[1])}, capture_output=True, check=False, timeout=120,
+        )  # fmt: skip
+        eventually(lambda: another_door(server.process and server.process.pid, door), "it took what it liked", BACK_S)
+        until_back(server)
+
+
+def publishing(client: penstock.Client) -> None:
+    for number in range(MESSAGES):
+        client.publish("kept", {"n": number})
+
+
+def uploading(client: penstock.Client) -> None:
+    import pyarrow as pa
+
+    for _ in range(20):
+        client.publish_table("kept", pa.table({"body": [b"x" * 1000] * 5000}))
+
+
+def consuming(client: penstock.Client) -> None:
+    for message in client.consume("kept", backlog=20):
+        message.ack()
+
+
+STATES: dict[str, Callable[[penstock.Client], None]] = {
+    "a_publish": publishing,
+    "an_upload": uploading,
+    "a_delivery": consuming,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_door_that_ends_gives_back_what_it_held(tmp_path: Path, state: str, how: signal.Signals) -> None:
+    """Its clients' leases return, what was confirmed is there, and the other doors notice nothing."""
+    with serving(tmp_path) as server:
+        assert server.process is not None
+        pid = server.process.pid
+        channel = server.connect().channel()
+        channel.queue_declare("kept", durable=True)
+        channel.confirm_delivery()
+        for number in range(100):
+            channel.basic_publish("", "kept", b"%d" % number)
+        door, failed = door_of(pid), list[BaseException]()
+
+        def work() -> None:
+            try:
+                with penstock.connect(url_of(server)) as client:
+                    STATES[state](client)
+            except PenstockError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        time.sleep(0.3)
+        os.kill(door, how)
+        began = time.monotonic()
+        for number in range(100, 150):
+            channel.basic_publish("", "kept", b"%d" % number)
+        eventually(lambda: another_door(pid, door), "no other door began", 15)
+        spent = time.monotonic() - began
+        assert spent < (BACK_S if how is signal.SIGKILL else 5.0 + BACK_S)
+        until_back(server)
+        with penstock.connect(url_of(server)) as client:
+            thread.join(20)
+            assert not thread.is_alive()
+            eventually(lambda: client.queue("kept")["leased"] == 0, "leases stayed behind")
+            assert client.publish("kept", b"again").outcome == "stored"
+            eventually(lambda: client.queue("kept")["consumers"] == 0, "consumers stayed behind")
+
+
+def test_a_door_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    with LiveServer(tmp_path, flight=True) as server:
+        assert server.process is not None
+        door = door_of(server.process.pid)
+        server.kill()
+        eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server", 5)
+        server.start()
+        until_back(server)
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
