@@ -186,17 +186,7 @@ class Engine(Runtime):
         if gates.fences:
             gates.end_turn()
         self.flush()  # first: the writer takes the interpreter as soon as it has something
-        urgent = urgent or self._awaited > self._urged
-        if urgent:
-            self._urged = core.last_lsn
-        if journal:
-            sync, gates.sync_late = gates.sync_late, False
-            if self.broken is None:
-                self.log.append(journal, urgent=urgent, sync=sync)
-                if not urgent and self.log.pending_bytes > UNHURRIED_MOST:
-                    self.log.hurry()
-        elif urgent:
-            self.log.hurry()
+        self._write(journal, urgent=urgent or self._awaited > self._urged)
         if not self.loader.idle:
             self.loader.step()
         if self.on_flush:
@@ -205,23 +195,28 @@ class Engine(Runtime):
             self.on_turn()
         self._nap.let_others_in()
 
+    def _write(self, journal: Sequence[Entry], *, urgent: bool) -> None:
+        """Hand what a turn decided to the log; urgent: somebody waits for some of it, or of what was decided before."""
+        log = self.log
+        if urgent:
+            self._urged = self.core.last_lsn
+        if journal:
+            sync, self.gates.sync_late = self.gates.sync_late, False
+            if self.broken is None:
+                log.append(journal, urgent=urgent, sync=sync)
+                if not urgent and log.pending_bytes > UNHURRIED_MOST:
+                    log.hurry()
+        elif urgent:
+            log.hurry()
+
     def _note(self, journal: Sequence[Entry]) -> bool:
         """What a turn decided: for whoever follows, and its bodies for the cache; whether the log has to hurry.
 
         Whoever waits for an LSN says so himself (`await_lsn`); beside that, messages that a start would end need not
         hurry, where nobody follows what comes.
         """
+        self._show(journal)
         prompt = self.replays.active or self.views.active or self.acts.publishes or bool(self.on_room)
-        if self.broken is None:
-            if self.replays.active:
-                self.replays.gather(journal)
-            if self.views.active:
-                self.views.gather(journal)
-        self.core.stamps.note(self.core.last_lsn, self.clock.wall())
-        if self.acts.removals.names:
-            self.acts.removals.look()
-        if self.acts.publishes:
-            self.acts.look(journal)
         urgent = False
         for entry in journal:
             if isinstance(entry, Publishes):
@@ -235,6 +230,19 @@ class Engine(Runtime):
             elif entry.kind not in LAZY:
                 urgent = True
         return urgent
+
+    def _show(self, journal: Sequence[Entry]) -> None:
+        """What a turn decided, for those who look at each."""
+        if self.broken is None:
+            if self.replays.active:
+                self.replays.gather(journal)
+            if self.views.active:
+                self.views.gather(journal)
+        self.core.stamps.note(self.core.last_lsn, self.clock.wall())
+        if self.acts.removals.names:
+            self.acts.removals.look()
+        if self.acts.publishes:
+            self.acts.look(journal)
 
     def end(self, *, last_turn: bool) -> None:
         """The last turn, or none after a bug; from now on nothing is decided, read, logged or told."""

@@ -70,19 +70,17 @@ OF_TOPICS = {
 
 
 def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
-    """basic.consume: of one queue; of several, or from a bookmark, elsewhere."""
+    """basic.consume: of one queue; of several, from a bookmark, or of answers, elsewhere."""
     tag = method.consumer_tag or generated_name("amq.ctag-")
-    if method.queue == REPLY_TO:
-        if channel.has_consumer(tag):
-            raise refuse_reuse(tag)
-        replying.consume(session, channel, tag, method)
-        return
-    if BOOKMARK in method.arguments:
-        if channel.has_consumer(tag):
-            raise refuse_reuse(tag)
-        consume_from_bookmark(session, channel, channel.queue_name(method.queue), tag, method)
-        return
     arguments = cast("Mapping[str, object]", method.arguments)
+    if method.queue == REPLY_TO or BOOKMARK in arguments:
+        if channel.has_consumer(tag):
+            raise refuse_reuse(tag)
+        if method.queue == REPLY_TO:
+            replying.consume(session, channel, tag, method)
+        else:
+            consume_from_bookmark(session, channel, channel.queue_name(method.queue), tag, method)
+        return
     for name, why in OF_TOPICS.items():
         if name in arguments:
             raise InvalidArgument(f"consumer argument {name} goes with {BOOKMARK}: {why}")
@@ -102,15 +100,25 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     if backlog is None and channel.prefetch:
         backlog = channel.prefetch
     priority = count_of(arguments, "x-priority", None) or 0
-    timeout = count_of(arguments, "x-consumer-timeout", 0)
     if is_pattern(session, name):
+        count_of(arguments, "x-consumer-timeout", 0)  # refused where it is none
         consume_from_several(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
-        return
-    narrow = consuming(session, name, text)
+    else:
+        _consume_from_one(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
+
+
+def _consume_from_one(
+    session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume, *, filter: str | None,
+    max_backlog: int | None, priority: int,
+) -> None:  # fmt: skip
+    """basic.consume of one queue."""
+    arguments = cast("Mapping[str, object]", method.arguments)
+    timeout = count_of(arguments, "x-consumer-timeout", 0)
+    narrow = consuming(session, name, filter)
     queue = channel.queue(name)
     if channel.shared is not None:
         refuse_unsupported(queue, "global qos")
-    if not backlog:
+    if not max_backlog:
         refuse_unsupported(queue, "no prefetch")
     if method.no_ack:
         refuse_unsupported(queue, "no ack")
@@ -125,7 +133,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         no_ack=method.no_ack,
         exclusive=method.exclusive,
         filter=narrow,
-        max_backlog=backlog,
+        max_backlog=max_backlog,
         shared=channel.shared,
         priority=priority,
         choked=session.outgoing.blocked,
@@ -134,8 +142,8 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         since=since,
     )
     channel.consumers[tag] = consumer
-    if text is not None:
-        channel.filters[tag] = compile_filter(text)
+    if filter is not None:
+        channel.filters[tag] = compile_filter(filter)
     _inform(channel, tag, informs, queue)
     channel.encoders[consumer] = channel.encoder(tag)
     if not method.nowait:

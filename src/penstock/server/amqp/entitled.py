@@ -7,7 +7,7 @@ the channel closes with 403.  Extra routing keys (CC, BCC) are asked about like 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.core.asks import Question
 from penstock.core.publishing.published import read_traits
@@ -31,6 +31,13 @@ REMEMBERED = 10_000
 
 Judged = dict[str, dict[int, int]]
 """What content filters are known to say of rows: by text of the filter."""
+
+
+class _Refused(NamedTuple):
+    """The first row that may not go where it is sent, and why."""
+
+    row: int
+    why: AccessRefused
 
 
 class Taker(Protocol):
@@ -57,41 +64,42 @@ class Entitled:
 
     def allows(self, channel: Channel, run: events.PublishRun, judged: Judged | None) -> bool:
         """Whether all of a run may go in.  If not, what may has been taken, or the run waits for its filters."""
-        filters: dict[Filter, list[int]] = {}
-        bad, error = len(run.bodies), None
-        for row in range(len(run.bodies)):
-            try:
-                chosen = self._of(run, row)
-            except AccessRefused as refusal:
-                bad, error = row, refusal
-                break
-            if not chosen and not isinstance(run.targets, list) and isinstance(run.properties, bytes):
-                return True  # all rows are alike
-            for one in chosen:
-                filters.setdefault(one, []).append(row)
+        filters, error = self._filters_of(run)
+        bad = len(run.bodies) if error is None else error.row
         for one, rows in filters.items():
             known = {} if judged is None else judged.get(one.text, {})
             asked = [row for row in rows if row not in known]
-            sizes = [len(run.bodies[row]) for row in asked]
-            if asked and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES):
+            if _heavy([len(run.bodies[row]) for row in asked]):
                 self._ask(channel, run, one, asked, judged)
                 return False
             found = one.matches([run.bodies[row] for row in asked], [run.properties_of(row) for row in asked])
             answers = {**known, **dict(zip(asked, found, strict=True))}
-            wrong = next((row for row in rows if not answers[row]), bad)
-            if wrong < bad:
-                target = run.target_of(wrong)
-                bad, error = (
-                    wrong,
-                    AccessRefused(
-                        f"this message to '{target.key}' in vhost '{self._session.vhost}' is not one that user "
-                        f"'{self._rights.user}' may write"
-                    ),
-                )
-        if error is None:
+            bad = next((row for row in rows if row < bad and not answers[row]), bad)
+        if bad == len(run.bodies):
             return True
-        self._refuse(channel, run, bad, error, judged)
+        why = error.why if error is not None and bad == error.row else self._not_of(run, bad)
+        self._refuse(channel, run, bad, why, judged)
         return False
+
+    def _filters_of(self, run: events.PublishRun) -> tuple[dict[Filter, list[int]], _Refused | None]:
+        """What filters the rows have to match, by filter, up to the first row that may not go where it is sent."""
+        filters: dict[Filter, list[int]] = {}
+        alike = not isinstance(run.targets, list) and isinstance(run.properties, bytes)
+        for row in range(len(run.bodies)):
+            try:
+                chosen = self._of(run, row)
+            except AccessRefused as refusal:
+                return filters, _Refused(row, refusal)
+            if alike and not chosen:
+                return {}, None
+            for one in chosen:
+                filters.setdefault(one, []).append(row)
+        return filters, None
+
+    def _not_of(self, run: events.PublishRun, row: int) -> AccessRefused:
+        """Why a row that does not match may not go in."""
+        key, vhost, user = run.target_of(row).key, self._session.vhost, self._rights.user
+        return AccessRefused(f"this message to '{key}' in vhost '{vhost}' is not one that user '{user}' may write")
 
     def _of(self, run: events.PublishRun, row: int) -> tuple[Filter, ...]:
         """What a row has to match.  Raises AccessRefused."""
@@ -133,6 +141,11 @@ class Entitled:
             part = events.PublishRun(run.channel, targets, properties, run.bodies[:bad])
             intake.take(channel, part, judged)
         self._session.fail_channel(run.channel, error, methods.BasicPublish)
+
+
+def _heavy(sizes: list[int]) -> bool:
+    """Whether bodies of these sizes are too much to be parsed on the loop."""
+    return bool(sizes) and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES)
 
 
 def consuming(session: Session, name: str, text: str | None) -> Filter | None:

@@ -79,23 +79,29 @@ class Intake:
             return
         if self.session.rights is not None and not self._entitled(self.session.rights).allows(channel, run, judged):
             return
-        if self.core.topology_version != self.topology:
-            self._forget_topics()
-        targets = run.targets
-        topics: Topic | list[Topic]
         try:
-            if isinstance(targets, list):
-                topics = [target.topic or self._resolve(target) for target in targets]
-            else:
-                topics = targets.topic or self._resolve(targets)
+            topics = self._topics_of(run.targets)
         except Refused as refusal:
             self._publish_known_part(channel, run, refusal)
             return
-        if gather and judged is None and len(run.bodies) <= FEW and self._gather(channel, run, topics):
-            return
-        if gather and self.gathering.decide_before(self.session.incoming, run):
-            return
-        self._store(channel, run, topics, judged)
+        if not (gather and self._waits(channel, run, topics, judged)):
+            self._store(channel, run, topics, judged)
+
+    def _topics_of(self, targets: Target | list[Target]) -> Topic | list[Topic]:
+        """The topics of method frames.  Raises NotFound, AccessRefused."""
+        if self.core.topology_version != self.topology:
+            self._forget_topics()
+        if isinstance(targets, list):
+            return [target.topic or self._resolve(target) for target in targets]
+        return targets.topic or self._resolve(targets)
+
+    def _waits(
+        self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic], judged: Judged | None
+    ) -> bool:
+        """Whether a run waits for those of others, or for what before it is being judged."""
+        if judged is None and len(run.bodies) <= FEW and self._gather(channel, run, topics):
+            return True
+        return self.gathering.decide_before(self.session.incoming, run)
 
     def gathers(self, channel: Channel) -> bool:
         """Whether plain messages of an open channel may wait for those of others in this round."""

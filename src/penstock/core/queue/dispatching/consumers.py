@@ -281,23 +281,14 @@ class Takers:
 
         What each is given counts at once as held.
         """
-        out: list[Consumer] = []
         if model == "proportional":
-            while len(out) < count and (consumer := self._lightest()) is not None:
-                out.append(consumer)
-                if not consumer.no_ack:
-                    consumer.leases.count += 1
-                    self.served(consumer)
-            return out
+            return self._deal_by_weight(count)
+        out: list[Consumer] = []
         self._heap = None  # made anew when it is asked for
         in_turn = model == "round-robin"
         while self._ranks and (left := min(count - len(out), STRETCH)) > 0:
             place, some = self._whose_turn(turn, left) if in_turn else (0, self._first_alone(left))
-            if not [
-                one
-                for one in some
-                if one.leases.count >= one.limit or one.choked or one.closed or one.no_ack or one.shared is not None
-            ]:
+            if _all_free(some):
                 out += some
                 turn = some[-1].serial
                 for consumer in some:
@@ -316,14 +307,22 @@ class Takers:
                         break  # the others are the same
         return out
 
+    def _deal_by_weight(self, count: int) -> list[Consumer]:
+        """The same where each message goes to the lightest."""
+        out: list[Consumer] = []
+        while len(out) < count and (consumer := self._lightest()) is not None:
+            out.append(consumer)
+            if not consumer.no_ack:
+                consumer.leases.count += 1
+                self.served(consumer)
+        return out
+
     def _whose_turn(self, turn: int, most: int) -> tuple[int, list[Consumer]]:
         """Up to so many of the highest priority, from whose turn it is on, and the place of the first."""
         ranks = self._ranks
         level = ranks[0][0]
         stop = bisect_left(ranks, (level + 1,))
-        place = bisect_left(ranks, (level, turn + 1), 0, stop)
-        if place == stop:
-            place = 0
+        place = bisect_left(ranks, (level, turn + 1), 0, stop) % stop  # behind the last comes the first
         return place, self._members[place : min(stop, place + most)]
 
     def _first_alone(self, most: int) -> list[Consumer]:
@@ -350,6 +349,11 @@ class Takers:
                 self.remove(consumer)
             heappop(heap)
         return None
+
+
+def _all_free(some: list[Consumer]) -> bool:
+    """Whether each has room for one more, as is seen without asking anybody else."""
+    return not [c for c in some if c.leases.count >= c.limit or c.choked or c.closed or c.no_ack or c.shared]
 
 
 def ratio(consumer: Consumer) -> float:

@@ -157,23 +157,34 @@ def pull(queue: Contents, now: Now, consumer: Consumer, count: int, sink: Sink) 
     if queue.is_due(now):
         queue.tick(now, sink)
     note_use(queue, now)
-    if min(queue.room, consumer.room) <= 0 or not queue.ready or queue.busy:
+    if not _may_have(queue, consumer):
         return 0
     count = _allowed(queue, now, consumer, count)
     if queue.settings.non_destructive:
         return browse(queue, sink, consumer, count)
-    if queue.shares is not None:
-        queue.shares.mono = now.mono
-    runs = queue.take_ready(count) if consumer.targets is None else _matching(queue, consumer.targets, count)
-    granted = sum(len(run.chunk) for run in runs)  # a lease may join them, and they grow
-    if runs:
-        grant(queue, now, sink, consumer, runs)
+    granted = _grant_oldest(queue, now, sink, consumer, count)
     if queue.tail.count:
         activate(queue, now, sink)
     if queue.barriers.held:  # it may need no ack
         queue.serve(now, sink)
     elif queue.targets.lists:
         queue.targets.ask(queue.main, sink)
+    return granted
+
+
+def _may_have(queue: Contents, consumer: Consumer) -> bool:
+    """Whether a consumer that asks may have anything."""
+    return min(queue.room, consumer.room) > 0 and queue.ready > 0 and not queue.busy
+
+
+def _grant_oldest(queue: Contents, now: Now, sink: Sink, consumer: Consumer, count: int) -> int:
+    """Grant up to so many of the oldest that the consumer wants; how many."""
+    if queue.shares is not None:
+        queue.shares.mono = now.mono
+    runs = queue.take_ready(count) if consumer.targets is None else _matching(queue, consumer.targets, count)
+    granted = sum(len(run.chunk) for run in runs)  # a lease may join them, and they grow
+    if runs:
+        grant(queue, now, sink, consumer, runs)
     return granted
 
 

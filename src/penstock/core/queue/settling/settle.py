@@ -87,15 +87,9 @@ def settle(
 
 def _held(queue: Contents, by: Consumer | None, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk], int]:
     """Take what this consumer holds of the chunks: what is in the queue, what it does not hold, how many it held."""
-    runs: list[Run] = []
     if by is None:
-        return runs, [chunk for chunk in chunks if len(chunk)], 0
-    stale: list[Chunk] = []
-    for chunk in chunks:
-        if len(chunk):
-            held, missing = by.leases.take(chunk)
-            runs += held
-            stale += missing
+        return [], [chunk for chunk in chunks if len(chunk)], 0
+    runs, stale = _taken(by, [chunk for chunk in chunks if len(chunk)])
     if not runs:
         return runs, stale, 0
     count, slots = queue.freed(by, runs)
@@ -132,22 +126,33 @@ def _elsewhere(
     kept = queue.settings.non_destructive  # only slots are freed
     once = kept or queue.settings.semantics == "at-most-once"
     own = client if once and by is None else ""  # whose slots are meant, too
+    extracts = not kept and (verb is Verb.ACK or (verb is Verb.EXPIRE and not once))
     for chunk in chunks:
-        left = [chunk]
-        for holder in _others(queue, by, client):
-            rest: list[Chunk] = []
-            for part in left:
-                held, missing = holder.leases.take(part) if own and holder.client == own else _leased(holder, part)
-                slots += sum([len(run.chunk) for run in held if run.place == SLOT])
-                out += [run for run in held if run.place != SLOT]
-                rest += missing
-                if held:
-                    queue.freed(holder, held)
-            left = rest
-        if not kept and (verb is Verb.ACK or (verb is Verb.EXPIRE and not once)):
-            for part in left:
-                out += queue.extract(part)
+        held, freed, left = _from_holders(queue, chunk, _others(queue, by, client), own)
+        out += held
+        slots += freed
+        for part in left if extracts else ():
+            out += queue.extract(part)
     return out, slots
+
+
+def _from_holders(
+    queue: Contents, chunk: Chunk, holders: Sequence[Consumer], own: str
+) -> tuple[list[Run], int, Sequence[Chunk]]:
+    """Take from these what they lease of a chunk, and how many slots that freed; what they do not.
+
+    own: whose slots are meant, too.
+    """
+    out: list[Run] = []
+    slots = 0
+    left: Sequence[Chunk] = [chunk]
+    for holder in holders:
+        held, left = _taken(holder, left) if own and holder.client == own else _leased(holder, left)
+        if held:
+            slots += sum([len(run.chunk) for run in held if run.place == SLOT])
+            out += [run for run in held if run.place != SLOT]
+            queue.freed(holder, held)
+    return out, slots, left
 
 
 def _others(queue: Contents, by: Consumer | None, client: str) -> list[Consumer]:
@@ -158,18 +163,20 @@ def _others(queue: Contents, by: Consumer | None, client: str) -> list[Consumer]
     return [one for one in others if one.client == client] if by is None and client else []
 
 
-def _leased(holder: Consumer, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
-    """What another consumer leases of the chunk; slots of what was delivered at most once are its own affair."""
-    held = [
-        inside
-        for run in holder.leases.held()
-        if run.place != SLOT and (inside := sift(run.chunk, chunk)[0]) is not None
-    ]
-    if not held:
-        return [], [chunk]
-    wanted = sorted_chunk(held)
-    runs = holder.leases.take(wanted)[0]
-    return runs, sift(chunk, wanted)[1]
+def _leased(holder: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk]]:
+    """Take of the chunks what another consumer leases; slots of what was delivered at most once are its own affair."""
+    runs: list[Run] = []
+    rest: list[Chunk] = []
+    for chunk in chunks:
+        held = [
+            inside
+            for run in holder.leases.held()
+            if run.place != SLOT and (inside := sift(run.chunk, chunk)[0]) is not None
+        ]
+        wanted = sorted_chunk(held) if held else range(0)
+        runs += holder.leases.take(wanted)[0] if held else []
+        rest += sift(chunk, wanted)[1] if held else [chunk]
+    return runs, rest
 
 
 def give_back(
@@ -279,7 +286,7 @@ def together(queue: Contents) -> bool:
 
 def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
     """Deliveries of these consumers are done; returns how many messages that affected.  The queue is `together`."""
-    affected = freed = 0
+    affected = 0
     runs: list[Run] = []
     named = ""
     for consumer, chunks in settled:
@@ -289,35 +296,44 @@ def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink)
             runs, named = [], name
         first = consumer.leases.take_first(chunks[0]) if len(chunks) == 1 and not consumer.closed else None
         if first is not None and first.place != SLOT:  # what `freed` does, for one run of one who holds more or not
+            count = len(first.chunk)
+            affected += count
+            queue.leased -= count
             if consumer.serial:
-                freed += len(first.chunk)
-            else:
-                queue.leased -= len(first.chunk)
-            affected += len(first.chunk)
+                queue.outstanding -= count
             runs.append(first)
             if consumer.targets is not None:
                 consumer.targets.wake(consumer)
             continue
-        held: list[Run] = [] if first is None else [first]
-        stale: list[Chunk] = []
-        for chunk in chunks if first is None else ():
-            found, missing = consumer.leases.take(chunk)
-            held += found
-            stale += missing
+        held, stale = _taken(consumer, chunks) if first is None else ([first], [])
         if held:
-            count, slots = queue.freed(consumer, held)
-            affected += count
-            if slots and (held := [run for run in held if run.place != SLOT]):
-                queue.counted(now.mono).acked += slots
-            runs += held
+            affected += _freed(queue, now, consumer, held, runs)
         if stale:
             _record(queue, now, runs, named, sink)
             runs = []
             affected += settle(queue, now, stale, Verb.ACK, sink, consumer, "", None, None)
-    queue.outstanding -= freed
-    queue.leased -= freed
     _record(queue, now, runs, named, sink)
     return affected
+
+
+def _taken(consumer: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk]]:
+    """Take of the chunks what the consumer holds; and what it does not."""
+    held: list[Run] = []
+    stale: list[Chunk] = []
+    for chunk in chunks:
+        found, missing = consumer.leases.take(chunk)
+        held += found
+        stale += missing
+    return held, stale
+
+
+def _freed(queue: Contents, now: Now, consumer: Consumer, held: list[Run], runs: list[Run]) -> int:
+    """The consumer holds these no longer: add what is still in the queue to the runs; how many it held."""
+    count, slots = queue.freed(consumer, held)
+    if slots and (held := [run for run in held if run.place != SLOT]):
+        queue.counted(now.mono).acked += slots
+    runs += held
+    return count
 
 
 def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], chunk: Chunk, sink: Sink) -> int:
@@ -328,6 +344,26 @@ def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], c
     client = consumers[0].client
     if not client:
         return acknowledge(queue, now, apart(consumers, chunk), sink)
+    terms, others = _take_lone(consumers, chunk, client)
+    done = chunk
+    if others:
+        left = {lsn for _, lsn in others}
+        done = as_chunk([lsn for lsn in chunk if lsn not in left])
+    affected = len(done)
+    queue.outstanding -= affected
+    queue.leased -= affected
+    if terms is not None:
+        _record(queue, now, [terms.part(done, False)], client, sink)
+    if others:
+        rest = apart([consumer for consumer, _ in others], as_chunk([lsn for _, lsn in others]))
+        affected += acknowledge(queue, now, rest, sink)
+    return affected
+
+
+def _take_lone(
+    consumers: Sequence[Consumer], chunk: Chunk, client: str
+) -> tuple[Run | None, list[tuple[Consumer, int]]]:
+    """Of these consumers of one client, what each holds alone is taken: what such leases had in common; the others."""
     terms: Run | None = None
     others: list[tuple[Consumer, int]] = []
     last: TargetList | None = None
@@ -345,20 +381,7 @@ def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], c
             if targets is last and targets.complete:  # asked of the second: most lists may have one consumer
                 stirred = targets
             last = targets
-    if not others:
-        done = chunk
-    else:
-        left = {lsn for _, lsn in others}
-        done = as_chunk([lsn for lsn in chunk if lsn not in left])
-    affected = len(done)
-    queue.outstanding -= affected
-    queue.leased -= affected
-    if terms is not None:
-        _record(queue, now, [terms.part(done, False)], client, sink)
-    if others:
-        rest = apart([consumer for consumer, _ in others], as_chunk([lsn for _, lsn in others]))
-        affected += acknowledge(queue, now, rest, sink)
-    return affected
+    return terms, others
 
 
 def apart(consumers: Sequence[Consumer], chunk: Chunk) -> list[Acked]:
