@@ -130,7 +130,7 @@ class FlightHouse:
         for table in self.log.replay():
             folding.feed(table)
         now = Now(self.clock.wall(), self.clock.mono())
-        core = Core.restore(folding.finish(), origin=self.log.origin, seed=1, now=now)
+        core = Core.restore(folding.finish(), origin=self.log.origin, now=now)
         clean = self.log.recovery.clean
         core.boot(now, clean=clean, next_lsn=core.last_lsn + (1 if clean else 2**32))
         self.engine = Engine(

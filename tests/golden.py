@@ -1,10 +1,11 @@
 """Makes a data folder in which all that the log can say has been said, to be kept and opened for ever.
 
-    PYTHONPATH=src:tests python -m golden tests/data/log_v1_whole.tar.xz
+    PYTHONPATH=src:tests python -m golden tests/data/log_v1_NAME.tar.xz
 
-A broker has a queue for each set of options of a covering array, filled and used as where looking is tested
-(`property.test_looking`); beside them everything that writes a record of a kind of its own.  Then the power fails.
-What the folder holds is kept with it, as it was found when it was made: `expected.json`.
+NAME is a new one: what was kept before is opened for ever, and is not written over.  A broker has a queue for each set
+of options of a covering array, filled and used as where looking is tested (`property.test_looking`); beside them
+everything that writes a record of a kind of its own.  Then the power fails.  What the folder holds is kept with it, as
+it was found when it was made: `expected.json`.
 """
 
 from __future__ import annotations
@@ -160,14 +161,19 @@ def log_of(disk: SimDisk) -> Log:
     return Log.open(disk, FakeClock(), SMALL)
 
 
-def opened(files: dict[str, bytes]) -> tuple[Log, DurableState]:
-    """A log of these files, and what it says folded from its first record."""
-    log = log_of(SimDisk(files))
+def folded(log: Log) -> DurableState:
+    """The durable state that a start finds."""
     start = log.start_state()
     fold = Fold(DurableState.decode(start[2])) if start is not None else Fold()
     for table in log.replay():
         fold.feed(table)
-    return log, fold.finish()
+    return fold.finish()
+
+
+def opened(files: dict[str, bytes]) -> tuple[Log, DurableState]:
+    """A log of these files, and what it says."""
+    log = log_of(SimDisk(files))
+    return log, folded(log)
 
 
 def kinds(log: Log) -> set[Kind]:
@@ -239,7 +245,9 @@ def read(path: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
 
 
 def keep(path: Path) -> None:
-    """Make one and keep it."""
+    """Make one and keep it.  FileExistsError for a path that is there."""
+    if path.exists():
+        raise FileExistsError(f"{path} was kept by an older version: take another name")
     files, expected = make()
     files["expected.json"] = json.dumps(expected, indent=1, sort_keys=True).encode()
     with tarfile.open(path, "w:xz") as archive:

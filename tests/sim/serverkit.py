@@ -278,7 +278,7 @@ class Life:
         self.upkeep: object = None  # a test's own
         self.settings = load(config)
         self.log = Log.open(disk, clock, replace(log, cache=min(log.cache, budget // 8)))
-        recovered = open_core(self.log, clock, self.settings, seed=1)
+        recovered = open_core(self.log, clock, self.settings)
         self.core = recovered.core
         self.engine = Engine(
             self.core,

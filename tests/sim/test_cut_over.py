@@ -68,7 +68,7 @@ class House:
         self.random = random.Random(seed)
         self.seed = seed
         self.disk, self.clock = SimDisk(seed=seed), FakeClock()
-        self.instance = Instance(self.disk, self.clock, load(CONFIG), seed=seed)
+        self.instance = Instance(self.disk, self.clock, load(CONFIG))
         self.engine = self.instance.engine
         self.engine.on_turn = None  # commits happen when `commit` says so
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -212,7 +212,7 @@ def test_a_crash_takes_nothing_back_that_was_shown(seed: int) -> None:
     house.instance.crash()
     house.disk.crash()
     house.clock.reboot()
-    again = Instance(house.disk, house.clock, load(CONFIG), seed=seed + 1)
+    again = Instance(house.disk, house.clock, load(CONFIG))
     known = {lsn: body for lsn, _, body, _ in house.published}
     everything = Taker()
     everything.durable = lambda: again.log.durable

@@ -225,7 +225,7 @@ def test_rows_whose_exchange_is_gone_by_then_go_nowhere() -> None:
 
 def test_a_broker_in_a_process_finishes_at_its_start_too() -> None:
     disk, ticks = SimDisk(), clock()
-    first = Instance(disk, ticks, load(None), seed=1)
+    first = Instance(disk, ticks, load(None))
     first.core.declare_queue(first.engine.now(), "/", "out", QueueSettings())
     stages = Stages(disk, ticks, Bounds())
     schema = pa.schema([PUBLISH.field("body")])
@@ -234,7 +234,7 @@ def test_a_broker_in_a_process_finishes_at_its_start_too() -> None:
     first.make_durable()
     first.crash()
     disk.crash()
-    second = Instance(disk, ticks, load(None), seed=1)
+    second = Instance(disk, ticks, load(None))
     assert second.core.queue("/", "out").ready == 2
     assert second.core.decided == {}
     assert disk.list("stage") == []

@@ -96,7 +96,7 @@ class House:
         state, _ = fold(log)
         self.judge.began(log, state)
         now = Now(self.clock.wall(), self.clock.mono())
-        core = self.core = Core.restore(state, origin=log.origin, seed=1, now=now)
+        core = self.core = Core.restore(state, origin=log.origin, now=now)
         core.boot(now, clean=log.recovery.clean, next_lsn=log.recovery.next_lsn)
         self.engine = Engine(
             core, log, Caches(self.chance.choice((0, 400, 1 << 20))), self.clock,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -258,7 +257,7 @@ class App(Server):
         rmtree(disk.folder / STATEMENTS, ignore_errors=True)  # what an earlier process has left
         log = self._opened = Log.open(disk, self.clock, self._log_settings(), self.progress.watch, mends=False)
         make_room(log, time.sleep, self.progress.watch)
-        return log, open_core(log, self.clock, self.settings, seed=secrets.randbits(64), watch=self.progress.watch)
+        return log, open_core(log, self.clock, self.settings, watch=self.progress.watch)
 
     async def _boot_durable(self) -> None:
         """No door opens before the boot record is on disk."""

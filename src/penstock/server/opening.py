@@ -54,7 +54,7 @@ class Recovered:
     places: Mapping[int, int]  # what the log says of times that are new recovery points
 
 
-def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: Watch = nobody) -> Recovered:
+def open_core(log: Log, clock: Clock, settings: Settings, *, watch: Watch = nobody) -> Recovered:
     """The core as the log says it was, with its boot record journalled but not yet durable.
 
     `watch` is told of the records folded, and of the stages after that.  Any thread, if it is the only one so far.
@@ -65,7 +65,7 @@ def open_core(log: Log, clock: Clock, settings: Settings, *, seed: int, watch: W
     log.mend()
     watch("queues", 0, 1)
     core = Core.restore(
-        state, origin=log.origin, seed=seed, actions=settings.actions, instance=settings.server.name, now=now,
+        state, origin=log.origin, actions=settings.actions, instance=settings.server.name, now=now,
         refuse=why_impossible,
     )  # fmt: skip
     clean = log.recovery.clean
@@ -252,7 +252,7 @@ def try_settings(settings: Settings) -> bool:
     bookmarks = [point.origin for point in points if point.kind == "lsn"]
     origin = known if known is not None else next(iter(bookmarks), 1)
     core = Core.restore(
-        DurableState(), origin=origin, seed=0, actions=settings.actions, instance=settings.server.name, now=now,
+        DurableState(), origin=origin, actions=settings.actions, instance=settings.server.name, now=now,
         refuse=why_impossible,
     )  # fmt: skip
     core.boot(now, clean=True, next_lsn=1)

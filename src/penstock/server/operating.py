@@ -136,16 +136,14 @@ class Operating:
         engine = self.usable()
         if not self.server.serving:
             raise Unavailable("the server stops")
-        before = engine.core.last_lsn
         try:
             result = work()
         except Refused:
             engine.arm()
             raise
         engine.arm()
-        last = engine.core.last_lsn
-        if wait and last > before:
-            await self._waits.durable(engine, last)
+        if wait:  # also for what was there already: whose record that is may not be on the disk yet
+            await self._waits.durable(engine, engine.core.last_lsn)
         return result
 
     def usable(self) -> Engine:

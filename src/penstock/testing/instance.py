@@ -63,7 +63,7 @@ class TellingLog(Log):
 class Instance:
     """Recovers from the disk at birth; `stop` or `crash` ends it."""
 
-    def __init__(self, disk: SimDisk, clock: FakeClock, settings: Settings, *, seed: int) -> None:
+    def __init__(self, disk: SimDisk, clock: FakeClock, settings: Settings) -> None:
         self.clock = clock
         self.settings = settings
         self.loop_soon: Soon | None = None  # set while real ports are open
@@ -88,7 +88,7 @@ class Instance:
         self.log = log
         self.scratch = Scratch(Path(), lambda _: NoFile())
         try:
-            recovered = open_core(self.log, clock, settings, seed=seed)
+            recovered = open_core(self.log, clock, settings)
             self.core = recovered.core
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
             self.engine = Engine(

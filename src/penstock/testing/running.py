@@ -110,7 +110,6 @@ class Running:
         self.disk = SimDisk(seed=seed) if disk is None else disk
         self.instance: Instance | None = None  # None: crashed, or closed
         self._settings: Settings = load(config)
-        self._seed = seed
         self._doors: Doors | None = None
         self._ports = dict[str, int]()  # doors to open again after a restart
         self._subscriptions: list[Open] = []
@@ -194,7 +193,7 @@ class Running:
             self._stop()
 
     def _start(self) -> None:
-        self.instance = Instance(self.disk, self.clock, self._settings, seed=self._seed)
+        self.instance = Instance(self.disk, self.clock, self._settings)
         for name in self._ports:
             self._open(name)
 

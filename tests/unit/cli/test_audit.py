@@ -554,7 +554,7 @@ def test_what_a_core_writes_is_found_right(tmp_path: Path, seed: int) -> None:
     log = Log.open(OsDisk(tmp_path), Still(), replace(MEMORY, origin=7))
     for _ in log.replay():
         pass
-    core = Core(7, seed=seed)
+    core = Core(7)
     core.boot(Now(wall, wall), clean=True, next_lsn=1)
 
     def turn() -> None:
@@ -613,7 +613,7 @@ def test_what_a_core_writes_is_found_right(tmp_path: Path, seed: int) -> None:
             turn()
             state = core.durable_state()
             clean = rnd.random() < 0.5
-            core = Core.restore(state, origin=7, seed=step, now=now)
+            core = Core.restore(state, origin=7, now=now)
             core.boot(now, clean=clean, next_lsn=state.last_lsn + (1 if clean else 1 << 32))
             consumers = []
         else:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from golden import folded
 from penstock.core.state.capture import needed_pairs
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
@@ -31,15 +32,6 @@ def golden(*, checkpoint: bool = True) -> SimDisk:
     """The folder on a simulated disk."""
     folders = ("log", "checkpoints") if checkpoint else ("log",)
     return SimDisk({f"{name}/{path.name}": path.read_bytes() for name in folders for path in (FOLDER / name).iterdir()})
-
-
-def folded(log: Log) -> DurableState:
-    """The durable state that a start finds."""
-    start = log.start_state()
-    fold = Fold(DurableState.decode(start[2])) if start is not None else Fold()
-    for table in log.replay():
-        fold.feed(table)
-    return fold.finish()
 
 
 def facts(state: DurableState) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import typer
@@ -17,7 +17,7 @@ from penstock import aio
 from penstock.cli import main as tree
 from penstock.client import Client
 from penstock.client.admin import OF_A_VHOST
-from penstock.errors import AccessRefused
+from penstock.errors import AccessRefused, Unavailable
 from penstock.operations.house import House
 from penstock.operations.operation import Answer, Operation, Path
 from penstock.operations.table import OPERATIONS
@@ -26,12 +26,16 @@ from penstock.server.access import Who, judge
 from penstock.server.accounts import Account, Accounts, Kept, Permission
 from penstock.server.flight.actions import administration
 from penstock.server.http import door as http_door
+from penstock.server.operating import Operating
 from penstock.server.users import Users
 from penstock.testing import Broker
 from penstock.wire import fields as fields_of
 from penstock.wire.fields import VHOST
 from rights_house import USERS
 from rights_table import ACTIONS, allowed
+
+if TYPE_CHECKING:
+    from penstock.server.services import Server
 
 
 def commands() -> set[str]:
@@ -174,3 +178,41 @@ def test_an_operation_is_refused_without_its_right_and_granted_with_it(users: Us
         else:
             granted = True
         assert granted == allowed(way.operation, user), user
+
+
+def _deciding() -> list[tuple[str, dict[str, object]]]:
+    """The acts that write records without arguments which are hard to guess; a queue `q` is there."""
+    return [("purge", {"queue": "q"}), ("pause", {"queue": "q"}), ("declare", {"queue": "another"})]
+
+
+@pytest.mark.parametrize(("name", "arguments"), _deciding(), ids=[name for name, _ in _deciding()])
+def test_no_door_decides_anything_while_the_server_stops(name: str, arguments: dict[str, object]) -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        url = broker.flight_url
+        doors = broker._doors  # pyright: ignore[reportPrivateUsage]
+        assert doors is not None
+        with penstock.connect(url) as client:
+            doors.serving = False
+            with pytest.raises(Unavailable, match="the server stops"):
+                client.action(name, **arguments)
+            doors.serving = True
+            client.action(name, **arguments)
+
+
+def test_what_is_there_already_is_answered_when_it_is_durable() -> None:
+    """Somebody else's record says so, and it may not be on the disk yet."""
+
+    async def asked() -> None:
+        waiting = list[Callable[[], None]]()
+        engine = SimpleNamespace(
+            core=SimpleNamespace(last_lsn=7), log=SimpleNamespace(durable=6), broken=None, on_broken=[],
+            arm=lambda: None, when_durable=lambda lsn, done: waiting.append(done),
+        )  # fmt: skip
+        operating = Operating(cast("Server", SimpleNamespace(engine=engine, serving=True)))
+        answer = asyncio.ensure_future(operating.decide(lambda: "there"))
+        await asyncio.sleep(0)
+        assert not answer.done()
+        waiting[0]()
+        assert await answer == "there"
+
+    asyncio.run(asked())

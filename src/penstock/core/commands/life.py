@@ -180,14 +180,13 @@ class Life(RecoveryCommands):
         state: DurableState,
         *,
         origin: int,
-        seed: int = 0,
         actions: Sequence[Action] = (),
         instance: str = "penstock-1",
         refuse: Callable[[QueueSettings], str | None] | None = None,
         now: Now,
     ) -> Self:
         """A core with this durable state and no session.  `boot` comes next."""
-        core = cls(origin, state.last_lsn + 1, seed, actions, instance, refuse)
+        core = cls(origin, state.last_lsn + 1, actions, instance, refuse)
         core.sizes.become(state.sizes)
         now = core._out.at(now)
         core._topology.load(state)

@@ -265,18 +265,16 @@ class Parts:
         self,
         origin: int,
         next_lsn: int = 1,
-        seed: int = 0,
         actions: Sequence[Action] = (),
         instance: str = "penstock-1",
         refuse: Callable[[QueueSettings], str | None] | None = None,
     ) -> None:
-        """origin: the data folder's own number, part of every bookmark.  seed: of whatever chance a rule needs.
+        """origin: the data folder's own number, part of every bookmark.
 
         refuse: why settings of a queue cannot be together, None where they can; asked of what policies make of it.
         """
         self.origin = origin
         self.instance = instance
-        self.seed = seed
         self.rules = Rules(actions)
         self.acted = Acted()  # what they have done; `acting` writes it
         self.hops = Hops()

@@ -1,7 +1,7 @@
 """Where a message of a queue is, and why it, or nothing of the queue, is delivered now: words and sentences.
 
 Each reason is a word for programs and a sentence for people.  Looking changes nothing; moments are told in UTC.
-`QUEUE_REASONS` and `MESSAGE_REASONS` are lists of functions: a feature that holds messages back adds its own there.
+`QUEUE_REASONS` is a list of functions: a feature that holds a queue back adds its own there.
 """
 
 from __future__ import annotations
@@ -252,7 +252,6 @@ class Reason(NamedTuple):
 
 
 QueueReasons = Callable[[Queue, Now], Iterator[Reason]]
-MessageReasons = Callable[[Queue, int, Now], Iterator[Reason]]
 
 
 def explain_queue(queue: Queue, now: Now) -> list[Reason]:
@@ -270,8 +269,6 @@ def explain_message(queue: Queue, lsn: int, now: Now, durable: int) -> list[Reas
         return []
     state = Reason(*said)
     out = [state]
-    for function in MESSAGE_REASONS:
-        out += function(queue, lsn, now)
     once = queue.settings.semantics == "at-most-once" or queue.settings.deliver == "durable"
     if lsn > durable and (once or state.code == "ready"):
         out.append(Reason("commit", f"it waits for its commit: the log is on disk up to LSN {durable}"))
@@ -413,4 +410,3 @@ _OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "ina
 """What a look at the queue says of other messages."""
 
 QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _full, _shares, _takers]
-MESSAGE_REASONS: list[MessageReasons] = []

@@ -39,14 +39,7 @@ class _House:
         if operation.manner == "read":
             answer: Answer = operation.run(Aside(self._handover, caller.peer, caller.gone), caller.who, **arguments)
             return answer
-        if operation.manner == "decide":
-            return self._handover.call(partial(self._decided, operation, caller, arguments), caller.gone)
         return self._awaiting.call(lambda: self._answered(operation, caller, arguments), caller.gone)
-
-    def _decided(self, operation: Operation, caller: Caller, arguments: Mapping[str, object]) -> Answer:
-        self._house.usable()
-        answer: Answer = operation.run(self._house, caller.who, **arguments)
-        return answer
 
     async def _answered(self, operation: Operation, caller: Caller, arguments: Mapping[str, object]) -> Answer:
         answer = await self._house.operate(operation, caller.who, arguments)
