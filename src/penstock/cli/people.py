@@ -23,6 +23,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
+from penstock.records.declared_types import QUEUE_TYPES
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -52,12 +53,15 @@ def add_vhost(
     name: VhostName,
     description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by.")] = None,
+    default_queue_type: Annotated[
+        str | None, typer.Option("--default-queue-type", help=f"Of queues that name none: {', '.join(QUEUE_TYPES)}.")
+    ] = None,
 ) -> Told:
     """Add a vhost.  Users made at run time open it once `penstock user set-permissions` lets them.
 
     Example: penstock vhost add shop --description "orders and parcels"
     """
-    client.add_vhost(name, description=description, tags=tag)
+    client.add_vhost(name, description=description, tags=tag, default_queue_type=default_queue_type)
     return {"added": name}, f"vhost {name} added"
 
 

@@ -319,11 +319,18 @@ class Administration:
         """Those that the user may open, or all for one who sees everything."""
         return self._listed("vhosts")
 
-    def add_vhost(self, vhost: str, *, description: str | None = None, tags: Sequence[str] | None = None) -> None:
-        """Make a vhost.  PreconditionFailed when it is there already."""
+    def add_vhost(
+        self, vhost: str, *, description: str | None = None, tags: Sequence[str] | None = None,
+        default_queue_type: str | None = None,
+    ) -> None:  # fmt: skip
+        """Make a vhost.  PreconditionFailed when it is there already.
+
+        default_queue_type: `classic`, `quorum` or `stream`: of durable queues whose declares over AMQP name no type.
+        """
         self.action(
-            "vhost_set", vhost=vhost, description=description, tags=None if tags is None else list(tags), new=True
-        )
+            "vhost_set", vhost=vhost, description=description, tags=None if tags is None else list(tags), new=True,
+            default_queue_type=default_queue_type,
+        )  # fmt: skip
 
     def delete_vhost(self, vhost: str) -> None:
         """Remove a vhost with its queues, exchanges, topics, policies and permissions; its connections close."""

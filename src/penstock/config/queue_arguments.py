@@ -342,6 +342,17 @@ def _type_of(arguments: Mapping[str, object], where: str) -> QueueType:
     return QUEUE_TYPES[name]
 
 
+def typed(
+    arguments: Mapping[str, object], default: str | None, *, durable: bool, exclusive: bool, auto_delete: bool
+) -> Mapping[str, object]:
+    """The arguments of a declare in a vhost whose queues are of the type `default` where they name none and may be."""
+    if default in (None, "classic") or TYPE in arguments:
+        return arguments
+    if QUEUE_TYPES[str(default)].lasting and (exclusive or auto_delete or not durable):
+        return arguments
+    return {**arguments, TYPE: str(default)}
+
+
 def given_arguments(arguments: Mapping[str, object]) -> frozenset[str]:
     """Names of the settings that the arguments of a `queue.declare` give."""
     return frozenset([_BY_ARGUMENT[argument] for argument in arguments if argument in _BY_ARGUMENT])

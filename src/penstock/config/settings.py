@@ -38,7 +38,7 @@ from penstock.config.vhost_sections import (
     ViewSection,
 )
 from penstock.errors import InvalidArgument
-from penstock.records.declared_types import ExchangeType
+from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.queue_settings import QueueSettings
@@ -247,6 +247,9 @@ class Vhost(Section):
     name: Name = Field(description="Name of the vhost.")
     max_connections: StrictInt | None = Field(default=None, ge=0, description="AMQP connections that it may have.")
     max_queues: StrictInt | None = Field(default=None, ge=0, description="Queues that it may have.")
+    default_queue_type: TypeName | None = Field(
+        default=None, description="The type of queues whose declares name none, where such a queue may be of it."
+    )
 
 
 class TopicSection(Section):

@@ -19,6 +19,7 @@ from penstock.config.queue_arguments import (
     given_names,
     queue_settings,
     queue_settings_from_mapping,
+    typed,
 )
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.queue_values import in_line, written
@@ -92,6 +93,8 @@ def declare_by_arguments(
 ) -> Answer:
     """Make a queue as AMQP does, or find an equal one."""
     core = house.core
+    default = core.default_types.get(vhost)
+    arguments = typed(arguments, default, durable=durable, exclusive=False, auto_delete=auto_delete)
     settings = queue_settings(arguments, queue=queue, vhost=vhost)
     present = core.find_queue(vhost, queue)
     if who.rights is not None:

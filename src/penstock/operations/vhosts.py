@@ -12,6 +12,7 @@ from penstock.core.topology.topology import table_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.operations.operation import RABBITMQ, Answer, Operation
 from penstock.operations.people import TAGS_MOST, expect
+from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LOGIN, MONITORING
 from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Permission
 from penstock.server.users import ALL
@@ -40,17 +41,21 @@ def vhosts(house: House, who: Who) -> Iterator[dict[str, object]]:
     everything = MONITORING.holds(house.users.tags(who.user))
     for vhost, more in list(house.accounts.vhosts.items()):
         if everything or house.users.enters(who.user, vhost):
-            yield {"name": vhost, "description": "", "tags": [], "tracing": False, "default_queue_type": "classic",
-                   **more}  # fmt: skip
+            yield {"name": vhost, "description": "", "tags": [], "tracing": False, **more,
+                   "default_queue_type": house.accounts.default_type(vhost)}  # fmt: skip
 
 
 async def set_vhost(
-    house: House, who: Who, vhost: str, new: bool | None, description: str | None, tags: Sequence[str] | None
-) -> Answer:
+    house: House, who: Who, vhost: str, new: bool | None, description: str | None, tags: Sequence[str] | None,
+    default_queue_type: str | None,
+) -> Answer:  # fmt: skip
     """Make or describe.  Whoever makes one at run time may use it."""
+    if default_queue_type is not None and default_queue_type not in QUEUE_TYPES:
+        known = ", ".join(QUEUE_TYPES)
+        raise InvalidArgument(f"default_queue_type is {default_queue_type!r}, not one of {known}")
     fresh = vhost not in house.accounts.vhosts
     expect(new, not fresh, f"vhost '{vhost}'")
-    more = {"description": description, "tags": tags}
+    more = {"description": description, "tags": tags, "default_queue_type": default_queue_type}
 
     def work(accounts: Accounts) -> None:
         accounts.vhosts.setdefault(vhost, {}).update({key: one for key, one in more.items() if one is not None})
@@ -183,8 +188,10 @@ VHOSTS = Operation(
     sdk="vhosts", cli="vhost list",
 )  # fmt: skip
 SET_VHOST = Operation(
-    "vhost_set", set_vhost, "change", "vhost, description, tags, new: make or describe a vhost", ADMINISTERS,
-    (_VHOST, flag("new", None), text("description", most=DESCRIPTION_MOST), texts("tags", TAGS_MOST)),
+    "vhost_set", set_vhost, "change", "vhost, description, tags, default_queue_type, new: make or describe a vhost",
+    ADMINISTERS,
+    (_VHOST, flag("new", None), text("description", most=DESCRIPTION_MOST), texts("tags", TAGS_MOST),
+     text("default_queue_type")),
     sdk="add_vhost", cli="vhost add",
 )  # fmt: skip
 DELETE_VHOST = Operation(

@@ -32,6 +32,7 @@ from penstock.records.password_hashes import ARGON2ID, FAST, SALT, SHA256
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.core.broker import Core
     from penstock.ports import Disk
 
 
@@ -136,6 +137,7 @@ class Accounts:
 
     fixed_vhosts: tuple[str, ...] = ("/",)
     fixed_users: frozenset[str] = frozenset()  # of the settings file
+    fixed_types: Mapping[str, str] = field(default_factory=dict[str, str])  # vhost -> type of queues that name none
     users: dict[str, Account] = field(default_factory=dict[str, Account])
     removed: set[str] = field(default_factory=set[str])  # users that are there by default
     vhosts: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])  # name -> description...
@@ -266,17 +268,23 @@ class Accounts:
         self.vhosts.update({name: {} for name in self.fixed_vhosts})
         self._read(cast("dict[str, list[dict[str, object]]]", orjson.loads(state)))
 
-    def bound(self, queue_limits: dict[str, int]) -> None:
-        """Keep the core's limits on the queues of vhosts as they are here."""
+    def bound(self, core: Core) -> None:
+        """Keep what the core knows of vhosts as it is here: how many queues, and of which type those that name none."""
 
         def tell() -> None:
-            queue_limits.clear()
+            core.queue_limits.clear()
             for vhost, limits in self.limits_of_vhosts().items():
                 if "max-queues" in limits:
-                    queue_limits[vhost] = limits["max-queues"]
+                    core.queue_limits[vhost] = limits["max-queues"]
+            core.default_types = {vhost: self.default_type(vhost) for vhost in self.vhosts}
 
         self.changed.append(tell)
         tell()
+
+    def default_type(self, vhost: str) -> str:
+        """Of the queues of a vhost whose declares name no type."""
+        found = self.vhosts.get(vhost, {}).get("default_queue_type") or self.fixed_types.get(vhost)
+        return str(found or "classic")
 
     def limits_of_vhosts(self) -> dict[str, dict[str, int]]:
         """Those in force: of the settings and of run time the smaller one."""
@@ -308,6 +316,7 @@ def accounts_of(settings: Settings) -> Accounts:
     return Accounts(
         settings.vhosts,
         frozenset(user.name for user in settings.user),
+        {one.name: one.default_queue_type for one in settings.vhost if one.default_queue_type is not None},
         fixed_vhost_limits={
             one.name: _limits({"max-connections": one.max_connections, "max-queues": one.max_queues})
             for one in settings.vhost

@@ -161,7 +161,7 @@ class App(Server):
             syncer = KernelSync.of_this_system()
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later, loop, syncer)
             told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
-            self.accounts.bound(recovered.core.queue_limits)
+            self.accounts.bound(recovered.core)
             declare_views(self.engine.views, settings)
             on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]
             self.engine.pipelines.declared = (*(one.name for one in settings.pipeline), *on_spark)

@@ -276,9 +276,10 @@ def test_what_other_nodes_would_do_stops_nothing(http: Http) -> None:
     vhosts = [{"name": "shop", "default_queue_type": "quorum", "description": "d"}]
     made = {"name": "amq.gen-7EZF7WjGIQFDoXexVF", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
     told = http.do("POST", "definitions", {"policies": policies, "vhosts": vhosts, "queues": [made]}, 200)["warnings"]
-    assert [one.partition(":")[0] for one in told] == ["policies[0]", "policies[1]", "vhosts[0]"]
+    assert [one.partition(":")[0] for one in told] == ["policies[0]", "policies[1]"]
     assert [(one["name"], one["definition"]) for one in http.get("policies")] == [("both", {"message-ttl": 9000})]
     assert http.get("vhosts/shop")["description"] == "d"
+    assert http.get("vhosts/shop")["default_queue_type"] == "quorum"
     assert http.get(f"queues/%2F/{made['name']}")["durable"] is True
     core = Life(SimDisk(), clock(), config={"queue": [{"name": made["name"]}]}).core
     assert core.find_queue("/", str(made["name"])) is not None

@@ -233,7 +233,32 @@ def test_vhosts_come_and_go_with_what_is_in_them(http: Http) -> None:
     assert len(http.get("exchanges/late")) == 7
     assert "always there" in http.refused("DELETE", "vhosts/%2F")
     assert "settings file" in http.refused("DELETE", "vhosts/shop")
-    assert "not classic" in http.refused("PUT", "vhosts/x", {"default_queue_type": "quorum"})
+    assert "one of classic, quorum, stream" in http.refused("PUT", "vhosts/x", {"default_queue_type": "square"})
+
+
+def test_the_type_of_queues_that_name_none_is_their_vhosts(http: Http) -> None:
+    http.do("PUT", "vhosts/late", {"default_queue_type": "quorum"}, 201)
+    http.do("PUT", "vhosts/late", {"description": "d"}, 204)
+    assert http.get("vhosts/late")["default_queue_type"] == "quorum"
+    http.do("PUT", "queues/late/by-http", {"durable": True}, 201)
+    http.do("PUT", "queues/late/passing", {"durable": False}, 201)
+    with connect(http, "guest", "late") as connection:
+        channel = connection.channel()
+        for _ in range(2):  # and the second finds an equal one
+            channel.queue_declare("by-amqp", durable=True)
+            channel.queue_declare("by-amqp", durable=True, arguments={"x-queue-type": "quorum"})
+        channel.queue_declare("plain", durable=True, arguments={"x-queue-type": "classic"})
+        channel.queue_declare("short", auto_delete=True)
+        channel.queue_declare("")
+        kinds = {one["name"]: one["type"] for one in http.get("queues/late") if not one["name"].startswith("amq.gen")}
+    assert kinds == {
+        "by-http": "quorum", "by-amqp": "quorum", "plain": "classic", "short": "classic", "passing": "classic",
+    }  # fmt: skip
+    http.do("PUT", "vhosts/late", {"default_queue_type": "classic"}, 204)
+    http.do("PUT", "queues/late/now", {"durable": True}, 201)
+    assert http.get("queues/late/now")["type"] == "classic"
+    exported = {one["name"]: one for one in http.get("definitions")["vhosts"]}
+    assert exported["late"]["default_queue_type"] == "classic"
 
 
 def test_limits_of_a_vhost(http: Http) -> None:

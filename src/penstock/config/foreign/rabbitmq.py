@@ -131,11 +131,14 @@ def _vhosts(book: Book, top: Mapping[str, object], shown: str, default_vhost: st
         if name:
             names.append(name)
         limits = limits_of(book, limited.get(name or "") or vhost.values.get("limits"), VHOST_LIMITS, vhost.place)
-        if name and (name != "/" or limits):
-            book.add("vhost", {"name": name, **limits}, vhost.place, {})
-        kind = vhost.values.get("default_queue_type", "classic")
-        if kind not in ("classic", "undefined"):
-            book.remark(Verdict.DIFFERS, vhost.place, f"default_queue_type {kind!r}: queues here are of one type")
+        more: dict[str, object] = dict(limits)
+        kind = vhost.values.get("default_queue_type")
+        if kind in QUEUE_TYPES and kind != "classic":
+            more["default_queue_type"] = kind
+        elif kind not in (None, "classic", "undefined"):
+            book.remark(Verdict.DIFFERS, vhost.place, f"default_queue_type {kind!r} is no type of queues here")
+        if name and (name != "/" or more):
+            book.add("vhost", {"name": name, **more}, vhost.place, {})
     return names
 
 

@@ -157,9 +157,6 @@ def _of_user(user: str, vhost: str) -> dict[str, object]:
     return {"user": user} if vhost == "/" else {"user": user, "vhost": vhost}
 
 
-OTHER_TYPES = ("quorum", "stream")
-"""Types that a vhost may name for queues that name none."""
-
 _LOSES: Mapping[object, str] = {
     "quorum": "lost are its copies on other nodes and its two levels of priority",
     "stream": "lost are its copies on other nodes, its filters (x-stream-filter), the stream protocol and its offsets, "

@@ -329,6 +329,7 @@ class Parts:
         self._patterns: dict[Subscription, None] = {}  # subscriptions to several queues
         self._sweeps: dict[Token, Sweep] = {}  # settlements by filter on their way
         self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
+        self.default_types: dict[str, str] = {}  # of vhosts: types of queues that name none, set in the same way
         self._unruled: dict[int, None] = {}  # ids of queues for which policies of now may say something else
         self.lsn_at: Callable[[int], int] = lambda time: 0  # the first LSN published at this time (microseconds) or
         # later; whoever has the log sets it

@@ -7,10 +7,10 @@ while it takes time, nothing more of the connection is acted on.  A channel that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.config.queue_arguments import given_arguments, name_prefix, queue_settings
+from penstock.config.queue_arguments import given_arguments, name_prefix, queue_settings, typed
 from penstock.core.commands.transactions import Transacted, Transaction
 from penstock.core.effects import Verb
 from penstock.core.topology.routing import REPLY_TO
@@ -178,10 +178,15 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
         prefix = name_prefix(method.arguments, name, session.vhost)
         name = name or generated_name(prefix)
         present = session.core.find_queue(session.vhost, name)
-        if present is not None and canonical_table(present.arguments) == canonical_table(method.arguments):
+        arguments: Mapping[str, object] = method.arguments
+        if (default := session.core.default_types.get(session.vhost)) is not None and not server_named:
+            arguments = typed(
+                arguments, default, durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete
+            )
+        if present is not None and canonical_table(present.arguments) == canonical_table(arguments):
             settings = present.settings  # it was asked of when it was declared, by whomever
         else:
-            settings = queue_settings(method.arguments, queue=name, vhost=session.vhost)
+            settings = queue_settings(arguments, queue=name, vhost=session.vhost)
         may_declare(session, name, settings)
         queue = session.core.declare_queue(
             session.engine.now(),
@@ -191,10 +196,10 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
             durable=method.durable,
             exclusive_to=session if method.exclusive else None,
             auto_delete=method.auto_delete,
-            arguments=method.arguments,
+            arguments=arguments,
             by=session,
             server_named=server_named,
-            given=given_arguments(method.arguments),
+            given=given_arguments(arguments),
         )
     channel.last_queue = queue.name
     if not method.nowait:

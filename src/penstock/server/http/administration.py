@@ -13,6 +13,7 @@ from penstock.operations.people import PERMISSIONS, TAGS_MOST, TOPIC_PERMISSIONS
 from penstock.operations.policies import DELETE_POLICY, POLICIES, PRIORITY_MOST, SET_POLICY
 from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, PIPELINE_STATUS, REASON_MOST
 from penstock.operations.vhosts import CLUSTER_NAME, LIMIT_MOST, LIMITS, SET_LIMIT, SET_VALUE, VALUES, VHOSTS
+from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.wire.fields import Lenient, short, shown
 from penstock.wire.http.lists import done, json_response, not_found, only_columns
@@ -139,9 +140,8 @@ def description_of(fields: Lenient) -> dict[str, object]:
         if not isinstance(tags, list) or not all(isinstance(one, str) for one in tags):  # pyright: ignore[reportUnknownVariableType]
             raise InvalidArgument("tags is neither a list of texts nor a text with commas")
         found["tags"] = tags
-    kind = fields.values.get("default_queue_type")
-    if kind not in {None, "", "classic", "undefined"}:
-        raise InvalidArgument(f"default_queue_type is {str(kind)[:60]!r}, not classic: there is one kind of queue")
+    if fields.values.get("default_queue_type") not in {None, "", "undefined"}:
+        found["default_queue_type"] = fields.choice("default_queue_type", tuple(QUEUE_TYPES))
     return found
 
 
@@ -166,7 +166,7 @@ def of_vhosts(of: Deriving) -> Sequence[Row]:
         of.list("/api/vhosts", VHOSTS, "Every vhost"),
         of.one(vhost, VHOSTS, "One vhost", {"vhost": "name"}, right=SEES),
         of.put(vhost, vhosts.SET_VHOST, "Make or describe a vhost", description_of, thing="a vhost",
-               body="description tags"),
+               body="description tags default_queue_type"),
         of.do("DELETE", vhost, vhosts.DELETE_VHOST, "Delete a vhost with everything in it"),
         of.part(f"{vhost}/permissions", PERMISSIONS, "Permissions in a vhost", VHOSTS, "vhost"),
         of.part(f"{vhost}/topic-permissions", TOPIC_PERMISSIONS, within, VHOSTS, "vhost"),

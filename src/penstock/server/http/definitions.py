@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from penstock.config.foreign.rabbitmq_people import OTHER_TYPES, lost_by
+from penstock.config.foreign.rabbitmq_people import lost_by
 from penstock.config.queue_arguments import MIRRORS, NO_MIRRORS, arguments_of, queue_settings
 from penstock.core.topology.register import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
@@ -233,7 +233,6 @@ class Taking:
     def _without_nodes(self, sections: Sections) -> Sections:
         """The same but for what says how queues are spread over nodes, which has no meaning here; it is told."""
         policies: list[Lenient] = []
-        vhosts: list[Lenient] = []
         for one in sections["policies"]:
             found = one.values.get("definition")
             given = cast("dict[str, object]", found) if isinstance(found, dict) else {}
@@ -244,13 +243,7 @@ class Taking:
                     continue
                 one = one.holding({**one.values, "definition": kept})
             policies.append(one)
-        for one in sections["vhosts"]:
-            kind = one.values.get("default_queue_type")
-            if kind in OTHER_TYPES:
-                self.warnings.append(one.told(f"vhost: default_queue_type {kind}: queues here are of one type"))
-                one = one.holding({**one.values, "default_queue_type": None})
-            vhosts.append(one)
-        return {**sections, "policies": policies, "vhosts": vhosts}
+        return {**sections, "policies": policies}
 
     async def look(self) -> None:
         """InvalidArgument for the first object that cannot be."""
