@@ -319,6 +319,12 @@ class Committing:
         now = self._clock.mono()
         if self._running is not None or self.broken or self._closed:
             return
+        self._commit_due(now)
+        if self._room.full and now - self._last_look >= _RECHECK:
+            self._last_look = now
+            self._look()
+
+    def _commit_due(self, now: int) -> None:
         gathered = self._gathered
         waited = gathered.urgent or now - gathered.lazy_since >= self.settings.ack_sync
         if gathered.must_sync or (gathered.entries and waited):
@@ -328,9 +334,6 @@ class Committing:
         elif self._may_mark and now - self._idle_since >= self.settings.idle_mark:
             self._unmarked = False
             self._run(Commit([], self.synced, self.settings.sync == "commit", mark=self.written + 1))
-        if self._room.full and now - self._last_look >= _RECHECK:
-            self._last_look = now
-            self._look()
 
     def next_deadline(self) -> int | None:
         """Mono microseconds at which `tick` has something to do; None: nothing ahead."""

@@ -298,7 +298,7 @@ class Parting:
             return False
         if head >= batch.first:
             heads.begin(queue)
-            heads.drop_below(queue, head)
+            heads.keep_from(queue, head)
         chunk = line.between(batch.first, batch.first + len(batch.bodies))
         if not len(chunk):
             return True

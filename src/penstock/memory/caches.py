@@ -245,17 +245,9 @@ class Caches:
                 self.lower(one)
         for queue in self._turn("pending", self.pending.shelves):
             fronts = [one.front() for one in self.area.by_queue.get(queue, ())]
-            ahead = [front for front in fronts if front is not None]
-            if ahead:
-                self.pending.drop_below(queue, min(ahead))
-            else:
-                self.pending.forget(queue)
+            self.pending.keep_from(queue, min([front for front in fronts if front is not None], default=None))
         for queue in self._turn("heads", self.heads.shelves):
-            head = self.lines[queue].head()
-            if head is None:
-                self.heads.forget(queue)
-            else:
-                self.heads.drop_below(queue, head)
+            self.heads.keep_from(queue, self.lines[queue].head())
         if len(self.lines) > 2 * len(self.heads.shelves) + LOOKED_AT:
             for queue in [queue for queue in self.lines if queue not in self.heads.shelves]:
                 del self.lines[queue]

@@ -168,10 +168,11 @@ class Shelves:
         shelf.take(slab, count)
         self._changed(queue, shelf, before)
 
-    def drop_below(self, queue: int, lsn: int) -> None:
-        """Drop the slabs of a queue all of whose positions are below."""
-        shelf = self.shelves.get(queue)
-        if shelf is not None:
+    def keep_from(self, queue: int, lsn: int | None) -> None:
+        """Drop the slabs of a queue all of whose positions are below; None: all of them."""
+        if lsn is None:
+            self.forget(queue)
+        elif (shelf := self.shelves.get(queue)) is not None:
             before = shelf.bytes
             shelf.drop_below(lsn)
             self._changed(queue, shelf, before)

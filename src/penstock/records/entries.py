@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.message_bodies import Bodies, listed
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -80,32 +82,21 @@ class Publishes:
     def select(self, rows: Sequence[int]) -> Publishes:
         """Some of its rows as a batch of their own, not yet stored; what was said of them before is kept."""
 
-        def some(column: list[int] | None) -> list[int] | None:
-            return None if column is None else [column[row] for row in rows]
+        def some(column: T) -> T:
+            return cast("T", [column[row] for row in rows]) if isinstance(column, list) else column
 
-        judged = None
+        bodies, properties = some(listed(self.bodies)), some(self.properties)
+        heads = len(properties) * len(bodies) if isinstance(properties, bytes) else sum(map(len, properties))
+        out = Publishes(
+            some(self.topics), properties, bodies, routes=some(self.routes), expires_at=some(self.expires_at),
+            not_before=some(self.not_before), priority=some(self.priority), transient=some(self.transient),
+            plain=self.plain, deduplicated=self.deduplicated, size=sum(map(len, bodies)) + heads,
+        )  # fmt: skip
         if self.judged is not None:
-            judged = {
+            out.judged = {
                 text: {i: said[row] for i, row in enumerate(rows) if row in said} for text, said in self.judged.items()
             }
-        whole = listed(self.bodies)
-        bodies = [whole[row] for row in rows]
-        properties = self.properties if isinstance(self.properties, bytes) else [self.properties[row] for row in rows]
-        return Publishes(
-            self.topics if isinstance(self.topics, Topic) else [self.topics[row] for row in rows],
-            properties,
-            bodies,
-            routes=self.routes if isinstance(self.routes, int) else [self.routes[row] for row in rows],
-            expires_at=some(self.expires_at),
-            not_before=some(self.not_before),
-            priority=some(self.priority),
-            plain=self.plain,
-            judged=judged,
-            deduplicated=self.deduplicated,
-            transient=self.transient if isinstance(self.transient, bool) else [self.transient[row] for row in rows],
-            size=sum(map(len, bodies))
-            + (len(properties) * len(bodies) if isinstance(properties, bytes) else sum(map(len, properties))),
-        )
+        return out
 
 
 def joined(batches: Sequence[Publishes], size: int) -> Publishes:

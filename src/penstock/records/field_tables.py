@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, DecimalException
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
 from penstock.errors import InvalidArgument, ProtocolError
 
@@ -250,44 +250,69 @@ def _writable(depth: int, path: str) -> int:
 
 
 def _write(value: object, out: list[bytes], path: str, depth: int) -> None:
-    """Append type and value.  The order matters: bool and Timestamp are ints too."""
-    if isinstance(value, str):
-        try:
-            raw = value.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(f"field {path!r} holds a lone surrogate, which is no UTF-8") from error
-        out += (_pack_sized(b"S", len(raw)), raw)
-    elif value is None:
-        out.append(b"V")
-    elif isinstance(value, bool):
-        out.append(b"t\x01" if value else b"t\x00")
-    elif isinstance(value, Timestamp):
-        out.append(_in_range(_pack_u64, b"T", value, path))
-    elif isinstance(value, int):
-        small = -0x8000_0000 <= value <= 0x7FFF_FFFF and not isinstance(value, Long)
-        out.append(_pack_i32(b"I", value) if small else _in_range(_pack_i64, b"l", value, path))
-    elif isinstance(value, float):
-        out.append(_pack_double(b"d", value))
-    elif isinstance(value, (bytes, bytearray)):
-        raw = bytes(value)
-        out += (_pack_sized(b"x", len(raw)), raw)
-    elif isinstance(value, datetime):
-        zoned = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        out.append(_in_range(_pack_u64, b"T", int(zoned.timestamp()), path))
-    elif isinstance(value, Decimal):
-        out.append(_encode_decimal(value, path))
-    elif isinstance(value, Mapping):
-        out.append(b"F")
-        _write_table(cast("Mapping[str, object]", value), out, path, depth)
-    elif isinstance(value, (list, tuple)):
-        depth = _writable(depth, path)
-        parts: list[bytes] = []
-        for item in cast("list[object] | tuple[object, ...]", value):
-            _write(item, parts, path, depth)
-        raw = b"".join(parts)
-        out += (_pack_sized(b"A", len(raw)), raw)
-    else:
-        raise InvalidArgument(f"field {path!r}: a {type(value).__name__} has no AMQP form")
+    """Append type and value."""
+    write = _WRITERS.get(value.__class__)
+    if write is None:
+        write = next((one for kind, one in _WRITERS.items() if isinstance(value, kind)), None)
+        if write is None:
+            raise InvalidArgument(f"field {path!r}: a {type(value).__name__} has no AMQP form")
+    write(value, out, path, depth)
+
+
+def _write_text(value: str, out: list[bytes], path: str, depth: int) -> None:
+    try:
+        raw = value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"field {path!r} holds a lone surrogate, which is no UTF-8") from error
+    out += (_pack_sized(b"S", len(raw)), raw)
+
+
+def _write_bytes(value: bytes | bytearray, out: list[bytes], path: str, depth: int) -> None:
+    out += (_pack_sized(b"x", len(value)), bytes(value))
+
+
+def _write_whole(value: int, out: list[bytes], path: str, depth: int) -> None:
+    small = -0x8000_0000 <= value <= 0x7FFF_FFFF
+    out.append(_pack_i32(b"I", value) if small else _in_range(_pack_i64, b"l", value, path))
+
+
+def _write_time(value: datetime, out: list[bytes], path: str, depth: int) -> None:
+    zoned = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    out.append(_in_range(_pack_u64, b"T", int(zoned.timestamp()), path))
+
+
+def _write_mapping(value: Mapping[str, object], out: list[bytes], path: str, depth: int) -> None:
+    out.append(b"F")
+    _write_table(value, out, path, depth)
+
+
+def _write_array(value: list[object] | tuple[object, ...], out: list[bytes], path: str, depth: int) -> None:
+    depth = _writable(depth, path)
+    parts: list[bytes] = []
+    for item in value:
+        _write(item, parts, path, depth)
+    raw = b"".join(parts)
+    out += (_pack_sized(b"A", len(raw)), raw)
+
+
+_WRITERS: dict[type, Callable[[Any, list[bytes], str, int], object]] = {
+    str: _write_text,
+    type(None): lambda _, out, path, depth: out.append(b"V"),
+    bool: lambda value, out, path, depth: out.append(b"t\x01" if value else b"t\x00"),
+    Timestamp: lambda value, out, path, depth: out.append(_in_range(_pack_u64, b"T", value, path)),
+    Long: lambda value, out, path, depth: out.append(_in_range(_pack_i64, b"l", value, path)),
+    int: _write_whole,
+    float: lambda value, out, path, depth: out.append(_pack_double(b"d", value)),
+    bytes: _write_bytes,
+    bytearray: _write_bytes,
+    datetime: _write_time,
+    Decimal: lambda value, out, path, depth: out.append(_encode_decimal(value, path)),
+    dict: _write_mapping,
+    list: _write_array,
+    tuple: _write_array,
+    Mapping: _write_mapping,
+}
+"""By class; of a class that is not here the first that the value is an instance of: a Timestamp is an int, too."""
 
 
 def _in_range(pack: Callable[[bytes, int], bytes], kind: bytes, value: int, path: str) -> bytes:

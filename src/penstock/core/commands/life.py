@@ -101,6 +101,16 @@ class RecoveryCommands(Parts):
             self._publisher.transient.add_older(lsns[np.isin(lsns, found.transient)])
         columns = {"expires_at": ends, "not_before": later, "barrier": np.isin(lsns, barriers).astype(np.int64)}
         columns |= {name: marks.among(lsns).astype(np.int64) for name, marks in self._marks()}
+        self._recovered = self._write_recovered(queue, lsns, sizes, columns, upto)
+        queue.expect_older()
+        if len(lsns):
+            queue.arrived += len(lsns)
+            queue.take_older(lsns, ends if ends.any() else None, later if later.any() else None, barriers)
+            if queue.id in self._deferred.by_queue:
+                self._deferred.appeared(now, queue, self.origin, packed(lsns), packed(lsns), self._out)
+
+    def _write_recovered(self, queue: Queue, lsns: Ints, sizes: Ints, columns: dict[str, Ints], upto: int) -> int:
+        """The record of what a queue takes of a pass that has come so far; its LSN."""
         header: dict[str, object] = {"upto": upto}
         told = {name: runs.tolist() for name, values in columns.items() if len(runs := runs_of(lsns, values))}
         if told:
@@ -109,13 +119,7 @@ class RecoveryCommands(Parts):
             header["sizes"] = runs_of(lsns, sizes).tolist()
             self.sizes.add_older(lsns, sizes)
         pairs = pairs_of(packed(lsns), False) if len(lsns) else []
-        self._recovered = self._out.record(Kind.RECOVERED, queue.name, header, pack_pairs(queue.id, pairs))
-        queue.expect_older()
-        if len(lsns):
-            queue.arrived += len(lsns)
-            queue.take_older(lsns, ends if ends.any() else None, later if later.any() else None, barriers)
-            if queue.id in self._deferred.by_queue:
-                self._deferred.appeared(now, queue, self.origin, packed(lsns), packed(lsns), self._out)
+        return self._out.record(Kind.RECOVERED, queue.name, header, pack_pairs(queue.id, pairs))
 
     # -- for declaring and altering
 

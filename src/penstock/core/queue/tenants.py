@@ -487,10 +487,10 @@ class Tenants:
 
     def _check_ring(self) -> None:
         """In the ring stands who has something and may have more out."""
-        for tenant in self._by_number.values():
-            may = tenant.count and tenant.leased < self._leased_most and tenant.pace is None
-            assert not may or tenant.standing or tenant.number in self._entering, f"tenant {tenant.number} is left out"
-        standing = {tenant.number for tenant in self._by_number.values() if tenant.standing}
+        everybody = self._by_number.values()
+        able = {one.number for one in everybody if one.count and one.leased < self._leased_most and one.pace is None}
+        standing = {one.number for one in everybody if one.standing}
+        assert not (out := able - standing - set(self._entering)), f"tenants {out} are left out"
         ring = [tenant.number for tenant in self._ring]
         assert sorted(standing) == sorted(ring), f"tenants {standing} stand in the ring, which has {ring}"
         for tenant in self._ring:

@@ -83,19 +83,13 @@ def rebuilt(
     return Manifest(origin, number, tuple(spans), tuple(parts), tuple(gone), vias)
 
 
-def _read(disk: Disk, path: str, origins: Collection[int]) -> _Found:
-    """A file, with all its rows."""
-    with_sum = disk.open(path, readonly=True)
-    try:
-        size, foot, whole = with_sum.size(), foot_sum(with_sum, with_sum.size()), file_sum(with_sum)
-    finally:
-        with_sum.close()
+def _rows_of(disk: Disk, path: str) -> tuple[Told, Ints, set[str | None]]:
+    """What a file says of itself, the LSNs of all its rows, and names of its topics: two at least, if it has two."""
+    lsns, names = [np.zeros(0, np.int64)], set[str | None]()
     source = Source(disk.open(path, readonly=True))
     try:
         opened: Any = reader(source)
         told = told_in(opened.metadata, path)
-        lsns = list[Ints]()
-        names = set[str | None]()
         for group in range(opened.metadata.num_row_groups):
             table = opened.read_row_group(group, use_threads=False)  # all columns: each page has a sum
             for batch in table.combine_chunks().to_batches():
@@ -106,6 +100,17 @@ def _read(disk: Disk, path: str, origins: Collection[int]) -> _Found:
         raise LogDamaged(f"the archive's file {path} cannot be read: {error}; put back a copy of it") from error
     finally:
         source.close()
+    return told, np.concatenate(lsns), names
+
+
+def _read(disk: Disk, path: str, origins: Collection[int]) -> _Found:
+    """A file, with all its rows."""
+    with_sum = disk.open(path, readonly=True)
+    try:
+        size, foot, whole = with_sum.size(), foot_sum(with_sum, with_sum.size()), file_sum(with_sum)
+    finally:
+        with_sum.close()
+    told, every, names = _rows_of(disk, path)
     if told.origin not in origins:
         raise LogDamaged(
             f"the archive's file {path} is of another log, with origin {told.origin}; if this data folder was restored "
@@ -114,7 +119,6 @@ def _read(disk: Disk, path: str, origins: Collection[int]) -> _Found:
     fresh = path.startswith(f"{NEW}/")
     if not fresh and told.path != path:
         raise LogDamaged(f"the archive's file {path} was written as {told.path}")
-    every = np.concatenate(lsns) if lsns else np.zeros(0, np.int64)
     if not len(every) or (np.diff(every) <= 0).any():
         raise LogDamaged(f"the archive's file {path} is not what was written: its LSNs do not rise")
     part = Part(told.path, None, int(every[0]), int(every[-1]), len(every), size, foot, whole)
