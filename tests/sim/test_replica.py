@@ -219,3 +219,92 @@ def test_a_cut_takes_what_lies_above_and_keeps_it_aside(seed: int) -> None:
     leader.level(replica)
     assert same(leader, disk)
     assert content(opened_copy(disk)) == whole
+
+
+def test_marks_behind_the_last_batch_go_without_being_kept() -> None:
+    """Another leader need not have written them: it goes on where the last batch ends."""
+    leader, disk = Leader(Random(3)), SimDisk()
+    for _ in range(8):
+        leader.go_on()
+    leader.log.close()
+    size = leader.disk.files()[f"log/{leader.files()[-1].first:020d}.arrows"]
+    replica = Replica(disk, 0)
+    files = leader.files()
+    whole = [*files[:-1], files[-1]._replace(bytes=leader.log._appender._offset)]
+    at: Place | None = Place(files[0].first, 0)
+    while at is not None and (piece := next_piece(at, whole)) is not None:
+        data = leader.disk.open(f"log/{piece.segment:020d}.arrows", readonly=True).pread(piece.size, piece.offset)
+        replica.write(piece.segment, piece.offset, data)
+        at = Place(piece.segment, piece.offset + piece.size)
+    before = replica.place
+    replica.cut(replica.last)
+    segment = leader.log._catalog.segments[-1]
+    assert replica.place == (segment.first, segment.offsets[-1] + segment.lengths[-1])
+    assert replica.place < before
+    assert not any(name.startswith("cut/") for name in disk.files())
+    assert replica.last == leader.log.appended
+    assert len(size) >= before[1]
+
+
+def test_a_file_that_was_begun_and_has_no_batch_goes_with_the_mark_of_the_one_before() -> None:
+    rng = Random(9)
+    leader, disk = Leader(rng), SimDisk()
+    while len(leader.files()) < 3:
+        leader.go_on()
+    files = leader.files()
+    replica, at = Replica(disk, 0), Place(files[0].first, 0)
+    while at.segment != files[-1].first:
+        piece = next_piece(at, files)
+        assert piece is not None
+        size = 4096 if piece.segment != files[-1].first else leader.log._catalog.segments[-1].start
+        data = leader.disk.open(f"log/{piece.segment:020d}.arrows", readonly=True).pread(
+            min(size, piece.size), piece.offset
+        )
+        replica.write(piece.segment, piece.offset, data)
+        at = Place(piece.segment, piece.offset + len(data))
+    assert replica.place[0] == files[-1].first
+    replica.cut(replica.last)
+    assert replica.place[0] == files[-2].first
+    assert not any(name.startswith("cut/") for name in disk.files())
+    leader.level(replica)
+    assert same(leader, disk)
+    assert content(opened_copy(disk)) == content(leader.log)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_copy_is_emptied_and_copied_anew(seed: int) -> None:
+    leader, disk = Leader(Random(seed)), Steps(seed)
+    for _ in range(25):
+        leader.go_on()
+    replica = Replica(disk, 0)
+    leader.level(replica)
+    disk.last = disk.step + seed
+    try:
+        replica.empty()
+    except OSError:
+        disk.last = -1
+        disk.crash()
+        replica = Replica(disk, leader.log.origin)
+        replica.empty()
+    disk.last = -1
+    assert (replica.place, replica.last) == ((0, 0), 0)
+    assert not any(name.startswith(("cut/", "log/")) for name in disk.files())
+    leader.level(replica)
+    assert same(leader, disk)
+    assert content(opened_copy(disk)) == content(leader.log)
+
+
+def test_closed_files_below_a_floor_are_retired() -> None:
+    leader, disk = Leader(Random(4)), SimDisk()
+    while len(leader.files()) < 4:
+        leader.go_on()
+    replica = Replica(disk, 0)
+    leader.level(replica)
+    files = leader.files()
+    assert replica.retire(files[1].last) == 1
+    assert replica.retire(files[1].last) == 0
+    assert replica.retire(1 << 60) == len(files) - 2
+    assert [name for name in disk.files() if name.startswith("log/")] == [f"log/{files[-1].first:020d}.arrows"]
+    leader.go_on()
+    leader.level(replica)
+    assert replica.last == leader.log.appended

@@ -8,6 +8,7 @@ so that a crash at any moment leaves what a start can open.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from typing import NamedTuple
 
@@ -36,6 +37,9 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 CUTTING = "cutting"
 """Holds the LSN above which everything is being cut: a crash in the middle of it is gone on with."""
+
+_NOTHING = -1
+"""In `CUTTING`: all goes, and nothing is kept aside."""
 
 _HEADER_MOST = 1 << 16
 _BATCH_MOST = GROUP_BYTES_MAX + (64 << 20)
@@ -74,7 +78,7 @@ class Replica:
         self._open()
 
     def _open(self) -> None:
-        firsts = [first for name in self.disk.list(FOLDER) if (first := first_lsn(name)) is not None]
+        firsts = _firsts(self.disk)
         if len(firsts) == 1 and _is_torn(self.disk, segment_name(firsts[0])):
             set_aside_file(self.disk, segment_name(firsts.pop()), self.recovery)
         if not firsts:
@@ -187,8 +191,8 @@ class Replica:
             raise NotASegment(f"it starts at LSN {header.first}")
         if self.origin and header.origin != self.origin:
             raise NotASegment(f"it is of origin {header.origin}, not {self.origin}")
-        if self._segment is not None and header.previous != self._segment.last:
-            raise NotASegment(f"it follows LSN {header.previous}, and the log ends at {self._segment.last}")
+        if self._segment is not None and header.previous != (here := _end_of(self._segment)):
+            raise NotASegment(f"it follows LSN {header.previous}, and the log ends at {here}")
 
     # a batch
 
@@ -272,15 +276,31 @@ class Replica:
     # cutting
 
     def cut(self, lsn: int) -> None:
-        """Leave nothing above an LSN with which a batch ends; what goes is kept in `cut/`.
+        """Leave nothing behind the batch that ends with this LSN, or the last one below; rows that go are kept in `cut/`.
 
-        For a log that goes on otherwise than this copy: what lies above was never confirmed.
+        For a log that goes on otherwise than this copy: what lies above was never confirmed.  Marks behind the last
+        batch go too, for another leader need not have written them.
         """
         self.drop_part()
-        if self._last <= lsn:
+        segment = self._segment
+        if segment is None:
             return
+        if self._last <= lsn and len(segment.lsns):
+            end = segment.offsets[-1] + segment.lengths[-1]
+            segment.file.truncate(end)
+            segment.end = end
+        elif self._last > lsn or self.disk.list(FOLDER)[0] != segment_name(segment.first).partition("/")[2]:
+            self._leave(min(lsn, self._last))
+
+    def empty(self) -> None:
+        """Leave nothing at all, and keep nothing aside: another's log is to be copied from its beginning."""
+        self.drop_part()
+        if self._segment is not None:
+            self._leave(_NOTHING)
+
+    def _leave(self, lsn: int) -> None:
         file = self.disk.open(CUTTING, create=True)
-        file.pwrite(b"%d" % lsn, 0)
+        file.pwrite(b"%d\n" % lsn, 0)
         file.sync()
         file.close()
         self.disk.sync_folder()
@@ -290,6 +310,42 @@ class Replica:
         _finish_cutting(self.disk, self.recovery)
         self._last = self._synced = 0
         self._open()
+
+    def retire(self, floor: int) -> int:
+        """Remove closed files whose rows all lie below; how many.  A base that is synced here stands for them."""
+        firsts = _firsts(self.disk)
+        count = 0
+        for first, following in itertools.pairwise(firsts):
+            if _header_of(self.disk, following)[0].previous >= floor:
+                break
+            self.disk.remove(segment_name(first))
+            self.disk.sync_folder(FOLDER)
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Let the file go; nothing is synced."""
+        self.drop_part()
+        if self._segment is not None:
+            self._segment.file.close()
+            self._segment = None
+
+
+def _end_of(segment: Segment) -> int:
+    """The last LSN that a file answers for: in one that was rewritten that row may have gone."""
+    return segment.header.last if segment.header.generation else segment.last
+
+
+def _firsts(disk: Disk) -> list[int]:
+    return sorted(first for name in disk.list(FOLDER) if (first := first_lsn(name)) is not None)
+
+
+def _header_of(disk: Disk, first: int) -> tuple[SegmentHeader, int]:
+    file = disk.open(segment_name(first), readonly=True)
+    try:
+        return read_header(file)
+    finally:
+        file.close()
 
 
 def _is_torn(disk: Disk, name: str) -> bool:
@@ -311,7 +367,7 @@ def _finish_cutting(disk: Disk, recovery: Recovery) -> None:
     file = disk.open(CUTTING, readonly=True)
     said = file.pread(32, 0)
     file.close()
-    if said:
+    if said.endswith(b"\n"):  # else the machine died as it was written, and nothing was cut yet
         _cut_above(disk, int(said), recovery)
     disk.remove(CUTTING)
     disk.sync_folder()
@@ -319,23 +375,37 @@ def _finish_cutting(disk: Disk, recovery: Recovery) -> None:
 
 def _cut_above(disk: Disk, lsn: int, recovery: Recovery) -> None:
     checkpoints.remove_above(disk, lsn)
-    firsts = sorted(first for name in disk.list(FOLDER) if (first := first_lsn(name)) is not None)
+    firsts = _firsts(disk)
     for first in reversed(firsts):
         if first > lsn:
-            set_aside_file(disk, segment_name(first), recovery, f"lies above LSN {lsn}, where the logs part")
+            if lsn != _NOTHING and _indexed(disk, first).rows:
+                set_aside_file(disk, segment_name(first), recovery, f"lies above LSN {lsn}, where the logs part")
+            else:
+                disk.remove(segment_name(first))
+                disk.sync_folder(FOLDER)
     left = [first for first in firsts if first <= lsn]
     if not left:
         return
-    file = disk.open(segment_name(left[-1]))
-    found = header_in(file.pread(_HEADER_MOST, 0))
-    if found is None:
-        raise NotASegment("its header does not end")
-    segment = Segment(segment_name(left[-1]), found[0], found[1], file)
-    walk(segment, FrameReader(), [], check=False)
+    segment = _indexed(disk, left[-1])
     number = bisect_right(segment.lsns, lsn)  # of the first batch that goes
     end = segment.offsets[number - 1] + segment.lengths[number - 1] if number else segment.start
-    if file.size() > end:
-        cut(disk, segment, end, file.size(), recovery)
-        file.truncate(end)
-        file.sync()
+    file = disk.open(segment.name)
+    if number < len(segment.lsns):
+        cut(disk, Segment(segment.name, segment.header, segment.start, file), end, file.size(), recovery)
+    file.truncate(end)
+    file.sync()
     file.close()
+
+
+def _indexed(disk: Disk, first: int) -> Segment:
+    """A file with the places of its batches; closed already."""
+    file = disk.open(segment_name(first), readonly=True)
+    try:
+        header, start = read_header(file)
+        segment = Segment(segment_name(first), header, start, file)
+        walk(segment, FrameReader(), [], check=False)
+        return segment
+    except NotASegment:
+        return Segment(segment_name(first), SegmentHeader(0, first, 0), 0, file)
+    finally:
+        file.close()
