@@ -6,6 +6,7 @@
 3  another process serves the data folder
 4  the log is damaged
 5  no server answers
+6  the server may not lead its cluster any more: start it again
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ FILES: Mapping[str, str] = {
     "bench_spark": "bench",
     "exchanges": "exchange binding policy operator-policy",
     "people": "user vhost connection",
+    "clusters": "cluster",
 }
 """The commands and families that each file puts at the root.  A command loads its own files and no others."""
 

@@ -149,9 +149,20 @@ def _views_of_pipelines(settings: Settings) -> Iterator[Problem]:
                 keys[topic] = to.keys
 
 
+def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
+    """What a server cannot do that keeps its log together with others."""
+    if settings.cluster is None:
+        return
+    if settings.server.sync != "commit":
+        why = f"{settings.server.sync!r} does not go with [cluster]: a follower's word is that its disk has it"
+        yield Problem(("server", "sync"), why)
+    if settings.log.archive is not None:
+        yield Problem(("log", "archive"), "does not go with [cluster] yet: two leaders could write to it")
+
+
 CHECKS: tuple[Callable[[Settings], Iterable[Problem]], ...] = (
     _twice, _unknown_people, _unknown_vhosts, _actions, _views, _views_of_pipelines, _doors_without_certificate,
-    _pipelines,
+    _pipelines, _in_a_cluster,
 )  # fmt: skip
 
 

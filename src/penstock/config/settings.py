@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from penstock.config.action_section import ActionSection
+from penstock.config.cluster_section import ClusterSection
 from penstock.config.doors import BeforeLogin, Listeners, TlsSection
 from penstock.config.known_names import NATIVE_TYPE, wrong_type
 from penstock.config.pipeline_section import Pipeline, Spark
@@ -367,6 +368,9 @@ class Settings(Section):
     )
     amqp: Amqp = Field(default_factory=Amqp, description="Limits of the AMQP door.")
     log: LogSection = Field(default_factory=LogSection, description="The log.")
+    cluster: ClusterSection | None = Field(
+        default=None, description="Servers that keep one log together: see cluster-of-servers.md.  Unset: it is alone."
+    )
     sql: SqlSection = Field(default_factory=SqlSection, description="What statements of `penstock query` may take.")
     spark: Spark = Field(
         default_factory=Spark,

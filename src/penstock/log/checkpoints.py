@@ -74,6 +74,15 @@ def write(disk: Disk, origin: int, lsn: int, state: bytes, vias: dict[str, list[
     return name
 
 
+def lsns(disk: Disk) -> list[int]:
+    """Of the checkpoints that are there, ascending."""
+    return sorted(int(match[1]) for name in disk.list(FOLDER) if (match := _NAME.match(name)))
+
+
+def name_of(lsn: int) -> str:
+    return f"{FOLDER}/{lsn:020d}.state"
+
+
 def remove_above(disk: Disk, lsn: int) -> None:
     """Remove the checkpoints that hold records above an LSN."""
     above = [name for name in disk.list(FOLDER) if (match := _NAME.match(name)) and int(match[1]) > lsn]

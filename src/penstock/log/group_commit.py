@@ -215,6 +215,11 @@ class Committing:
         self._appender.tell()
         on_synced(self.synced)
 
+    @property
+    def copied(self) -> bool:
+        """Whether others copy it."""
+        return self.on_synced is not None
+
     def committed(self, lsn: int) -> None:
         """Every disk that counts, this one among them, has all up to this LSN."""
         if lsn > self.durable and not self.broken:

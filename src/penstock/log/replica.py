@@ -276,7 +276,7 @@ class Replica:
     # cutting
 
     def cut(self, lsn: int) -> None:
-        """Leave nothing behind the batch that ends with this LSN, or the last one below; rows that go are kept in `cut/`.
+        """Leave nothing behind the batch that ends with this LSN, or the last one below; rows are kept in `cut/`.
 
         For a log that goes on otherwise than this copy: what lies above was never confirmed.  Marks behind the last
         batch go too, for another leader need not have written them.

@@ -57,18 +57,3 @@ def next_piece(place: Place, files: Sequence[SegmentFile]) -> Piece | None:
 def after(piece: Piece) -> Place:
     """Where a follower stands that has got it."""
     return Place(piece.segment, piece.offset + piece.size)
-
-
-def begin(common: int, theirs: Sequence[SegmentFile], ours: Sequence[SegmentFile]) -> int | None:
-    """The first LSN of the file in which bytes begin for a follower that is cut to `common`; None: it needs seeding.
-
-    Whole files that both have up to the same LSN are not sent again.  In the file where they part, bytes begin at its
-    first one: the follower compares, and writes what differs.
-    """
-    if not ours:
-        return None
-    kept = {one.first: one.last for one in theirs if one.last <= common}
-    for file in ours:
-        if file.first not in kept or kept[file.first] != file.last:
-            return file.first if file.first <= common + 1 else None
-    return ours[-1].first

@@ -203,6 +203,13 @@ class Election:
         silent = self.in_sync.next_deadline()
         return min(due if silent is None else [*due, silent])
 
+    def until(self, now: int) -> int:
+        """How long a leader may go on without another word, of the register or of its followers."""
+        if self.in_sync is None:
+            return now
+        heard = min((self._hearing.get(one, -self.times.lease) for one in self.in_sync.counted), default=now)
+        return max(self._alive, heard) + self.times.last
+
     # roles
 
     def _follow(self, state: ClusterState, now: int) -> None:

@@ -8,7 +8,7 @@ a body is as long as its message may be.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import orjson
@@ -19,7 +19,6 @@ from penstock.wire.fields import LSN_MAX, Field, Fields, as_list, count, flag, n
 
 PIECE_MOST = 1 << 20
 """Bytes of a file in one message."""
-SEGMENTS_MOST = 100_000
 TERMS_MOST = 4096
 WHY_MOST = 1024
 
@@ -45,7 +44,6 @@ class Hello(NamedTuple):
     reads: int  # the newest format that it can read
     intact: bool  # its disk has all that it ever acked
     terms: tuple[Written, ...]
-    segments: tuple[SegmentFile, ...]
 
 
 class Welcome(NamedTuple):
@@ -54,9 +52,17 @@ class Welcome(NamedTuple):
     term: int
     format: int
     cut: int  # the last LSN in common: what lies above is to be cut, and kept aside
-    segment: int  # where bytes begin: the first LSN of a file
+    seed: (
+        bool  # the follower is to begin with nothing: its log ends before ours begins, or in a file that was rewritten
+    )
+
+
+class Begin(NamedTuple):
+    """A follower that has cut its log says where bytes are to come from."""
+
+    term: int
+    segment: int  # the first LSN of a file; 0: its folder is empty, so from the first file on
     offset: int
-    seed: bool  # files come first, for one whose log ends before ours begins
 
 
 class Refusal(NamedTuple):
@@ -119,7 +125,7 @@ class Bye(NamedTuple):
     why: str
 
 
-Message: TypeAlias = Hello | Welcome | Refusal | Bytes | File | Ack | Beat | Retire | Bye
+Message: TypeAlias = Hello | Welcome | Begin | Refusal | Bytes | File | Ack | Beat | Retire | Bye
 
 _TERM = count("term", needed=True)
 
@@ -139,13 +145,14 @@ KINDS: Mapping[str, _Kind] = {
         Hello,
         (
             name("cluster"), _lsn("origin"), name("member"), count("reads", 1, needed=True), flag("intact"),
-            Field("terms", "value"), Field("segments", "value"),
+            Field("terms", "value"),
         ),
     ),
     "welcome": _Kind(
         Welcome,
-        (_TERM, count("format", 1, needed=True), _lsn("cut"), _lsn("segment"), _lsn("offset"), flag("seed")),
+        (_TERM, count("format", 1, needed=True), _lsn("cut"), flag("seed")),
     ),
+    "begin": _Kind(Begin, (_TERM, _lsn("segment"), _lsn("offset"))),
     "refusal": _Kind(Refusal, (_TERM, text("why", "", WHY_MOST))),
     "bytes": _Kind(Bytes, (_TERM, _lsn("segment"), _lsn("offset")), body=True),
     "file": _Kind(
@@ -168,9 +175,8 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     word = _WORDS[type(message)]
     head = message._asdict()
     body = head.pop("data") if KINDS[word].body else b""
-    for listed in ("terms", "segments"):
-        if listed in head:
-            head[listed] = [list(one) for one in head[listed]]
+    if "terms" in head:
+        head["terms"] = [list(one) for one in head["terms"]]
     return orjson.dumps({"say": word, **head}), body
 
 
@@ -185,9 +191,8 @@ def decode(head: bytes, body: bytes) -> Message:
         found = Fields(f"cluster {word}", values).read(kind.fields)
     except InvalidArgument as error:
         raise ProtocolError(str(error)) from None
-    for listed, (make, wide, most) in _LISTS.items():
-        if listed in found:
-            found[listed] = _rows(f"cluster {word}: {listed}", found[listed], make, wide, most)
+    if "terms" in found:
+        found["terms"] = _terms(f"cluster {word}: terms", found["terms"])
     if len(body) > (PIECE_MOST if kind.body else 0):
         raise ProtocolError(f"cluster {word}: {len(body)} bytes follow; at most {PIECE_MOST if kind.body else 0} may")
     if kind.body:
@@ -204,24 +209,15 @@ def _check_file(found: Mapping[str, Any], body: bytes) -> None:
         raise ProtocolError(f"cluster file: {found['offset']} and {len(body)} bytes, of {found['size']}")
 
 
-def _rows(what: str, value: object, make: Callable[..., Any], wide: int, most: int) -> tuple[Any, ...]:
+def _terms(what: str, value: object) -> tuple[Written, ...]:
     rows = as_list(value)
-    if rows is None or len(rows) > most:
-        raise ProtocolError(f"{what} is {shown(value)}, not a list of at most {most}")
-    found: list[Any] = []
+    if rows is None or len(rows) > TERMS_MOST:
+        raise ProtocolError(f"{what} is {shown(value)}, not a list of at most {TERMS_MOST}")
+    found = list[Written]()
     for row in rows:
         numbers = as_list(row) or []
-        if len(numbers) != wide or not all(map(_whole, numbers)):
-            raise ProtocolError(f"{what} has {shown(row)}, not {wide} whole numbers")
-        found.append(make(*numbers))
+        whole = [one for one in numbers if isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= LSN_MAX]
+        if len(numbers) != len(Written._fields) or len(whole) != len(numbers):
+            raise ProtocolError(f"{what} has {shown(row)}, not {len(Written._fields)} whole numbers")
+        found.append(Written(*whole))
     return tuple(found)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LSN_MAX
-
-
-_LISTS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
-    "terms": (Written, len(Written._fields), TERMS_MOST),
-    "segments": (SegmentFile, len(SegmentFile._fields), SEGMENTS_MOST),
-}

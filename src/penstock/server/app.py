@@ -131,9 +131,14 @@ class App(Server):
         data = make_folder(settings.server.data)
         disk = OsDisk(data)
         self.accounts.in_thread = True
-        self.accounts.load(disk)
         starting = Starting(self, self._show)
         try:
+            if settings.cluster is not None:
+                from penstock.server.cluster.leading import Cluster
+
+                self.cluster = Cluster(settings, self.say)
+                await starting.wait(self.cluster.lead())
+            self.accounts.load(disk)
             self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))
             self.engine = Engine(
                 recovered.core,
@@ -160,6 +165,8 @@ class App(Server):
             self.log.on_broken = self.engine.break_down
             syncer = KernelSync.of_this_system()
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later, loop, syncer)
+            if self.cluster is not None:
+                self.cluster.attach(self.log, self.engine)
             told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
             self.accounts.bound(recovered.core)
             declare_views(self.engine.views, settings)
@@ -169,6 +176,8 @@ class App(Server):
             self.engine.finish_turn()
             self.progress.watch("finishing", 0, 1)
             await self._boot_durable()
+            if self.cluster is not None:
+                self.cluster.booted()
             for line in told:
                 self.say(line)
             for done, total in finishing_decided(self.engine, disk):
@@ -232,6 +241,8 @@ class App(Server):
             await starting.undo()
             if self._opened is not None:
                 self._opened.close(clean=False)
+            if self.cluster is not None:
+                self.cluster.close()
             self.pools.abandon()
             raise
         self.http = starting.http
@@ -257,7 +268,8 @@ class App(Server):
         rmtree(disk.folder / STATEMENTS, ignore_errors=True)  # what an earlier process has left
         log = self._opened = Log.open(disk, self.clock, self._log_settings(), self.progress.watch, mends=False)
         make_room(log, time.sleep, self.progress.watch)
-        return log, open_core(log, self.clock, self.settings, watch=self.progress.watch)
+        turn = None if self.cluster is None else self.cluster.turn
+        return log, open_core(log, self.clock, self.settings, watch=self.progress.watch, turn=turn)
 
     async def _boot_durable(self) -> None:
         """No door opens before the boot record is on disk."""
@@ -342,6 +354,10 @@ class App(Server):
     async def stop(self) -> None:
         """Close the doors and the log; what was taken is durable when this returns, unless the server failed."""
         await Stopping(self, self.http, self._end_timers).run()
+        if self.cluster is not None:
+            if self.failure is None:
+                await self.cluster.hand_over()
+            self.cluster.close()
 
 
 def load_first_uses() -> None:

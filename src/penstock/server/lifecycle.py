@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
 from importlib import import_module
@@ -75,6 +75,12 @@ class Starting:
         self._work: asyncio.Future[object] | None = None
         self._shown: asyncio.TimerHandle | None = None
 
+    async def wait(self, called: Awaitable[T]) -> T:
+        """What comes of it; until then nothing but HTTP is open."""
+        self._keep_tls()
+        await self._open_http()
+        return await called
+
     async def recover(self, pool: Executor, work: Callable[[], T]) -> T:
         """The result of the work, done in a thread beside the first steps of the doors.
 
@@ -82,10 +88,7 @@ class Starting:
         """
         listen, loop = self._server.settings.listen, asyncio.get_running_loop()
         self._begin_flight()
-        if any(getattr(listen, name) is not None for name in DOORS):
-            from penstock.server.tls import Keeper
-
-            self.tls = Keeper(self._server.settings.tls)
+        self._keep_tls()
         if listen.amqp is not None:
             self._amqp = _bound(listen.amqp, "amqp", bind)
         if listen.amqps is not None:
@@ -93,11 +96,18 @@ class Starting:
         future = loop.run_in_executor(pool, work)
         self._work = future  # type: ignore[assignment]  # of whatever it gives
         self._look(loop)
-        await self._open_http()
+        if self.http is None:
+            await self._open_http()
         for name in _NEEDED_LATER:
             import_module(name)
         await self._listen_flight()
         return await asyncio.shield(future)
+
+    def _keep_tls(self) -> None:
+        if self.tls is None and any(getattr(self._server.settings.listen, name) is not None for name in DOORS):
+            from penstock.server.tls import Keeper
+
+            self.tls = Keeper(self._server.settings.tls)
 
     async def _open_http(self) -> None:
         listen = self._server.settings.listen

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.log.log import Log
     from penstock.ports import Clock, Disk
+    from penstock.server.cluster.leading import Turn
     from penstock.server.engine import Engine
     from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.views import Views
@@ -54,9 +55,12 @@ class Recovered:
     places: Mapping[int, int]  # what the log says of times that are new recovery points
 
 
-def open_core(log: Log, clock: Clock, settings: Settings, *, watch: Watch = nobody) -> Recovered:
+def open_core(
+    log: Log, clock: Clock, settings: Settings, *, watch: Watch = nobody, turn: Turn | None = None
+) -> Recovered:
     """The core as the log says it was, with its boot record journalled but not yet durable.
 
+    turn: of a cluster, of which this server is to lead a term.
     `watch` is told of the records folded, and of the stages after that.  Any thread, if it is the only one so far.
     """
     started = time.perf_counter()
@@ -69,7 +73,15 @@ def open_core(log: Log, clock: Clock, settings: Settings, *, watch: Watch = nobo
         refuse=why_impossible,
     )  # fmt: skip
     clean = log.recovery.clean
-    core.boot(now, clean=clean, next_lsn=log.recovery.next_lsn)
+    if turn is None:
+        core.boot(now, clean=clean, next_lsn=log.recovery.next_lsn)
+    else:
+        if log.recovery.last_lsn != turn.reign.before:
+            raise LogDamaged(
+                f"the log ends at LSN {log.recovery.last_lsn}, and its copy ended at LSN {turn.reign.before} as this "
+                "member was elected for what it holds"
+            )
+        core.boot(now, clean=clean, next_lsn=turn.start, leads=turn.reign)
     places = {when: lsn_at(log, when) for when in new_times(core, settings)}
     return Recovered(core, records, time.perf_counter() - started, clean, places)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.bulk.process import Bulk
+    from penstock.server.cluster.leading import Cluster
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
     from penstock.server.listening import Entry
@@ -54,6 +55,7 @@ class Server:
         self.stopping = asyncio.Event()
         self.counters = Counters()
         self.accounts = accounts_of(settings)
+        self.cluster: Cluster | None = None  # of which this server is a member
         self.users = Users(
             settings.users,
             settings.entitlement,

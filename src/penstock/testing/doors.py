@@ -71,6 +71,7 @@ class Doors:
         self.shares = instance.engine.shares
         self.pools = Pools()
         self.log = instance.log
+        self.cluster = None
         self.scratch = instance.scratch
         self.bulk = Bulk(".")  # never asked for anything: a log in memory is read here
         self.counters = Counters()

@@ -8,11 +8,12 @@ import orjson
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.replication.cursor import Gone, Piece, Place, after, begin, next_piece
+from penstock.replication.cursor import Gone, Piece, Place, after, next_piece
 from penstock.replication.messages import (
     PIECE_MOST,
     Ack,
     Beat,
+    Begin,
     Bye,
     Bytes,
     File,
@@ -28,8 +29,9 @@ from penstock.replication.messages import (
 from penstock.replication.terms import Written
 
 MESSAGES: list[Message] = [
-    Hello("c", 7, "m-1", 2, True, (Written(1, 1, 50), Written(3, 90, 99)), (SegmentFile(1, 99, 4096, 0),)),
-    Welcome(3, 1, 50, 1, 0, False),
+    Hello("c", 7, "m-1", 2, True, (Written(1, 1, 50), Written(3, 90, 99))),
+    Welcome(3, 1, 50, False),
+    Begin(3, 1, 4096),
     Refusal(3, "another cluster"),
     Bytes(3, 1, 4096, b"\0\1\2"),
     File(3, "accounts.json", 10, 0, 0xFFFF_FFFF, 120, b"0123456789"),
@@ -117,22 +119,3 @@ def test_what_is_no_longer_there_is_told() -> None:
         next_piece(Place(1, 500), FILES[1:])
     with pytest.raises(Gone, match="which has 2000000"):
         next_piece(Place(100, 2_000_001), FILES)
-
-
-@pytest.mark.parametrize(
-    ("common", "theirs", "first"),
-    [
-        (180, FILES, 181),  # nothing to send but what comes
-        (150, FILES[:2], 100),  # cut within the second file
-        (99, FILES[:1], 100),
-        (0, [], 1),
-        (40, [SegmentFile(1, 60, 900, 0)], 1),
-    ],
-)
-def test_bytes_begin_in_the_file_where_two_logs_part(common: int, theirs: list[SegmentFile], first: int) -> None:
-    assert begin(common, theirs, FILES) == first
-
-
-def test_one_whose_log_ends_before_ours_begins_is_seeded() -> None:
-    assert begin(0, [], FILES[1:]) is None
-    assert begin(60, [SegmentFile(1, 60, 900, 0)], FILES[1:]) is None

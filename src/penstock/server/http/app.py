@@ -134,6 +134,8 @@ def create_app(facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -
         routes=[
             Route("/healthz", probes.health),
             Route("/readyz", probes.ready),
+            Route("/leader", probes.leader),
+            Route("/replica", probes.replica),
             Route("/metrics", probes.metrics),
             Route(_PER_OBJECT, probes.metrics_per_object),
             Route("/api/{rest:path}", api, methods=METHODS),
@@ -213,7 +215,9 @@ def _refused_login(*, tried: bool, wait_s: float) -> Response:
     return refusal(401, "not_authorized", reason, {"www-authenticate": f'Basic realm="{_REALM}"'})
 
 
-_UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics"})
+_UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/leader", "/replica"})
+
+_HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
 
 _PER_OBJECT = "/metrics/per-object"
 
@@ -257,12 +261,22 @@ class _Probes:
     async def health(self, _: Request) -> Response:
         """200 while the server can keep what it is given or is on the way to that, 503 when a restart is needed."""
         facts = self._facts.health()
-        return json_response(facts, 200 if facts.get("status") in {"ok", "draining", "recovering"} else 503)
+        return json_response(facts, 200 if facts.get("status") in _HEALTHY else 503)
 
     async def ready(self, _: Request) -> Response:
         """200 once the doors are open and publishes are taken."""
         ready = self._facts.ready()
         return json_response({"ready": ready}, 200 if ready else 503)
+
+    async def leader(self, _: Request) -> Response:
+        """For load balancers: 200 where clients are served, 503 elsewhere."""
+        role = self._facts.role()
+        return json_response({"role": role}, 200 if role == "leading" else 503)
+
+    async def replica(self, _: Request) -> Response:
+        """200 where a copy is kept that may lead one day, 503 elsewhere."""
+        role = self._facts.role()
+        return json_response({"role": role}, 200 if role == "following" else 503)
 
     async def metrics(self, _: Request) -> Response:
         return await self._scrape(per_object=False)

@@ -94,6 +94,9 @@ class Facts:
 
         `recovering` before that, with how far it is.
         """
+        cluster = self._server.cluster
+        if cluster is not None and cluster.turn is None:
+            return {"status": "following", "name": self._server.settings.server.name, "cluster": cluster.shown()}
         if (progress := self._recovering()) is not None:
             return {"status": "recovering", "name": self._server.settings.server.name, **progress.plain()}
         engine = self._server.engine
@@ -107,6 +110,11 @@ class Facts:
             "durable_lsn": engine.log.durable,
             "last_lsn": engine.core.last_lsn,
         }
+        if cluster is not None:
+            health["cluster"] = cluster.shown()
+            if status == "ok" and not cluster.known.get("enough", True):
+                health["status"] = "degraded"
+                health["reason"] = "fewer members are in sync than min_in_sync: nothing is confirmed until more are"
         if engine.keeper is not None:
             health["retention"] = engine.keeper.rule
         if damaged := engine.log.damage.batches:
@@ -118,6 +126,19 @@ class Facts:
             health["reason"] = engine.broken
             health["to_do"] = "restart the server: it replays the log"
         return health
+
+    def role(self) -> str:
+        """Of a cluster: what this member is; without one it leads, once the doors are open."""
+        cluster = self._server.cluster
+        if cluster is not None and cluster.turn is None:
+            return str(cluster.known.get("role", "joining"))
+        return "leading" if self.ready() else "taking over"
+
+    def cluster(self) -> Mapping[str, object]:
+        """All that this member knows of its cluster.  NotFound without one."""
+        if self._server.cluster is None:
+            raise NotFound("this server is in no cluster")
+        return self._server.cluster.known
 
     def ready(self) -> bool:
         if self._recovering() is not None:

@@ -50,6 +50,7 @@ def rows(facts: Facts) -> Sequence[Row]:
         ),
         Row("GET", "/api/nodes", doors.nodes, "The one node", MONITORS, many=True),
         Row("GET", "/api/nodes/{name}", doors.node, "The one node", MONITORS),
+        Row("GET", "/api/cluster", doors.cluster, "Who leads the cluster, who is in sync, how far each is", MONITORS),
         Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance", LOGIN),
         Row("GET", "/api/feature-flags", doors.nothing, "No feature is behind a flag", LOGIN),
         Row("GET", "/api/deprecated-features", doors.nothing, "None", LOGIN),
@@ -159,6 +160,10 @@ class _Overview:
         """The same by its name."""
         node = self._node()
         return json_response(only_columns(node, ask.query)) if ask.names["name"] == node["name"] else not_found()
+
+    async def cluster(self, _: Ask) -> Response:
+        """What this member knows of its cluster, also while it follows; 404 without one."""
+        return json_response(self._facts.cluster())
 
     async def cluster_name(self, _: Ask) -> Response:
         """The name of the instance, or the one that tools gave it."""

@@ -325,6 +325,11 @@ class SinkActions(StreamActions):
 
     def _decide(self, caller: Caller, asked: Asked, found: Sequence[Found]) -> Committed:
         """A batch too large for one group: decided, then copied; answered when its last row is durable."""
+        if self.engine.log.copied:
+            raise PreconditionFailed(
+                f"a batch of more than {self.copier.limits.group_bytes} bytes cannot be committed in a cluster yet: "
+                "its stages are on one disk alone; write smaller batches (`maxRowsPerTrigger`)"
+            )
         given = [stem for stem, _ in found]
         parts: list[DecidedPart] = []
         query, batch = asked.query, asked.batch

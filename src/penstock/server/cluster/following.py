@@ -1,0 +1,142 @@
+"""A follower's end of the stream: what the leader says goes into its copy of the log, and what is synced is said.
+
+It acks what its disk has and nothing else, and no term lower than the highest it has heard of, which is in its folder
+before its first ack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from penstock.errors import ProtocolError
+from penstock.log import checkpoints
+from penstock.replication.messages import Ack, Beat, Begin, Bye, Bytes, File, Hello, Message, Refusal, Retire, Welcome
+from penstock.replication.terms import Written
+from penstock.server.cluster.sending import FORMAT
+
+if TYPE_CHECKING:
+    from penstock.log.replica import Replica
+    from penstock.server.cluster.sending import Link
+
+PART = "side.part"
+CHECKPOINTS_KEPT = 2
+
+RaiseTerm = Callable[[int], bool]
+"""Keeps a term that was heard of, synced; False: a higher one is known."""
+
+
+class Following:
+    """One stream from one leader.  After an OSError never again."""
+
+    def __init__(
+        self, link: Link, replica: Replica, member: str, cluster: str, terms: Sequence[Written], raise_term: RaiseTerm
+    ) -> None:
+        """terms: what the register says of our log."""
+        self.link = link
+        self.term = 0  # 0: it was not welcomed yet
+        self.beat = 0
+        self.leader_last = 0  # LSN of the leader's log, and the committed one
+        self.leader_committed = 0
+        self.leader_wall = 0
+        self.refusal = ""
+        self._replica = replica
+        self._raise_term = raise_term
+        self._received = 0
+        self._dirty = False  # something came that is to be synced and acked
+        self._side = bytearray()
+        self._retire: Retire | None = None
+        link.send(Hello(cluster, replica.origin, member, FORMAT, True, tuple(terms)))
+
+    def heard(self, message: Message) -> None:
+        """Take one message.  ProtocolError ends the stream."""
+        match message:
+            case Bytes():
+                self._check(message.term)
+                self._replica.write(message.segment, message.offset, message.data)
+                self._received += len(message.data)
+                self._dirty = True
+            case Beat():
+                self._check(message.term)
+                self.beat = max(self.beat, message.beat)
+                self.leader_last, self.leader_committed = message.appended, message.committed
+                self.leader_wall = message.wall
+                self._dirty = True
+            case Welcome():
+                self._welcome(message)
+            case File():
+                self._check(message.term)
+                self._take_file(message)
+            case Retire():
+                self._check(message.term)
+                self._retire = message
+            case Refusal() | Bye():
+                self.refusal = message.why
+                raise ProtocolError(f"the leader says: {message.why}")
+            case _:
+                raise ProtocolError(f"a leader does not say {type(message).__name__.lower()}")
+
+    def _check(self, term: int) -> None:
+        if not self.term or term != self.term:
+            raise ProtocolError(f"a message of term {term} came in a stream of term {self.term}")
+
+    def _welcome(self, message: Welcome) -> None:
+        if message.format > FORMAT:
+            raise ProtocolError(f"the leader writes format {message.format}, and this member reads {FORMAT}")
+        if not self._raise_term(message.term):
+            raise ProtocolError(f"the leader is of term {message.term}, which is over")
+        self.term = message.term
+        replica = self._replica
+        if message.seed:
+            replica.empty()
+        else:
+            replica.cut(message.cut)
+        self.link.send(Begin(self.term, *replica.place))
+
+    def gathered(self) -> None:
+        """All that has come was heard: sync it, and say so.  OSError: the disk is not to be trusted any more."""
+        if not self._dirty or not self.term:
+            return
+        self._dirty = False
+        synced = self._replica.sync()
+        self.link.send(Ack(self.term, synced, self._received))
+        retire = self._retire
+        if retire is not None and synced >= retire.base:
+            self._retire = None
+            self._replica.retire(retire.floor)
+
+    def _take_file(self, message: File) -> None:
+        if message.offset != len(self._side):
+            self._side.clear()
+            if message.offset:
+                raise ProtocolError(f"byte {message.offset} of {message.name} came out of turn")
+        self._side += message.data
+        if len(self._side) < message.size:
+            return
+        content, self._side = bytes(self._side), bytearray()
+        if crc32c(content) != message.crc:
+            raise ProtocolError(f"{message.name} is not what was sent")
+        if message.lsn > self._replica.synced:
+            return  # it would be ahead of the log
+        disk = self._replica.disk
+        folder = message.name.rpartition("/")[0]
+        if folder:
+            disk.mkdir(folder)
+        if PART in disk.list():
+            disk.remove(PART)
+        file = disk.open(PART, create=True)
+        file.pwrite(content, 0)
+        file.sync()
+        file.close()
+        disk.rename(PART, message.name)
+        disk.sync_folder(folder)
+        disk.sync_folder()
+        for old in checkpoints.lsns(disk)[:-CHECKPOINTS_KEPT]:
+            disk.remove(checkpoints.name_of(old))
+
+    def close(self) -> None:
+        """The stream ends; what has come of a batch that is not whole is forgotten."""
+        self.link.close()
+        self._replica.drop_part()

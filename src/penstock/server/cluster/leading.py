@@ -1,0 +1,256 @@
+"""The server's side of its member: it starts that process, waits until it is to lead, and then says what its log does.
+
+    wait -> the folder is ours -> log opened: `attach` -> boot record committed: `booted` -> ... -> it ends, or we do
+
+What the log has written and synced is told in packets, each of which says all that the ones before it said: one that
+finds no room is told again later.  What is committed comes back, and is durable from then on.  When the member is over
+the process ends at once: memory that believed in leading is not trusted, and nothing that it decided may leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import orjson
+
+from penstock.core.state.durable import Reign
+from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime
+
+if TYPE_CHECKING:
+    from penstock.config.settings import Settings
+    from penstock.log.log import Log
+    from penstock.server.engine import Engine
+
+BEAT_S = 0.1
+HAND_OVER_S = 3.0
+
+
+class Turn(NamedTuple):
+    """This server is to lead."""
+
+    reign: Reign
+    start: int  # its first LSN
+
+
+class Cluster:
+    """A server's membership.  All belongs to the loop's thread, but `_written`."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], object]) -> None:
+        assert settings.cluster is not None
+        self.settings = settings.cluster
+        self.known: dict[str, Any] = {"role": "joining"}  # what the member says of itself and of others
+        self.turn: Turn | None = None
+        self.until = 0  # by `boottime`: nothing may leave later
+        self._name, self._data = settings.server.name, str(Path(settings.server.data).absolute())
+        self._say = say
+        self._late = dict[bytes, bytes]()
+        self._lock = threading.Lock()
+        self._sock: socket.socket
+        self._process: subprocess.Popen[bytes]
+        self._called: asyncio.Future[Turn]
+        self._log: Log | None = None
+        self._engine: Engine | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._leaving = False
+        self._role = ""
+
+    # its start
+
+    async def lead(self) -> Turn:
+        """Start the member, and return when this server is to lead; until then the folder is the member's."""
+        loop = asyncio.get_running_loop()
+        self._called = loop.create_future()
+        self._start()
+        self._sock.setblocking(False)
+        loop.add_reader(self._sock, self._hear)
+        return await self._called
+
+    def _start(self) -> None:
+        """`subprocess` runs no code of ours between fork and exec, so threads do no harm."""
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.server.cluster.process", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
+            )
+        finally:
+            theirs.close()
+        chosen = self.settings
+        assert chosen.listen is not None
+        self._sock.send(
+            orjson.dumps(
+                {
+                    "data": self._data, "name": self._name, "register": chosen.registry, "listen": list(chosen.listen),
+                    "advertise": chosen.advertise or str(chosen.listen), "min_in_sync": chosen.min_in_sync,
+                    "lease": chosen.lease, "ack_timeout": chosen.ack_timeout, "stall": chosen.stall,
+                    "secret": chosen.secret.get_secret_value(),
+                }
+            )
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """The member's process ends."""
+        self._leaving = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if not hasattr(self, "_process"):
+            return
+        asyncio.get_running_loop().remove_reader(self._sock)
+        self._sock.close()
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def shown(self) -> dict[str, object]:
+        """What probes are told, who have no login: no names, no addresses."""
+        names = ("role", "term", "enough", "lsn", "committed_lsn", "trouble", "connected")
+        return {name: self.known[name] for name in names if name in self.known}
+
+    # while it leads
+
+    def attach(self, log: Log, engine: Engine) -> None:
+        """The log is open: from now on it waits for the cluster.
+
+        Nothing leaves the engine that was decided before a sleep in which the lease ran out.
+        """
+        self._log, self._engine = log, engine
+        log.wait_for_copies(self._written, self._synced)
+        engine.before_turn.append(self._check)
+        engine.on_broken.append(self._broken)
+        self._beat()
+
+    def booted(self) -> None:
+        """The boot record is committed."""
+        assert self._engine is not None
+        self._tell(b"B", ONE.pack(self._engine.core.next_lsn))
+
+    def _broken(self, why: str) -> None:
+        """The log takes no more: another one has to lead."""
+        self._tell(b"X", why.encode()[:1000])
+
+    async def hand_over(self) -> str:
+        """The log is closed: let a follower that has all of it lead at once.  Its id; empty: there is none."""
+        loop = asyncio.get_running_loop()
+        assert self._log is not None
+        last, until = self._log.appended, loop.time() + HAND_OVER_S
+        while loop.time() < until:
+            self._tell_late()
+            followers = self.known.get("followers", {})
+            level = [one for one, about in followers.items() if about["acked_lsn"] >= last]
+            level = [one for one in level if one in self.known.get("in_sync", ())]
+            if level:
+                self._leaving = True
+                self._tell(b"H", level[0].encode())
+                await asyncio.sleep(0.3)
+                return str(level[0])
+            await asyncio.sleep(0.05)
+        return ""
+
+    def _written(self, segment: int, end: int, last: int) -> None:
+        self._tell(b"W", THREE.pack(segment, end, last))
+
+    def _synced(self, lsn: int) -> None:
+        self._tell(b"Y", ONE.pack(lsn))
+
+    def _check(self) -> None:
+        if self.until and boottime() > self.until:
+            self._hear()  # what has come meanwhile may say more
+        if self.until and boottime() > self.until:
+            self._lost("the lease ran out while this process, or its member, stood still")
+
+    def _beat(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+        self._check()
+        self._tell_late()
+        log = self._log
+        if log is not None and not log.broken:
+            since = log.waiting_since
+            moves = not since or time.monotonic_ns() // 1000 - since < self.settings.stall
+            if moves:
+                self._tell(b"M", TWO.pack(log.appended + 1, log.first_lsn))
+
+    def _tell_late(self) -> None:
+        with self._lock:
+            late, self._late = self._late, {}
+        for kind, content in late.items():
+            self._tell(kind, content)
+
+    def _tell(self, kind: bytes, content: bytes) -> None:
+        """Any thread."""
+        with self._lock:
+            try:
+                self._sock.send(kind + content)
+                self._late.pop(kind, None)
+            except BlockingIOError:
+                self._late[kind] = content
+            except OSError:
+                pass  # it has gone: the loop hears of it
+
+    # what the member says
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                packet = self._sock.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            kind, content = packet[:1], packet[1:]
+            if kind == b"C":
+                if self._log is not None:
+                    self._log.committed(*ONE.unpack(content))
+            elif kind == b"L":
+                [self.until] = ONE.unpack(content)
+            elif kind == b"T":
+                term, start, before = THREE.unpack(content[: THREE.size])
+                self.turn = Turn(Reign(term, content[THREE.size :].decode(), before), start)
+                if not self._called.done():
+                    self._called.set_result(self.turn)
+            elif kind == b"P":
+                self._learn(orjson.loads(content))
+            elif self._leaving:
+                asyncio.get_running_loop().remove_reader(self._sock)
+                return
+            else:
+                self._lost(content.decode() if kind == b"E" else "the member's process has ended")
+
+    def _learn(self, known: dict[str, Any]) -> None:
+        before, self.known = self.known, known
+        leader = known.get("leader")
+        members: dict[str, dict[str, str]] = known.get("members", {})
+        about = members.get(leader, {}) if leader else {}
+        if known["role"] in ("joining", "following", "leading"):
+            line = f"{known['role']}, term {known.get('term', 0)}"
+            if leader and known["role"] != "leading":
+                line += f", led by {about.get('name', leader)} at {about.get('address', '?')}"
+            if line != self._role:
+                self._role = line
+                self._say(f"cluster: {line}")
+        if known.get("trouble") and known["trouble"] != before.get("trouble"):
+            self._say(f"cluster: {known['trouble']}")
+
+    def _lost(self, why: str) -> NoReturn:
+        self._say(f"cluster: this process ends: {why}")
+        sys.stderr.flush()
+        os._exit(LOST)
+
+
+def new_id() -> str:
+    """Of a cluster."""
+    return f"c-{secrets.token_hex(6)}"

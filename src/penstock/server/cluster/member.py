@@ -1,0 +1,468 @@
+"""What one member does, from what it hears: of the register, of other members, of its own server, and of time.
+
+It follows with a copy of the log, or it sends the log that its server writes.  Who leads, and whose ack a confirm waits
+for, are the rules of `penstock.replication`; this carries them out.  It has no socket, thread or clock: `Outside` is
+told what is to be done, and tells what came of it.
+
+    register_read, swapped, connected, heard, gathered, lost, taken     the others
+    log_at, log_synced, moves, booted, hand_over, broken                its own server, while it leads
+    tick                                                                time
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple, Protocol
+
+from penstock.errors import ProtocolError
+from penstock.log.replica import Replica
+from penstock.ports import Disk
+from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
+from penstock.replication.insync import Times
+from penstock.replication.messages import Ack, Begin, Bye, Hello, Message, Refusal
+from penstock.replication.register import ClusterState
+from penstock.replication.register import Member as Listed
+from penstock.server.cluster import folder
+from penstock.server.cluster.following import Following
+from penstock.server.cluster.sending import FORMAT, Files, Link, Sending, refused, written
+
+logger = logging.getLogger("penstock.cluster")
+
+AGAIN = 200_000
+"""Microseconds after which a leader that could not be reached is called again."""
+
+
+class Terms(NamedTuple):
+    """How this member takes part."""
+
+    name: str
+    address: str  # where others reach its stream
+    min_in_sync: int
+    times: Times
+
+
+class Outside(Protocol):
+    """What a member asks for.  Nothing of it may call back before it returns, and nothing of it waits."""
+
+    def now(self) -> int:
+        """Microseconds on a clock that counts on while the machine is suspended."""
+        ...
+
+    def read(self) -> None:
+        """Look at the register: `register_read` or nothing follows."""
+        ...
+
+    def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
+        """`swapped` follows with the same `own`."""
+        ...
+
+    def connect(self, address: str) -> None:
+        """`connected` or `lost` follows."""
+        ...
+
+    def lead(self, term: int, start: int, before: int) -> None:
+        """Have the server open the log, which this has let go, for a term of ours."""
+        ...
+
+    def committed(self, lsn: int) -> None:
+        """Every disk that counts has all up to here."""
+        ...
+
+    def may_lead(self, until: int) -> None:
+        """The server may go on until then, by `now`'s clock; it hears more in time."""
+        ...
+
+    def end(self, why: str) -> None:
+        """The process is over: nothing that was decided and not sent may leave."""
+        ...
+
+
+class Member:
+    """One, from the start of its process to its end.  After `Outside.end` it does nothing."""
+
+    def __init__(self, disk: Disk, known: folder.Known, terms: Terms, outside: Outside) -> None:
+        """disk: locked.  known: of this start.  LogDamaged, OSError."""
+        self.known = known
+        self.terms = terms
+        self.disk = disk
+        self._out = outside
+        self.replica: Replica | None = Replica(disk, 0)
+        self.election = Election(
+            known.member, last_lsn=self.replica.last, highest_term=known.highest_term, min_in_sync=terms.min_in_sync,
+            times=terms.times, now=outside.now(),
+        )  # fmt: skip
+        self.state: ClusterState | None = None  # of the register, as last seen or swapped in
+        self.following: Following | None = None
+        self.sendings = dict[Link, Sending]()
+        self.files = Files(disk)
+        self.committed = 0
+        self.trouble = ""  # why it cannot take part, or could not the last time
+        self._version = 0
+        self._registering = False
+        self._registered = False
+        self._read_at = -(1 << 60)
+        self._calling = False
+        self._called_at = -(1 << 60)
+        self._strangers = set[Link]()  # who have not said hello
+        self._ended = False
+
+    @property
+    def role(self) -> Role:
+        return self.election.role
+
+    @property
+    def me(self) -> str:
+        return self.known.member
+
+    @property
+    def leads(self) -> bool:
+        """Whether the log is this member's to write."""
+        return self.role in (Role.TAKING_OVER, Role.LEADING)
+
+    # the register
+
+    def register_read(self, version: int, state: ClusterState) -> None:
+        """The register holds this."""
+        if self._ended or version < self._version:
+            return
+        self._version, self.state = version, state
+        if refusal := self._not_ours(state):
+            self._refuse(refusal)
+            return
+        mine = Listed(self.terms.name, self.terms.address, FORMAT, self.known.starts)
+        there = state.members.get(self.me)
+        if there != mine and not self._registered:
+            if there is not None and there.starts >= self.known.starts:
+                self._refuse(
+                    f"the register knows of {there.starts} starts of member {self.me}, and this folder of "
+                    f"{self.known.starts}: it is an older copy, or another process has it"
+                )
+            elif not self._registering:
+                self._registering = True
+                self._out.swap(version, state.with_member(self.me, mine), own=True)
+            return
+        self._registered = True
+        self.election.read(version, state, self._out.now())
+        self._do()
+        self._look_for_leader()
+
+    def swapped(self, outcome: Outcome, value: ClusterState, *, own: bool) -> None:
+        """What became of a swap."""
+        if self._ended:
+            return
+        if isinstance(outcome, int):
+            self._version, self.state = outcome, value
+        if own:
+            self._registering = False
+            self._read_at = -(1 << 60)
+            return
+        self.election.swapped(outcome, self._out.now())
+        self._do()
+        self._tell()
+
+    def _not_ours(self, state: ClusterState) -> str:
+        replica = self.replica
+        if self.known.cluster and state.cluster != self.known.cluster:
+            return f"the register is of cluster {state.cluster}, and this folder of {self.known.cluster}"
+        if replica is not None and replica.origin not in {0, state.origin}:
+            return f"the cluster's log is of origin {state.origin}, and this folder's of {replica.origin}"
+        if not self.known.cluster:
+            self.known = self.known._replace(cluster=state.cluster)
+            folder.write(self.disk, self.known)
+        return ""
+
+    def _refuse(self, why: str) -> None:
+        self.trouble = why
+        self._end(why)
+
+    # time
+
+    def tick(self) -> None:
+        """Do what is due: some times in a beat."""
+        if self._ended:
+            return
+        now = self._out.now()
+        every = self.terms.times.renew // 2
+        if not self.leads and now - self._read_at >= every:
+            self._read_at = now
+            self._out.read()
+        self._do()
+        if self.leads:
+            for sending in list(self.sendings.values()):
+                beat = 0 if self.state is None else self.state.beat
+                sending.beat(beat, self.committed, now, every)
+            self._out.may_lead(self.election.until(now))
+        else:
+            self._look_for_leader()
+
+    def _do(self) -> None:
+        """Carry out what the rules ask for."""
+        if self._ended:
+            return
+        for step in self.election.steps(self._out.now()):
+            match step:
+                case Read():
+                    self._read_at = self._out.now()
+                    self._out.read()
+                case Swap():
+                    if self.role is Role.CAMPAIGNING:
+                        self._stop_following()
+                        if self.replica is not None:
+                            self.replica.sync()  # what it says of its log's end must hold for ever
+                    self._out.swap(step.version, step.value, own=False)
+                case TakeOver():
+                    self._take_over(step)
+                case End():
+                    self._end(step.why)
+                    return
+
+    def _take_over(self, step: TakeOver) -> None:
+        self._stop_following()
+        replica, self.replica = self.replica, None
+        assert replica is not None
+        self._raise_term(step.term)
+        before = replica.last
+        replica.close()
+        self._out.lead(step.term, step.start, before)
+
+    def _end(self, why: str) -> None:
+        self._ended = True
+        self.trouble = why
+        self._stop_following()
+        for sending in self.sendings.values():
+            sending.close(why)
+        self.sendings.clear()
+        self._out.end(why)
+
+    def _raise_term(self, term: int) -> bool:
+        if term < self.known.highest_term:
+            return False
+        if term > self.known.highest_term:
+            self.known = self.known._replace(highest_term=term)
+            folder.write(self.disk, self.known)
+        return True
+
+    # following
+
+    def _look_for_leader(self) -> None:
+        state, now = self.state, self._out.now()
+        if self._ended or state is None or self.role not in (Role.JOINING, Role.FOLLOWING) or not self._registered:
+            return
+        following = self.following
+        if following is not None and following.term and state.term > following.term:
+            self._stop_following()
+            following = None
+        if following is not None or self._calling or state.leader in (None, self.me) or now - self._called_at < AGAIN:
+            return
+        assert state.address is not None
+        self._calling, self._called_at = True, now
+        self._out.connect(state.address)
+
+    def connected(self, link: Link) -> None:
+        """The call to the leader was taken."""
+        self._calling = False
+        replica, state = self.replica, self.state
+        if self._ended or replica is None or state is None or self.role not in (Role.JOINING, Role.FOLLOWING):
+            link.close()
+            return
+        self.following = Following(
+            link, replica, self.me, state.cluster, written(state, replica.last), self._raise_term
+        )  # fmt: skip
+
+    def _stop_following(self) -> None:
+        following, self.following = self.following, None
+        if following is not None:
+            following.close()
+
+    # streams
+
+    def taken(self, link: Link) -> None:
+        """Somebody has called."""
+        self._strangers.add(link)
+
+    def heard(self, link: Link, message: Message) -> None:
+        """One message of a link.  What is not as agreed ends the link."""
+        if self._ended:
+            return
+        try:
+            if self.following is not None and link is self.following.link:
+                self._heard_of_leader(self.following, message)
+            elif (sending := self.sendings.get(link)) is not None:
+                self._heard_of_follower(sending, message)
+            elif link in self._strangers:
+                self._hello(link, message)
+        except ProtocolError as error:
+            self.trouble = str(error)
+            logger.warning("a stream of the cluster ended: %s", error)
+            link.close()
+            self.lost(link)
+
+    def gathered(self, link: Link) -> None:
+        """All that had come by a link was heard."""
+        if not self._ended and self.following is not None and link is self.following.link:
+            self.following.gathered()
+
+    def lost(self, link: Link | None) -> None:
+        """A link has ended; None: the leader could not be reached."""
+        if link is None:
+            self._calling = False
+        elif self.following is not None and link is self.following.link:
+            self._stop_following()
+        elif (sending := self.sendings.pop(link, None)) is not None:
+            sending.close()
+            if self.election.in_sync is not None:
+                self.election.in_sync.gone(sending.member)
+                self._do()
+        if link is not None:
+            self._strangers.discard(link)
+
+    def _heard_of_leader(self, following: Following, message: Message) -> None:
+        following.heard(message)
+        replica, now = self.replica, self._out.now()
+        if not following.term or replica is None:
+            return
+        self.trouble = ""
+        self.election.heard(following.term, following.beat, now)
+        self.election.cut(replica.last)
+
+    def _hello(self, link: Link, message: Message) -> None:
+        state, term = self.state, self.known.highest_term
+        if not isinstance(message, Hello):
+            raise ProtocolError("a follower begins with hello")
+        if not self.leads or state is None:
+            who = "nobody" if state is None or state.leader is None else f"{state.leader} at {state.address}"
+            link.send(Refusal(term, f"this member does not lead; {who} does"))
+        elif not self.files.log.segment:
+            link.send(Refusal(term, "the leader takes over; its log is not open yet"))
+        else:
+            refusal = refused(message, state, term, self.me, self._is_here)
+            if refusal is None:
+                self._strangers.discard(link)
+                self.sendings[link] = Sending(link, message, self.files, state)
+                return
+            link.send(refusal)
+        self._strangers.discard(link)
+        link.close()
+
+    def _is_here(self, member: str) -> bool:
+        """Whether a follower's stream is here; one that has said nothing for a while makes room."""
+        for link, sending in list(self.sendings.items()):
+            if sending.member == member:
+                if self._out.now() - sending.heard_at < self.terms.times.ack_timeout:
+                    return True
+                self.lost(link)
+        return False
+
+    def _heard_of_follower(self, sending: Sending, message: Message) -> None:
+        now, in_sync = self._out.now(), self.election.in_sync
+        sending.heard_at = now
+        self.election.hears(sending.member, now)
+        match message:
+            case Begin():
+                sending.begin(message)
+            case Ack():
+                sending.ack(message)
+                if in_sync is not None:
+                    last = self.files.log.last
+                    in_sync.acked(sending.member, message.synced, last, now, level=sending.level)
+                    self._do()
+                    self._tell()
+            case Bye():
+                raise ProtocolError(f"{sending.member} says: {message.why}")
+            case _:
+                raise ProtocolError(f"a follower does not say {type(message).__name__.lower()}")
+        sending.pump()
+
+    def writable(self, link: Link) -> None:
+        """A link takes more again."""
+        if (sending := self.sendings.get(link)) is not None:
+            sending.pump()
+
+    # its own server, while it leads
+
+    def log_at(self, segment: int, end: int, last: int) -> None:
+        """The server's log is written up to here."""
+        before = self.files.log
+        if (segment, end) > (before.segment, before.end):
+            self.files.told(before._replace(segment=segment, end=end, last=last))
+        for sending in list(self.sendings.values()):
+            sending.pump()
+
+    def log_synced(self, lsn: int) -> None:
+        """The server's disk has all up to here."""
+        if self.election.in_sync is not None:
+            self.election.in_sync.synced(lsn)
+            self._tell()
+
+    def moves(self, next_lsn: int, floor: int) -> None:
+        """The server's loop turns, and its commits move or there are none.  floor: the first LSN that it keeps."""
+        if self.leads:
+            self.election.progress(next_lsn, self._out.now())
+            if floor != self.files.log.floor:
+                self.files.told(self.files.log._replace(floor=floor, base=self.files.log.last))
+                self.files.look()
+
+    def booted(self, next_lsn: int) -> None:
+        """The boot record of our term is committed."""
+        self.election.booted(next_lsn, self._out.now())
+        self._do()
+
+    def hand_over(self, to: str) -> None:
+        """The server has closed its doors, and `to` has acked its last record."""
+        self.election.hand_over(to, self._out.now())
+        self._do()
+
+    def broken(self, why: str) -> None:
+        """The server's log takes no more."""
+        self.election.broken(why)
+        self._do()
+
+    def _tell(self) -> None:
+        in_sync = self.election.in_sync
+        if in_sync is not None and in_sync.committed > self.committed and self.leads:
+            self.committed = in_sync.committed
+            self._out.committed(self.committed)
+
+    # what is told of it
+
+    def plain(self) -> dict[str, object]:
+        """For people and programs."""
+        state, now = self.state, self._out.now()
+        out: dict[str, object] = {
+            "member": self.me, "name": self.terms.name, "role": self.role.value, "trouble": self.trouble,
+            "min_in_sync": self.terms.min_in_sync,
+        }  # fmt: skip
+        if state is not None:
+            out |= {
+                "cluster": state.cluster, "term": state.term, "leader": state.leader, "format": state.format,
+                "in_sync": sorted(state.in_sync),
+                "members": {key: _listed(one) for key, one in sorted(state.members.items())},
+                "terms": [list(one) for one in state.terms],
+            }  # fmt: skip
+        if self.leads:
+            log = self.files.log
+            followers = {
+                one.member: {
+                    "acked_lsn": one.acked, "lag_bytes": max(0, one.sent - one.received),
+                    "level": one.level, "silent_seconds": round((now - one.heard_at) / 1e6, 3),
+                }
+                for one in self.sendings.values()
+            }  # fmt: skip
+            enough = self.election.in_sync is not None and self.election.in_sync.enough
+            out |= {
+                "lsn": log.last, "committed_lsn": self.committed, "followers": followers, "enough": enough,
+                "lease_left_seconds": round((self.election.until(now) - now) / 1e6, 3),
+            }  # fmt: skip
+        elif self.replica is not None:
+            following = self.following
+            out |= {"lsn": self.replica.last, "synced_lsn": self.replica.synced, "connected": following is not None}
+            if following is not None:
+                out |= {
+                    "leader_lsn": following.leader_last, "committed_lsn": following.leader_committed,
+                    "lag_bytes": 0,
+                }  # fmt: skip
+        return out
+
+
+def _listed(one: Listed) -> dict[str, object]:
+    return {"name": one.name, "address": one.address, "reads": one.reads}

@@ -1,0 +1,267 @@
+"""A member's own process: `python -m penstock.server.cluster.process FD`.  It ends when the server's socket does.
+
+The stream and the beats live here, so that no client's flood stops a confirm and no busy core a beat.  While this
+member follows, the server beside it waits with nothing but HTTP open; when it is to lead, this lets the folder go and
+says so, and then reads what the server writes there.
+
+    server -> W written, Y synced, M moves, B booted, H hand over, X broken     (packets, see `leading`)
+    server <- T take over, C committed, L may lead until, E end, P what is known, for people
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+
+from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.log.disk import OsDisk
+from penstock.replication.election import Outcome
+from penstock.replication.insync import Times
+from penstock.replication.register import ClusterState, decode
+from penstock.server.cluster import folder
+from penstock.server.cluster.member import Member, Terms
+from penstock.server.cluster.registers import Kept, Register, register_at
+from penstock.server.cluster.speech import STRANGERS_MOST, Peer
+
+logger = logging.getLogger("penstock.cluster")
+
+TICK_S = 0.05
+TELL_S = 0.25
+LOST = 6
+"""Exit status of a process that may not lead any more."""
+
+ONE, TWO, THREE = struct.Struct("<q"), struct.Struct("<2q"), struct.Struct("<3q")
+
+
+def boottime() -> int:
+    """Microseconds on the clock that counts on while the machine is suspended."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def main() -> None:
+    """Take part until the server's socket ends; never returns."""
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    asked = orjson.loads(sock.recv(1 << 16))
+    sock.setblocking(False)
+    try:
+        asyncio.run(Process(sock, asked).run())
+    except PenstockError as error:
+        sock.setblocking(True)
+        sock.send(b"E" + str(error).encode())
+    os._exit(LOST)
+
+
+class Process:
+    """The world of a member: sockets, timers, a thread for the register."""
+
+    def __init__(self, sock: socket.socket, asked: dict[str, Any]) -> None:
+        self._sock = sock
+        self._asked = asked
+        self._secret = asked["secret"].encode()
+        self._late = dict[bytes, bytes]()  # packets that the server did not take, the newest of each kind
+        self._pool = ThreadPoolExecutor(1, "penstock-register")
+        self._register: Register = register_at(asked["register"])
+        self._reading = False
+        self._strangers = 0
+        self._over = asyncio.Event()
+        self._disk = OsDisk(asked["data"])
+        self._told_at = 0.0
+        self._tasks = set[asyncio.Task[None]]()
+        self._loop: asyncio.AbstractEventLoop
+        self._member: Member
+
+    async def run(self) -> None:
+        """Until it is over.  LogDamaged, DataFolderInUse."""
+        self._loop = asyncio.get_running_loop()
+        asked, loop = self._asked, self._loop
+        self._disk.lock()
+        times = Times(lease=asked["lease"], ack_timeout=asked["ack_timeout"], stall=asked["stall"])
+        terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times)
+        self._member = Member(self._disk, folder.opened(self._disk), terms, self)
+        host, port = asked["listen"]
+        try:
+            await loop.create_server(self._stranger, host, port, reuse_address=True)
+        except OSError as error:
+            raise Unavailable(f"cluster.listen: cannot bind {host}:{port}: {error.strerror}") from error
+        loop.add_reader(self._sock, self._from_server)
+        loop.set_exception_handler(self._failed)
+        self._tick()
+        await self._over.wait()
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        logger.critical("stopped: %s", context.get("message"), exc_info=error)
+        self.end(f"{type(error).__name__}: {error}")
+
+    def _tick(self) -> None:
+        self._loop.call_later(TICK_S, self._tick)
+        self._member.tick()
+        for kind in list(self._late):
+            self._tell(kind, self._late.pop(kind))
+        if time.monotonic() - self._told_at >= TELL_S:
+            self._told_at = time.monotonic()
+            self._tell(b"P", orjson.dumps(self._member.plain()))
+
+    # streams
+
+    def _stranger(self) -> Peer:
+        self._strangers += 1
+        peer = Peer(self._secret, self._member, self._known, self._gone, calls=False)
+        if self._strangers > STRANGERS_MOST:
+            self._loop.call_soon(peer.close)
+        return peer
+
+    def _known(self, peer: Peer) -> None:
+        self._strangers -= 1
+        self._member.taken(peer)
+
+    def _gone(self) -> None:
+        self._strangers -= 1
+
+    async def _call(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        member = self._member
+
+        def failed() -> None:
+            member.lost(None)
+
+        def made() -> Peer:
+            return Peer(self._secret, member, member.connected, failed, calls=True)
+
+        try:
+            await asyncio.wait_for(self._loop.create_connection(made, host.strip("[]"), int(port)), 2.0)
+        except (OSError, TimeoutError) as error:
+            member.trouble = f"the leader at {address} cannot be reached: {error}"
+            member.lost(None)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "a step of the member", "exception": error})
+
+    # what a member asks for
+
+    def now(self) -> int:
+        return boottime()
+
+    def read(self) -> None:
+        """In the register's thread."""
+        if not self._reading:
+            self._reading = True
+            self._begin(self._read())
+
+    async def _read(self) -> None:
+        try:
+            kept: Kept = await self._loop.run_in_executor(self._pool, self._register.read)
+        except Unavailable as error:
+            self._member.trouble = str(error)
+            return
+        finally:
+            self._reading = False
+        if not kept.value:
+            self._member.trouble = "the register is empty: run `penstock cluster init` with the settings of one member"
+            return
+        try:
+            state = decode(kept.value)
+        except InvalidArgument as error:
+            self._member.trouble = str(error)
+            return
+        self._member.register_read(kept.version, state)
+
+    def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
+        """In the register's thread."""
+        self._begin(self._swap(version, value, own))
+
+    async def _swap(self, version: int, value: ClusterState, own: bool) -> None:
+        data = value.encode()
+        outcome: Outcome
+        try:
+            outcome = await self._loop.run_in_executor(self._pool, self._register.swap, version, data)
+        except (Unavailable, OSError) as error:
+            self._member.trouble = str(error)
+            outcome = "unknown"
+        self._member.swapped(outcome, value, own=own)
+
+    def connect(self, address: str) -> None:
+        self._begin(self._call(address))
+
+    def lead(self, term: int, start: int, before: int) -> None:
+        """The folder is the server's from now on."""
+        self._disk.unlock()
+        self._tell(b"T", THREE.pack(term, start, before) + self._member.me.encode())
+
+    def committed(self, lsn: int) -> None:
+        self._tell(b"C", ONE.pack(lsn))
+
+    def may_lead(self, until: int) -> None:
+        self._tell(b"L", ONE.pack(until))
+
+    def end(self, why: str) -> None:
+        """The server is told, and killed if it does not go."""
+        self._sock.setblocking(True)
+        self._sock.settimeout(1.0)
+        try:
+            self._sock.send(b"E" + why.encode())
+            while self._sock.recv(1 << 16):
+                pass  # until it has gone
+        except OSError:
+            os.kill(os.getppid(), signal.SIGKILL)  # it was stopped, or hangs: it must not wake up and send
+        os._exit(LOST)
+
+    # the server
+
+    def _tell(self, kind: bytes, content: bytes) -> None:
+        try:
+            self._sock.send(kind + content)
+        except BlockingIOError:
+            self._late[kind] = content
+        except OSError:
+            os._exit(LOST)
+
+    def _from_server(self) -> None:
+        member = self._member
+        while True:
+            try:
+                packet = self._sock.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                os._exit(LOST)
+            kind, content = packet[:1], packet[1:]
+            if kind == b"W":
+                member.log_at(*THREE.unpack(content))
+            elif kind == b"Y":
+                member.log_synced(*ONE.unpack(content))
+            elif kind == b"M":
+                member.moves(*TWO.unpack(content))
+            elif kind == b"B":
+                member.booted(*ONE.unpack(content))
+            elif kind == b"H":
+                member.hand_over(content.decode())
+            else:
+                member.broken(content.decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Registers: one small value under one name, changed by compare-and-set on its version.  Calls block; any thread.
+
+    file:///folder             a file, for members of one machine or of one NFSv4 folder
+    etcd://host:port,…/prefix  the key-value operations of etcd's v3 API over its HTTP gateway
+
+Nothing else is asked of an engine: no locks, no leases, no clock.  An answer that was lost is an outcome that nobody
+knows, and it is said so: whoever asked looks again.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import http.client
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import urlsplit
+
+import orjson
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.replication.election import Outcome
+from penstock.replication.register import BYTES_MOST
+
+KINDS = "file:///folder or etcd://host:port,host:port/prefix"
+TIMEOUT_S = 2.0
+
+
+class Kept(NamedTuple):
+    """What a register holds."""
+
+    version: int  # 0: nothing
+    value: bytes
+
+
+class Register(Protocol):
+    """One value with a version."""
+
+    @abstractmethod
+    def read(self) -> Kept:
+        """The value now.  Unavailable when nobody says."""
+
+    @abstractmethod
+    def swap(self, version: int, value: bytes) -> Outcome:
+        """Put a value in the place of the one with this version; 0: where there is none."""
+
+
+def register_at(url: str) -> Register:
+    """The register that a setting names.  SettingsError for no such one."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        return FileRegister(Path(parts.path))
+    if parts.scheme == "etcd" and parts.netloc:
+        return EtcdRegister(parts.netloc.split(","), parts.path.strip("/") or "penstock")
+    raise SettingsError(f"cluster.registry: {url!r} is no register: give {KINDS}")
+
+
+class FileRegister:
+    """A file, replaced as a whole under a lock: its version in the first line, then the value."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> Kept:
+        """The value now."""
+        try:
+            first, _, value = (self._folder / "register").read_bytes().partition(b"\n")
+            return Kept(int(first), value)
+        except FileNotFoundError:
+            if not self._folder.is_dir():
+                raise Unavailable(f"the register's folder {self._folder} is not there") from None
+            return Kept(0, b"")
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"the register in {self._folder} cannot be read: {error}") from error
+
+    def swap(self, version: int, value: bytes) -> Outcome:
+        """Put a value in the place of the one with this version."""
+        try:
+            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise Unavailable(f"the register in {self._folder} cannot be locked: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.read().version != version:
+                return "changed"
+            return self._put(version + 1, value)
+        finally:
+            os.close(lock)
+
+    def _put(self, version: int, value: bytes) -> Outcome:
+        part = self._folder / "part"
+        try:
+            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, b"%d\n%b" % (version, value))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise Unavailable(f"the register in {self._folder} cannot be written: {error}") from error
+        part.rename(self._folder / "register")
+        try:
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            return "unknown"
+        return version
+
+
+class EtcdRegister:
+    """One key in etcd."""
+
+    def __init__(self, hosts: Sequence[str], key: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._hosts = list(hosts)  # the one that answered last comes first
+        self._key = base64.b64encode(key.encode()).decode()
+        self._timeout_s = timeout_s
+
+    def read(self) -> Kept:
+        """The value now, as a majority of etcd's members has it."""
+        why = ""
+        for host in list(self._hosts):
+            try:
+                said = self._call(host, "/v3/kv/range", {"key": self._key})
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                why = f"{host}: {error}"
+                continue
+            self._answered(host)
+            kept = cast("list[dict[str, str]]", said.get("kvs") or [])
+            if not kept:
+                return Kept(0, b"")
+            return Kept(int(kept[0]["mod_revision"]), base64.b64decode(kept[0].get("value", "")))
+        raise Unavailable(f"etcd does not answer: {why}")
+
+    def swap(self, version: int, value: bytes) -> Outcome:
+        """Put a value in the place of the one with this version.  It is asked once: a lost answer is `unknown`."""
+        put = {"request_put": {"key": self._key, "value": base64.b64encode(value).decode()}}
+        compare = {"key": self._key, "target": "MOD", "result": "EQUAL", "mod_revision": str(version)}
+        try:
+            said = self._call(self._hosts[0], "/v3/kv/txn", {"compare": [compare], "success": [put]})
+        except ConnectionRefusedError:
+            self._hosts.append(self._hosts.pop(0))
+            raise Unavailable(f"etcd does not answer at {self._hosts[-1]}") from None
+        except (OSError, http.client.HTTPException, ValueError):
+            self._hosts.append(self._hosts.pop(0))
+            return "unknown"
+        return int(said["header"]["revision"]) if said.get("succeeded") else "changed"
+
+    def _answered(self, host: str) -> None:
+        self._hosts.remove(host)
+        self._hosts.insert(0, host)
+
+    def _call(self, host: str, path: str, asked: object) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(host, timeout=self._timeout_s)
+        try:
+            connection.request("POST", path, orjson.dumps(asked), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read(8 * BYTES_MOST)
+            if answer.status != 200:
+                raise http.client.HTTPException(f"status {answer.status}: {content[:200]!r}")
+            return cast("dict[str, Any]", orjson.loads(content))
+        finally:
+            connection.close()

@@ -1,0 +1,273 @@
+"""The leader's end of the stream: the files that it reads, and what one follower gets of them.
+
+There is one path for a follower that is level and for one that catches up: bytes of the leader's files, in the order in
+which it wrote them, read when the follower's connection takes more.  No bytes wait in memory, so a slow follower costs
+the leader nothing.  What a commit wrote is sent as soon as all of it is written: both disks sync at the same time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from penstock.log import checkpoints
+from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
+from penstock.ports import Disk, File
+from penstock.replication.cursor import Gone, Place, after, next_piece
+from penstock.replication.messages import (
+    PIECE_MOST,
+    Ack,
+    Beat,
+    Begin,
+    Bye,
+    Bytes,
+    Hello,
+    Message,
+    Refusal,
+    Retire,
+    SegmentFile,
+    Welcome,
+)
+from penstock.replication.messages import File as SideFile
+from penstock.replication.register import ClusterState
+from penstock.replication.terms import Written, common
+
+LEVEL_BYTES = 1 << 20
+"""A follower that lacks no more than this is level: confirms may wait for it."""
+
+FORMAT = 1
+"""Of the log that this version writes, and the newest that it reads."""
+
+ACCOUNTS = "accounts.json"
+SIDE_MOST = 1 << 30
+
+
+class Link(Protocol):
+    """A connection to another member."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it takes no more for now; whoever sends is told when it does again."""
+        ...
+
+    def send(self, message: Message) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Log(NamedTuple):
+    """How far the leader's log goes."""
+
+    segment: int = 0  # the open file's first LSN
+    end: int = 0  # bytes of it that may be sent
+    last: int = 0  # LSN
+    floor: int = 0  # the first LSN that is kept
+    base: int = 0  # all up to here must be synced before what lies below the floor may go
+
+
+class Files:
+    """The leader's files, as far as they may be sent."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.log = Log()
+        self._closed = list[SegmentFile]()
+
+    def told(self, log: Log) -> None:
+        """The log has gone on."""
+        if log.segment != self.log.segment:
+            self.log = log
+            self.look()
+        self.log = log
+
+    def look(self) -> None:
+        """See which closed files there are now."""
+        found = list[SegmentFile]()
+        for first in sorted(one for name in self.disk.list(FOLDER) if (one := first_lsn(name)) is not None):
+            if first >= self.log.segment or (found and first <= found[-1].last and found[-1].generation):
+                continue
+            try:
+                file = self.disk.open(segment_name(first), readonly=True)
+            except FileNotFoundError:
+                continue
+            try:
+                header, _ = read_header(file)
+                found.append(SegmentFile(first, header.last, file.size(), header.generation))
+            except NotASegment:
+                continue
+            finally:
+                file.close()
+        self._closed = found
+
+    @property
+    def listed(self) -> list[SegmentFile]:
+        """Oldest first."""
+        return [*self._closed, SegmentFile(self.log.segment, self.log.last, self.log.end, 0)]
+
+
+class Sending:
+    """What one follower gets.  It is told what the follower says, and that there may be more to send."""
+
+    def __init__(self, link: Link, hello: Hello, files: Files, state: ClusterState) -> None:
+        """A follower that may come.  state: of the register; its last term is ours."""
+        self.link, self.member = link, hello.member
+        self.term = state.term
+        self.acked = 0  # LSN
+        self.heard_at = 0
+        self.sent = 0  # bytes of the log, in this stream
+        self.received = 0  # of these, what it has said that it has
+        self._files = files
+        self._place: Place | None = None  # None: it has not said where it stands
+        self._size = 0  # of the file that is being sent, once it was closed
+        self._open: tuple[int, int, File] | None = None
+        self._beat_at = 0
+        self._floor = 0
+        self._accounts = 0  # CRC of what was sent
+        self._checkpoint = 0  # LSN of the newest that was sent
+        self._cut = common(hello.terms, written(state, files.log.last))
+        self.link.send(Welcome(self.term, FORMAT, self._cut, seed=not self._cut and bool(hello.origin)))
+
+    @property
+    def level(self) -> bool:
+        """Whether it lacks so little that confirms may wait for it."""
+        place = self._place
+        if place is None or place.segment != self._files.log.segment:
+            return False
+        return self._files.log.end - place.offset + self.sent - self.received <= LEVEL_BYTES
+
+    def begin(self, message: Begin) -> None:
+        """It has cut its log and says where it stands."""
+        files = self._files
+        files.look()
+        if not message.segment:
+            self._place = Place(files.listed[0].first, 0)
+        elif any(
+            one.first == message.segment and not one.generation and message.offset <= one.bytes for one in files.listed
+        ):
+            self._place = Place(message.segment, message.offset)
+        else:
+            self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
+
+    def ack(self, message: Ack) -> None:
+        self.acked = max(self.acked, message.synced)
+        self.received = message.received
+
+    def pump(self) -> None:
+        """Send what there is, as far as the connection takes it.  OSError where a file cannot be read."""
+        while self._place is not None and not self.link.full:
+            try:
+                if not self._piece(self._place):
+                    return
+            except (Gone, FileNotFoundError):
+                self._files.look()
+                self._place, self._open = None, None
+                self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
+
+    def _piece(self, place: Place) -> bool:
+        files = self._files.listed
+        here = self._open
+        if here is not None and here[0] == place.segment and place.segment != files[-1].first:
+            # what is being read is read to its end, whatever became of its name
+            mine = SegmentFile(here[0], 0, here[2].size(), here[1])
+            files = sorted([*(one for one in files if one.first != here[0]), mine])
+        piece = next_piece(place, files)
+        if piece is None:
+            return False
+        if here is None or here[:2] != (piece.segment, piece.generation):
+            if here is not None:
+                here[2].close()
+            here = self._open = (
+                piece.segment, piece.generation, self._files.disk.open(segment_name(piece.segment), readonly=True)
+            )  # fmt: skip
+        data = here[2].pread(piece.size, piece.offset)
+        if len(data) != piece.size:
+            raise Gone(f"{segment_name(piece.segment)} is shorter than it was")
+        self.link.send(Bytes(self.term, piece.segment, piece.offset, data))
+        self.sent += piece.size
+        self._place = after(piece)
+        return True
+
+    def beat(self, beat: int, committed: int, now: int, every: int) -> None:
+        """Say that the leader lives, when it is time; and send what else has changed."""
+        if now - self._beat_at < every:
+            return
+        self._beat_at = now
+        log = self._files.log
+        self.link.send(Beat(self.term, beat, log.last, committed, time.time_ns() // 1000))
+        if self._place is None:
+            return
+        if log.floor > self._floor and self.acked >= log.base and self._place.segment >= log.floor:
+            self._floor = log.floor
+            self.link.send(Retire(self.term, log.floor, log.base))
+        self._side_files()
+
+    def _side_files(self) -> None:
+        disk = self._files.disk
+        if ACCOUNTS in disk.list():
+            content = read_whole(disk, ACCOUNTS)
+            if (crc := crc32c(content)) != self._accounts:
+                self._accounts = crc
+                self._file(ACCOUNTS, content, 0)
+        newest = max(checkpoints.lsns(disk), default=0)
+        if self._checkpoint < newest <= self.acked:
+            self._checkpoint = newest
+            name = checkpoints.name_of(newest)
+            if len(content := read_whole(disk, name)) <= SIDE_MOST:
+                self._file(name, content, newest)
+
+    def _file(self, name: str, content: bytes, lsn: int) -> None:
+        crc = crc32c(content)
+        for offset in range(0, max(1, len(content)), PIECE_MOST):
+            part = content[offset : offset + PIECE_MOST]
+            self.link.send(SideFile(self.term, name, len(content), offset, crc, lsn, part))
+
+    def close(self, why: str = "") -> None:
+        """The stream ends."""
+        if why:
+            self.link.send(Bye(why))
+        self.link.close()
+        if self._open is not None:
+            self._open[2].close()
+            self._open = None
+
+
+def read_whole(disk: Disk, name: str) -> bytes:
+    """A file's content; nothing when it has just gone."""
+    try:
+        file = disk.open(name, readonly=True)
+    except FileNotFoundError:
+        return b""
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def written(state: ClusterState, last: int) -> list[Written]:
+    """Which terms wrote which LSNs of a log that ends at `last`, as the register knows it.
+
+    A log that has an LSN of a term has all before it that this term's leader found: so what each found is what is here,
+    and the newest term that fits ends where the log does.
+    """
+    found = [one for one in state.terms if one.start <= last]
+    ends = [last if one is found[-1] or one.last is None else one.last for one in found]
+    return [Written(one.term, one.start, end) for one, end in zip(found, ends, strict=True) if end >= one.start]
+
+
+def refused(hello: Hello, state: ClusterState, term: int, me: str, check: Callable[[str], bool]) -> Refusal | None:
+    """Why a follower cannot be had; None: it can.  check: whether this member's stream is here already."""
+    why = ""
+    if hello.cluster != state.cluster:
+        why = f"this is cluster {state.cluster}, not {hello.cluster}"
+    elif hello.origin not in {0, state.origin}:
+        why = f"the follower's folder holds the log of origin {hello.origin}, not of {state.origin}"
+    elif hello.member not in state.members:
+        why = f"{hello.member} is no member"
+    elif hello.reads < state.format:
+        why = f"the log is of format {state.format}, and {hello.member} reads {hello.reads}"
+    elif hello.member == me or check(hello.member):
+        why = f"another process says that it is {hello.member}"
+    return Refusal(term, why) if why else None

@@ -1,0 +1,259 @@
+"""Servers of one cluster as processes of their own on this machine, with a register in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pika
+from pika.exceptions import AMQPError
+
+from waiting import eventually
+
+SECRET = "not known to strangers"
+QUIET = {"OPENBLAS_NUM_THREADS": "1"}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, and that the system gives to nobody who calls: a follower's is bound late."""
+    found = list[int]()
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+    return found
+
+
+class Server:
+    """One member: its settings file, its folder, and the process while one runs."""
+
+    def __init__(self, folder: Path, number: int, registry: str, section: str, more: str) -> None:
+        self.folder, self.name = folder, f"p{number}"
+        self.amqp, self.http, self.stream = free_ports(3)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.settings = folder / "penstock.toml"
+        self.settings.write_text(
+            f"""
+[server]
+name = "{self.name}"
+data = "{folder / "data"}"
+[listen]
+amqp = "127.0.0.1:{self.amqp}"
+http = "127.0.0.1:{self.http}"
+flight = "off"
+[cluster]
+registry = "{registry}"
+listen = "127.0.0.1:{self.stream}"
+secret = "{SECRET}"
+{section}
+[[user]]
+name = "guest"
+password = "guest"
+tags = ["administrator"]
+[[queue]]
+name = "work"
+{more}
+"""
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+        self.output = folder / "output.txt"
+        self.connections = list[pika.BlockingConnection]()
+
+    def run(self, *arguments: str) -> str:
+        """What a command says that is given these settings."""
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", *arguments, str(self.settings)], capture_output=True, text=True,
+            timeout=60, check=False, env={**os.environ, **QUIET},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self) -> None:
+        """Begin; whether it leads or follows is for the cluster to say."""
+        assert self.process is None or self.process.poll() is not None
+        with self.output.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", "serve", str(self.settings)], stdout=out, stderr=out,
+                start_new_session=True, env={**os.environ, **QUIET},
+            )  # fmt: skip
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """To the server and to its member's process alike."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait(20)
+
+    def stop(self) -> int:
+        """SIGTERM, to the server alone; its exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Status and JSON of an HTTP answer; 0 where nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=5) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read() or b"{}")
+        except OSError:
+            return 0, {}
+
+    def connect(self) -> pika.BlockingConnection:
+        """Raises AMQPError or OSError where nobody serves."""
+        socket.create_connection(("127.0.0.1", self.amqp), 5).close()
+        parameters = pika.ConnectionParameters("127.0.0.1", self.amqp, socket_timeout=5, heartbeat=20)
+        connection = pika.BlockingConnection(parameters)
+        self.connections.append(connection)
+        return connection
+
+    @property
+    def serves(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def said(self) -> str:
+        return self.output.read_text() if self.output.exists() else ""
+
+
+class Cluster:
+    """`with Cluster(folder, 3) as cluster:` the first one was made a cluster of, and all were started."""
+
+    def __init__(
+        self, folder: Path, members: int, *, section: str = 'lease = "1s"\nack_timeout = "1s"', more: str = "",
+        registry: str = "",
+    ) -> None:  # fmt: skip
+        self.registry = registry or f"file://{folder / 'register'}"
+        (folder / "register").mkdir(parents=True, exist_ok=True)
+        self.servers = [
+            Server(folder / f"p{number}", number, self.registry, section, more) for number in range(1, members + 1)
+        ]
+
+    def __enter__(self) -> Self:
+        self.servers[0].run("cluster", "init")
+        for server in self.servers:
+            server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self.servers:
+            if server.runs:
+                server.signal(signal.SIGCONT)
+                server.kill()
+            for connection in server.connections:
+                with contextlib.suppress(AMQPError, OSError):
+                    connection.close()
+        if kind is not None:
+            for server in self.servers:
+                print(f"--- {server.name}\n{server.said()}")
+
+    def status(self) -> dict[str, Any]:
+        """What the register says."""
+        told: dict[str, Any] = json.loads(self.servers[0].run("cluster", "status", "--json"))
+        return told
+
+    def in_sync(self) -> set[str]:
+        """Names of those that hold everything that was confirmed."""
+        told = self.status()
+        return {told["members"][one]["name"] for one in told["in_sync"]}
+
+    def level(self, *servers: Server) -> None:
+        """Wait until these are in sync, and no others."""
+        wanted = {one.name for one in servers or self.servers}
+        eventually(lambda: self.in_sync() == wanted, lambda: f"in sync: {self.in_sync()}, not {wanted}", 40)
+
+    def leader(self, seconds: float = 40.0) -> Server:
+        """The one that serves, as soon as one does."""
+        found = list[Server]()
+
+        def look() -> bool:
+            found[:] = [one for one in self.servers if one.runs and one.serves]
+            return bool(found)
+
+        eventually(look, "nobody leads", seconds)
+        return found[0]
+
+    def followers(self) -> list[Server]:
+        leader = self.leader()
+        return [one for one in self.servers if one is not leader]
+
+
+class Publisher:
+    """One that goes on with whoever serves, and knows what was confirmed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.confirmed = set[bytes]()
+        self.count = 0
+        self.gaps = list[float]()  # seconds for which nobody confirmed anything, where it was long
+        self._channel: Any = None
+        self._at = time.monotonic()
+
+    def publish(self, until: float) -> None:
+        """One message after the other, each confirmed or of an outcome that nobody knows."""
+        while time.monotonic() < until:
+            self.count += 1
+            body = b"%08d" % self.count
+            try:
+                if self._channel is None:
+                    self._connect()
+                self._channel.basic_publish("", "work", body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+            except (AMQPError, OSError):
+                self._channel = None
+                time.sleep(0.02)
+                continue
+            now = time.monotonic()
+            if now - self._at > 0.5:
+                self.gaps.append(now - self._at)
+            self._at = now
+            self.confirmed.add(body)
+
+    def _connect(self) -> None:
+        for server in self.cluster.servers:
+            if not server.runs:
+                continue
+            try:
+                connection = server.connect()
+            except (AMQPError, OSError):
+                continue
+            self._channel = connection.channel()
+            self._channel.confirm_delivery()
+            return
+        raise OSError("nobody serves")
+
+
+def drain(server: Server, queue: str = "work") -> list[bytes]:
+    """All that waits, acked."""
+    connection = server.connect()
+    channel = connection.channel()
+    found = list[bytes]()
+    for method, _, body in channel.consume(queue, inactivity_timeout=1.0):
+        if method is None:
+            break
+        found.append(body)
+        channel.basic_ack(method.delivery_tag)
+    channel.cancel()
+    connection.close()
+    return found

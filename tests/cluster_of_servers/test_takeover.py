@@ -1,0 +1,128 @@
+"""Three real servers: what the leader confirmed is there when another has taken over, whatever became of the first."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster_of_servers.house import Cluster, Publisher, drain
+from waiting import eventually
+
+
+def test_what_was_confirmed_is_there_after_leaders_were_killed(tmp_path: Path) -> None:
+    """Each comes back as a follower, gives up what only it had, and is in sync again."""
+    with Cluster(tmp_path, 3) as cluster:
+        publisher = Publisher(cluster)
+        cluster.leader()
+        cluster.level()
+        for _ in range(3):
+            publisher.publish(time.monotonic() + 1.0)
+            before = cluster.leader()
+            before.kill()
+            publisher.publish(time.monotonic() + 4.0)
+            after = cluster.leader()
+            assert after is not before
+            before.start()
+            cluster.level()
+        assert cluster.status()["term"] == 4
+        found = drain(cluster.leader())
+        assert publisher.confirmed <= set(found)
+        assert found == sorted(found), "in the order of their publisher"
+        assert len(found) == len(set(found))
+        assert len(publisher.confirmed) > 100
+
+
+def test_the_copies_are_the_same_bytes(tmp_path: Path) -> None:
+    """As far as the leader says that its log goes; what lies behind is written ahead, and zeros."""
+    with Cluster(tmp_path, 2) as cluster:
+        leader = cluster.leader()
+        cluster.level()
+        publisher = Publisher(cluster)
+        publisher.publish(time.monotonic() + 1.0)
+        [follower] = cluster.followers()
+        leader.signal(signal.SIGSTOP)
+        [one] = (leader.folder / "data/log").glob("*.arrows")
+        other = follower.folder / "data/log" / one.name
+        eventually(lambda: other.stat().st_size > 4096)
+        copy = other.read_bytes()
+        assert one.read_bytes()[: len(copy)] == copy
+        assert all(body in copy for body in publisher.confirmed)
+
+
+def test_nothing_is_confirmed_while_too_few_disks_have_it(tmp_path: Path) -> None:
+    """Of two members both must have it; with the follower gone a publisher waits, and goes on when it is back."""
+    with Cluster(tmp_path, 2) as cluster:
+        leader = cluster.leader()
+        cluster.level()
+        [follower] = cluster.followers()
+        follower.kill()
+        connection = leader.connect()
+        channel = connection.channel()
+        confirmed = list[int]()
+        channel.confirm_delivery()
+        impl = channel._impl
+        impl.add_callback(lambda frame: confirmed.append(frame.method.delivery_tag), [pika_ack()], one_shot=False)
+        impl.basic_publish("", "work", b"one")
+        connection.process_data_events(3.0)
+        assert confirmed == []
+        follower.start()
+        eventually(lambda: pumped(connection) and confirmed == [1], seconds=40)
+
+
+def pika_ack() -> type:
+    from pika.spec import Basic
+
+    found: type = Basic.Ack
+    return found
+
+
+def pumped(connection: object) -> bool:
+    connection.process_data_events(0.05)  # type: ignore[attr-defined]
+    return True
+
+
+def test_a_leader_that_slept_through_its_lease_does_not_go_on(tmp_path: Path) -> None:
+    """Another leads meanwhile; the sleeper ends with status 6, and follows once it is started again."""
+    with Cluster(tmp_path, 3) as cluster:
+        publisher = Publisher(cluster)
+        sleeper = cluster.leader()
+        cluster.level()
+        publisher.publish(time.monotonic() + 0.5)
+        sleeper.signal(signal.SIGSTOP)
+        others = [one for one in cluster.servers if one is not sleeper]
+        eventually(lambda: any(one.serves for one in others), "nobody took over")
+        sleeper.signal(signal.SIGCONT)
+        assert sleeper.process is not None
+        assert sleeper.process.wait(20) == 6
+        publisher = publisher_on(cluster, publisher)
+        publisher.publish(time.monotonic() + 1.0)
+        sleeper.start()
+        cluster.level()
+        assert publisher.confirmed <= set(drain(cluster.leader()))
+
+
+def publisher_on(cluster: Cluster, before: Publisher) -> Publisher:
+    """The same one with a new connection."""
+    after = Publisher(cluster)
+    after.confirmed, after.count = before.confirmed, before.count
+    return after
+
+
+@pytest.mark.parametrize("members", [2])
+def test_a_leader_that_is_stopped_hands_over_at_once(tmp_path: Path, members: int) -> None:
+    """It does not wait for the lease, here half a minute."""
+    section = 'lease = "30s"\nack_timeout = "1s"\nmin_in_sync = 1'
+    with Cluster(tmp_path, members, section=section) as cluster:
+        publisher = Publisher(cluster)
+        leader = cluster.leader()
+        cluster.level()
+        publisher.publish(time.monotonic() + 0.5)
+        assert leader.stop() == 0
+        begun = time.monotonic()
+        [other] = [one for one in cluster.servers if one is not leader]
+        eventually(lambda: other.serves, "the other does not serve", 10)
+        assert time.monotonic() - begun < 5
+        assert publisher.confirmed <= set(drain(other))
