@@ -46,7 +46,8 @@ class Throttle:
 
     def wait_s(self, key: Hashable) -> float:
         """For how long the key has to wait; 0.0: it has not."""
-        return max(0.0, (self._level(key) + 1.0 - self._burst) / self._rate)
+        level = self._level(key) if key in self._levels else 0.0
+        return max(0.0, (level + 1.0 - self._burst) / self._rate)
 
     def count(self, key: Hashable) -> None:
         """A login was wrong once more."""

@@ -10,7 +10,6 @@ It measures; it knows nothing of what a turn does.
 from __future__ import annotations
 
 import asyncio
-import selectors
 import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING
@@ -42,7 +41,7 @@ class Pulse:
     """Measures the turns of the loop that `new_loop` makes.  Belongs to the thread of that loop."""
 
     def __init__(self) -> None:
-        self._rounds = Rounds()
+        self._rounds: Rounds | None = None  # of the loop that was made
         self._counts = [0] * (len(BOUNDS) + 1)
         self._total = self._longest = self._longest_cpu = 0.0
         self._woke = time.monotonic()
@@ -51,13 +50,15 @@ class Pulse:
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """An event loop whose turns are measured, and whose rounds have an end."""
-        loop = asyncio.SelectorEventLoop(_Watched(self, self._rounds))
-        self._rounds.begin(loop)
+        rounds = self._rounds = Rounds(self)
+        loop = asyncio.SelectorEventLoop(rounds)
+        rounds.begin(loop)
         return loop
 
     def at_round_end(self, loop: asyncio.AbstractEventLoop) -> Soon:
         """How to run something when all that is ready in this round of the loop was heard; soon, of another's loop."""
-        return self._rounds.at_end if loop is self._rounds.loop else loop.call_soon
+        rounds = self._rounds
+        return rounds.at_end if rounds is not None and loop is rounds.loop else loop.call_soon
 
     def pauses(self) -> Pauses:
         """What was measured."""
@@ -93,22 +94,3 @@ class Pulse:
             self._woke = min(now, looked + timeout + BOUNDS[0])  # epoll sleeps whole milliseconds
         if now - self._cpu_read > LONG_S:
             self._cpu, self._cpu_read = time.thread_time(), now
-
-
-class _Watched(selectors.DefaultSelector):
-    """The system's selector, which tells a pulse when it is asked and when it answers, and closes the rounds."""
-
-    def __init__(self, pulse: Pulse, rounds: Rounds) -> None:
-        super().__init__()
-        self._pulse = pulse
-        self._rounds = rounds
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        pulse, rounds = self._pulse, self._rounds
-        looked = time.monotonic()
-        pulse.rest(looked)
-        timeout = rounds.sleep(timeout)
-        ready = super().select(timeout)
-        pulse.wake(looked, time.monotonic(), timeout, bool(ready))
-        rounds.close(ready)
-        return ready

@@ -1,4 +1,6 @@
-"""The end of a round of the event loop, where what all readable sockets brought is decided, logged and answered.
+"""The selector of an event loop whose rounds have an end, where what all readable sockets brought is decided and logged.
+
+It tells a clock of pauses when it is asked and when it answers.
 
 A round is what the loop runs between two looks at its sockets.  Behind the sockets that are ready the selector names
 one more that is none: its callback runs last in the same round, so nothing is waited for and no look is spent on it.
@@ -8,22 +10,36 @@ What is asked for outside of such a round is done in the next one, which then be
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from selectors import EVENT_READ, SelectorKey
+from selectors import EVENT_READ, DefaultSelector, SelectorKey
+from typing import Protocol
 
 
-class Rounds:
-    """Those of one loop, whose selector asks here.  Belongs to the loop's thread."""
+class Clock(Protocol):
+    """Who measures the turns of the loop."""
 
-    __slots__ = ("_end", "_waiting", "loop")
+    def rest(self, now: float) -> None:
+        """The loop looks at its sockets.  now: monotonic seconds."""
+        ...
 
-    def __init__(self) -> None:
+    def wake(self, looked: float, now: float, timeout: float | None, found: bool) -> None:
+        """It goes on, after it looked for so long at most."""
+        ...
+
+
+class Rounds(DefaultSelector):
+    """Those of one loop.  Belongs to the loop's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
         self.loop: asyncio.AbstractEventLoop | None = None  # whose rounds these are
         self._end: tuple[SelectorKey, int] | None = None
         self._waiting: list[Callable[[], None]] = []
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop has a selector that asks here."""
+        """The loop that asks this selector."""
         self.loop = loop
         handle = asyncio.Handle(self._over, (), loop)
         self._end = SelectorKey(-1, -1, EVENT_READ, (handle, None)), EVENT_READ
@@ -32,14 +48,17 @@ class Rounds:
         """Run something once, when everything that was ready in this round has been heard."""
         self._waiting.append(callback)
 
-    def sleep(self, timeout: float | None) -> float | None:
-        """How long the selector may wait for the next round, which is so long without anything that is due."""
-        return 0 if self._waiting else timeout
-
-    def close(self, ready: list[tuple[SelectorKey, int]]) -> None:
-        """These are ready: the round's end comes behind them."""
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        """What is ready, and the round's end behind it."""
+        looked = time.monotonic()
+        self._clock.rest(looked)
+        if self._waiting:
+            timeout = 0
+        ready = super().select(timeout)
+        self._clock.wake(looked, time.monotonic(), timeout, bool(ready))
         if (ready or self._waiting) and self._end is not None:
             ready.append(self._end)
+        return ready
 
     def _over(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -193,7 +193,7 @@ def policy_fields(fields: Lenient) -> dict[str, Any]:
     definition = fields.values.get("definition")
     if definition is None:
         raise InvalidArgument("definition is missing")
-    fields.holding({}).shallow("definition", definition)
+    fields.shallow("definition", definition)
     return {
         "pattern": fields.values.get("pattern"),
         "definition": definition,

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.server.http")
 
+DATED_S = 1.0
+"""For so long an answer says the same time of day."""
+
 REASON_MOST = 160
 """Characters of a reason that may quote a stranger."""
 
@@ -75,13 +78,10 @@ class HttpLink(H11Protocol):
         self._stranger.known()
         if not self.conn.trusted:
             self.conn.trusted = True
-            self.loop.call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        if not self._deaf and not self.transport.is_closing():
-            self.flow.resume_reading()
-            with self._bounded():
-                self.handle_events()
+            if not self._deaf and not self.transport.is_closing():
+                self.flow.resume_reading()
+                with self._bounded():
+                    self.handle_events()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         own = cast("asyncio.Transport", transport)
@@ -157,6 +157,21 @@ class HttpLink(H11Protocol):
             self.transport.abort()
 
 
+class _Served(uvicorn.Server):
+    """uvicorn, which looks at its clock ten times a second for what it tells at once here: that it has to end."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """A date for each second, until it has to end."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATED_S):
+                    await self.stopping.wait()
+
+
 class HttpDoor:
     """uvicorn without its own sockets and signals, on our loop."""
 
@@ -175,7 +190,7 @@ class HttpDoor:
             h11_max_incomplete_event_size=server.settings.before_login.bytes,
             timeout_graceful_shutdown=1,
         )
-        self._uvicorn = uvicorn.Server(config)
+        self._uvicorn = _Served(config)
         self._entry = entry
         self._task: asyncio.Task[None] | None = None
         self._listeners: list[Listener] = []
@@ -220,6 +235,7 @@ class HttpDoor:
             listener.close()
         self._events.close()
         self._uvicorn.should_exit = True
+        self._uvicorn.stopping.set()
         if self._task is not None:
             await self._task
 
