@@ -1,4 +1,4 @@
-"""The selector of an event loop whose rounds have an end, where what all readable sockets brought is decided and logged.
+"""The selector of a loop whose rounds have an end, where what all readable sockets brought is decided and logged.
 
 It tells a clock of pauses when it is asked and when it answers.
 
