@@ -312,15 +312,12 @@ def backfill(
     Example: penstock pipeline backfill revenue penstock.toml --from 2026-11-01 --to 2026-11-08 --table out/again
     """
     from penstock.cli.driver_jobs import folder_of, job
-    from penstock.errors import NotFound
     from penstock.spark.pipelines.backfill import backfill_id, backfilled
     from penstock.spark.remote import remote
     from penstock.spark.sessions import find_java
 
     settings = read_settings(config, {})
-    found = [one for one in settings.pipeline if one.name == name]
-    if not found:
-        raise NotFound(f"{config} has no pipeline {name!r}; it has {', '.join(one.name for one in settings.pipeline)}")
+    found = _named(settings, config, [name])
     given = found[0].model_dump(mode="json", by_alias=True)
     given_outputs = {"topic": topic, "queue": queue, "table": table}
     vhost = found[0].to[0].vhost

@@ -177,8 +177,8 @@ def streams_of(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(f"{pipeline.name}.{name}" for name, one in pipeline.source.items() if one.is_stream)
 
 
-def shared_names(pipelines: Sequence[Pipeline], views: Sequence[ViewSection]) -> Iterator[tuple[int, str]]:
-    """Places of pipelines whose name cannot be beside another's, and why."""
+def _taken(pipelines: Sequence[Pipeline]) -> dict[str, str]:
+    """Names that pipelines use beside their own, each with what it is the name of."""
     taken: dict[str, str] = {}
     for one in pipelines:
         for stream in streams_of(one):
@@ -186,6 +186,12 @@ def shared_names(pipelines: Sequence[Pipeline], views: Sequence[ViewSection]) ->
                 taken.setdefault(stream, f"the stream of input {stream[len(one.name) + 1 :]} of pipeline {one.name!r}")
         for ending in FILES:
             taken.setdefault(f"{one.name}.{ending}", f"a file of pipeline {one.name!r}")
+    return taken
+
+
+def shared_names(pipelines: Sequence[Pipeline], views: Sequence[ViewSection]) -> Iterator[tuple[int, str]]:
+    """Places of pipelines whose name cannot be beside another's, and why."""
+    taken = _taken(pipelines)
     on_spark = [f"view.{one.name}" for one in views if one.engine == "spark"]
     for index, one in enumerate(pipelines):
         what = taken.get(one.name)

@@ -272,24 +272,31 @@ def _as_written(path: Path_, data: object) -> Path_:
     """Without the number 0 where a table stands for a list of one."""
     out: list[str | int] = []
     for part in path:
-        if isinstance(part, int) and isinstance(data, Mapping):
+        table = _table(data)
+        if table is not None and isinstance(part, int):
             if out[-1:] != ["expect"]:
                 continue
-            part = list(cast("Mapping[str, object]", data))[part]  # rules with names
-        if part == "that" and not isinstance(data, Mapping):
+            part = list(table)[part]  # rules with names
+        if part == "that" and table is None:
             continue  # a rule that is its condition alone
-        if isinstance(data, Mapping) and part == "from" and "inputs" in data:
+        if table is not None and part == "from" and "inputs" in table:
             part = "inputs"
-        if out[-1:] == ["from"] and isinstance(data, Mapping) and part not in data:
+        if out[-1:] == ["from"] and table is not None and part not in table:
             continue  # the one input of a pipeline has no name there
         out.append(part)
-        if isinstance(data, Mapping):
-            data = cast("Mapping[object, object]", data).get(part)
-        elif isinstance(data, list) and isinstance(part, int) and part < len(cast("list[object]", data)):
-            data = cast("list[object]", data)[part]
-        else:
-            data = None
+        data = _item(data, part) if table is None else table.get(part)
     return tuple(out)
+
+
+def _table(data: object) -> Mapping[str | int, object] | None:
+    """What is a table; None for anything else."""
+    return cast("Mapping[str | int, object]", data) if isinstance(data, Mapping) else None
+
+
+def _item(data: object, part: str | int) -> object:
+    """What a list has at a number; None where it has none."""
+    items = cast("list[object]", data) if isinstance(data, list) else []
+    return items[part] if isinstance(part, int) and part < len(items) else None
 
 
 def _copied(value: object) -> object:

@@ -109,17 +109,18 @@ def line_of(text: str, path: Path_) -> int | None:
     inside: list[str] = []
     best: int | None = None
     for number, line in enumerate(text.splitlines(), 1):
-        header = _HEADER.match(line)
-        if header is not None:
+        if (header := _HEADER.match(line)) is not None:
             inside = [part.strip("\"' ") for part in header[2].split(".")]
-            if header[1] == "[[" and inside == names[:1]:
-                seen += 1
-            if inside == names[: len(inside)] and index in {None, seen} and best is None:
-                best = number
+            seen += header[1] == "[[" and inside == names[:1]
+            found = inside
+        elif (key := _KEY.match(line)) is not None:
+            found = [*inside, key[1]]
+        else:
             continue
-        key = _KEY.match(line)
-        if key is not None and index in {None, seen} and [*inside, key[1]] == names[: len(inside) + 1]:
-            return number
+        if index in {None, seen} and found == names[: len(found)]:
+            if header is None:
+                return number
+            best = best or number
     return best
 
 

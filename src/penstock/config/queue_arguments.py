@@ -305,15 +305,7 @@ def queue_settings(
             known[name] = value
             spelled[name] = argument
             continue
-        plain = value.decode(errors="replace") if isinstance(value, bytes) else value
-        harmless = HARMLESS_ARGUMENTS.get(argument)
-        if harmless is not None and any(plain == allowed and type(plain) is type(allowed) for allowed in harmless):
-            continue
-        if harmless is not None or argument in _LATER_ARGUMENTS:
-            allowed_text = f", which allows {', '.join(map(repr, harmless))}" if harmless else ""
-            raise PreconditionFailed(
-                f"invalid arg '{argument}'{where}: {plain!r} is not supported in this version{allowed_text}"
-            )
+        _refuse_later(argument, value, where)
     if over_amqp and "fairness_model" not in known:
         known["fairness_model"] = "round-robin"
     try:
@@ -329,6 +321,19 @@ def _age(value: object, where: str) -> int:
         return parse_age(text if isinstance(text, str) else repr(text)) // 1000
     except ValueError as error:
         raise PreconditionFailed(f"invalid arg '{MAX_AGE}'{where}: invalid_max_age: {error}") from None
+
+
+def _refuse_later(argument: str, value: object, where: str) -> None:
+    """PreconditionFailed for what a later version may do."""
+    plain = value.decode(errors="replace") if isinstance(value, bytes) else value
+    harmless = HARMLESS_ARGUMENTS.get(argument)
+    if harmless is not None and any(plain == allowed and type(plain) is type(allowed) for allowed in harmless):
+        return
+    if harmless is not None or argument in _LATER_ARGUMENTS:
+        allowed_text = f", which allows {', '.join(map(repr, harmless))}" if harmless else ""
+        raise PreconditionFailed(
+            f"invalid arg '{argument}'{where}: {plain!r} is not supported in this version{allowed_text}"
+        )
 
 
 def _type_of(arguments: Mapping[str, object], where: str) -> QueueType:

@@ -78,18 +78,23 @@ class Committing:
         self._size = 0  # bytes of what was read
         self._asked = False  # filters have judged the dead letters
 
+    def _refuse(self) -> None:
+        """LogBroken, DiskFull or Draining where nothing can be done now."""
+        engine, transaction = self._engine, self._transaction
+        if engine.broken is not None:
+            raise LogBroken(f"{engine.broken}; nothing of the transaction is done")
+        if transaction.batch is not None and engine.log.full:
+            raise DiskFull("the log has no room; nothing of the transaction is done")
+        if engine.core.draining and not transaction.endings:
+            raise Draining("the server drains: it takes no new messages; nothing of the transaction is done")
+
     def step(self, again: Callable[[], None]) -> Transacted | None:
         """What it came to; None: `again` is called when what it waits for has come, and calls this once more.
 
         Errors, after which nothing is done: LogBroken, DiskFull, and as `Core.transact`.
         """
         engine, core, transaction = self._engine, self._engine.core, self._transaction
-        if engine.broken is not None:
-            raise LogBroken(f"{engine.broken}; nothing of the transaction is done")
-        if transaction.batch is not None and engine.log.full:
-            raise DiskFull("the log has no room; nothing of the transaction is done")
-        if core.draining and not transaction.endings:
-            raise Draining("the server drains: it takes no new messages; nothing of the transaction is done")
+        self._refuse()
         came, self._came = self._came, []
         for queue, rows in came:
             self._take(queue, rows)

@@ -50,12 +50,11 @@ def _read_action(book: Book, element: Element) -> None:
     for tag in ("On", "Do"):
         if not element.all(tag):
             book.wrong(element.place(), f"has no <{tag}>")
-    ons = [_step(book, on, ON) for on in element.all("On")]
-    dos = [_step(book, do, DO) for do in element.all("Do")]
+    found = [_step(book, on, ON) for on in element.all("On")], [_step(book, do, DO) for do in element.all("Do")]
     condition = _condition(book, element)
-    known_ons, known_dos = [one for one in ons if one is not None], [one for one in dos if one is not None]
-    if known_ons and known_dos and len(known_ons) == len(ons) and len(known_dos) == len(dos):
-        _add(book, element, known_ons, known_dos, condition)
+    ons, dos = ([one for one in some if one is not None] for some in found)
+    if ons and dos and (len(ons), len(dos)) == tuple(map(len, found)):
+        _add(book, element, ons, dos, condition)
 
 
 def _condition(book: Book, element: Element) -> Element | None:

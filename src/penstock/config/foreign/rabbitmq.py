@@ -366,14 +366,19 @@ def _argument(
         verdict = Verdict.NO_MEANING if harmless is None else Verdict.REFUSED
         book.remark(verdict, place, f"{value!r} is {'not known' if harmless is None else 'another kind of queue'}")
         return
+    table[key] = _with_unit(key, value)
+    places[key,] = place
+
+
+def _with_unit(key: str, value: object) -> object:
+    """A setting as our file has it: RabbitMQ's numbers are milliseconds and bytes."""
     row = QUEUE_KEYS.get(key)
     if row is not None and isinstance(value, int) and not isinstance(value, bool):
         if row.kind is Kind.DURATION and value >= 0:
-            value = format_duration(value * 1000)
-        elif row.kind is Kind.SIZE:
-            value = f"{value}B"
-    table[key] = value
-    places[key,] = place
+            return format_duration(value * 1000)
+        if row.kind is Kind.SIZE:
+            return f"{value}B"
+    return value
 
 
 def _binding(book: Book, item: Item, default_vhost: str) -> None:

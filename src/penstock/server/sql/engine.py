@@ -236,10 +236,7 @@ class Engine:
         names, asked = [one for one in kept.schema.names if one != AS_READ], statement.columns
         if "body" not in names:
             return name, list(map(quoted, names))
-        taken = {*names, *MADE}
-        read = quoted(AS_READ) if AS_READ in kept.schema.names else "NULL"
-        text = "try(decode(body))"
-        source = f"(SELECT *, {text} AS {TEXT}, coalesce({read}, {text}) AS {READ} FROM {name})"
+        taken, source = {*names, *MADE}, _with_text(kept, name)
         fields = {one: kind for one, kind in found.items() if one.lower() not in taken}
         fields |= self._signed(source, fields)
         if fields and "body" not in asked:
@@ -327,6 +324,13 @@ def _of_struct(names: Iterable[str]) -> list[str]:
 
 def _nulls(names: Iterable[str]) -> list[str]:
     return [f"NULL AS {quoted(one)}" for one in sorted(names)]
+
+
+def _with_text(kept: Kept, name: str) -> str:
+    """A table with its bodies as text, and with what is read of them."""
+    read = quoted(AS_READ) if AS_READ in kept.schema.names else "NULL"
+    text = "try(decode(body))"
+    return f"(SELECT *, {text} AS {TEXT}, coalesce({read}, {text}) AS {READ} FROM {name})"
 
 
 def _transformed(fields: Mapping[str, Shape]) -> str:

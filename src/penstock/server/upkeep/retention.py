@@ -113,6 +113,11 @@ class Retirement:
         most = self.most()
         return most is not None and log.size > most
 
+    def _may_go(self, segment: SegmentInfo) -> bool:
+        """Whether it is in the archive, where there is one: until then it stays."""
+        archived = self._runtime.archived
+        return archived is None or archived(segment)
+
     def past(self) -> list[SegmentInfo]:
         """Closed segments past retention, oldest first.  Reads the log: not on the loop."""
         age, size = self._settings.age, self.most()
@@ -123,14 +128,13 @@ class Retirement:
         present = {segment.last for segment in segments}
         self._ages = {last: time for last, time in self._ages.items() if last in present}
         total = sum(segment.bytes for segment in segments)
-        archived = self._runtime.archived
         now = self._runtime.clock.wall()
         for segment in segments[:-1]:
             too_large = size is not None and total > size
             if not too_large and (age is None or self._last_time(segment) >= now - age):
                 break
-            if archived is not None and not archived(segment):
-                break  # it goes when it is archived
+            if not self._may_go(segment):
+                break
             found.append(segment)
             total -= segment.bytes
         self.past_upto = found[-1].last if found else 0

@@ -260,9 +260,9 @@ class RowSource(Source[list[Event]]):
                     self.waiting.append(self._event("publish", key, body))
             elif key in self._focus:
                 self._focus.remove(key)
-                last = before if body is None else body
+                last, why = (before, reason) if body is None else (body, "match")
                 if self._wish.oof and last is not None:
-                    self.waiting.append(self._event("oof", key, last, "match" if body is not None else reason))
+                    self.waiting.append(self._event("oof", key, last, why))
         self._reader.step()
         if len(self.waiting) > self._most:
             self._thin()

@@ -231,8 +231,13 @@ class EventStream(Response):
             else:
                 until = sent + HEARTBEAT_S
                 await watching.wait((min(until, next_stats) if self._interval else until) - now)
+        await self._end(send, why)
+
+    async def _end(self, send: Send, why: str) -> None:
+        """A last sentence, which has a moment to arrive."""
+        clock = asyncio.get_running_loop().time
         await _body(send, Told("end", {"reason": why}).encoded(), more=False)
-        until = clock() + (STOP_S if watching.ended else GOODBYE_S)
+        until = clock() + (STOP_S if self._watching.ended else GOODBYE_S)
         while self._unsent() and clock() < until:  # noqa: ASYNC110 - a transport has no event for it
             await asyncio.sleep(LOOK_S)
         if self._unsent() and self._link is not None:
