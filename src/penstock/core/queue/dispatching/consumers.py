@@ -144,12 +144,12 @@ class Consumer:
 
     def set_limit(self) -> None:
         """Work out the effective backlog again, after a setting changed."""
+        settings = self.queue.settings
         own = UNLIMITED if self.max_backlog is None else self.max_backlog
-        of_queue = self.queue.settings.max_per_subscription_backlog or UNLIMITED
+        of_queue = settings.max_per_subscription_backlog or UNLIMITED
         if self.no_ack and own:
             own = of_queue = UNLIMITED  # nothing is ever outstanding
         self.limit = 0 if self.standby else min(own, of_queue)
-        settings = self.queue.settings
         self.timeout = settings.consumer_timeout if self._timeout is None else self._timeout
         if settings.semantics == "at-most-once":
             self.timeout = 0  # there is nothing to go back
@@ -277,10 +277,7 @@ class Takers:
         return None
 
     def deal(self, model: FairnessModel, turn: int, count: int) -> list[Consumer]:
-        """Who gets so many messages, one after the other: fewer when nobody has room any more.
-
-        What each is given counts at once as held.
-        """
+        """Who gets so many messages, in their order; fewer without room for all.  What each is given counts as held."""
         if model == "proportional":
             return self._deal_by_weight(count)
         out: list[Consumer] = []
