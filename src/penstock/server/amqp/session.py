@@ -118,10 +118,10 @@ class Outgoing:
             self.writes += 1
             self._link.write(data)
             self.count_unsent()
-        if self.unsent:
-            self.unsent = 0
-            if not self.blocked:
-                self._on_room()
+        held_up = self.unsent > SEND_MOST  # somebody may have been told that it is full
+        self.unsent = 0
+        if held_up and not self.blocked:
+            self._on_room()
         if self._machine.finished and not self._ended:
             self._ended = True
             if not self._over:
