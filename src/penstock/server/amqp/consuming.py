@@ -122,7 +122,7 @@ def _consume_from_one(
         refuse_unsupported(queue, "no prefetch")
     if method.no_ack:
         refuse_unsupported(queue, "no ack")
-    since = first_of(session, queue, arguments)
+    before = max(first_of(session, queue, arguments) - 1, 0)
     informs = flag(arguments, INFO)
     consumer = session.core.subscribe(
         session.engine.now(),
@@ -139,7 +139,7 @@ def _consume_from_one(
         choked=session.outgoing.blocked,
         timeout=None if timeout is None else timeout * 1000,
         on_overdue=channel.overdue,
-        since=since,
+        read=(before, before),
     )
     channel.consumers[tag] = consumer
     if filter is not None:

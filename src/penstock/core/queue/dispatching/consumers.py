@@ -45,11 +45,9 @@ class Serving(Protocol):
 
     def tick(self, now: Now, sink: Sink, /) -> None:
         """Do what is due at this moment."""
-        ...
 
     def serve(self, now: Now, sink: Sink, /) -> None:
         """Give out what can be given."""
-        ...
 
 
 class Credit:
@@ -106,7 +104,7 @@ class Consumer:
         choked: bool = False,
         timeout: int | None = None,
         on_overdue: Callable[[int], None] | None = None,
-        since: int = 0,
+        read: tuple[int, int] = (0, 0),
     ) -> None:
         self.queue = queue
         self.serial = serial  # order of subscription
@@ -129,8 +127,7 @@ class Consumer:
         self.reported = False  # its holder was told
         self.standby = False  # it waits for others to go, or to come (`attendance`)
         self.heads: set[int] | None = None  # of such a queue, which it has read of those that entered at the head
-        start = max(since - 1, 0)
-        self.read: tuple[int, int] = (start, start)  # how far it has read a queue that nobody takes from: (place, LSN)
+        self.read = read  # how far it has read a queue that nobody takes from: (place, LSN)
         self.closed = False
         self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
         self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream

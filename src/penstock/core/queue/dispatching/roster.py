@@ -25,7 +25,7 @@ class Terms(TypedDict, total=False):
     passive: bool  # it gets only what it asks for by `pull`
     choked: bool  # its connection takes nothing now, until `unchoke`
     timeout: int | None  # microseconds that a delivery may stay unsettled; None: as the queue says; 0: any time
-    since: int  # of a queue that nobody takes from: the LSN from which on it reads; 0: from the head
+    read: tuple[int, int]  # of a queue that nobody takes from: what is not beyond this place and LSN it has read
     on_overdue: Callable[[int], None] | None  # told that time when it is over, ends it; None: what is overdue goes back
 
 
