@@ -21,9 +21,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.expr.batches import NO_VALUES, Objects, Typed, View, typed
-from penstock.expr.compiler import compile_parsed, compile_tree
+from penstock.expr.compiler import RunParsed, compile_parsed, compile_tree
 from penstock.expr.meter import meter
-from penstock.expr.program import RunParsed
 from penstock.expr.text_patterns import Affixes
 from penstock.expr.tree import (
     Affix,

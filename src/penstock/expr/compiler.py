@@ -20,19 +20,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal as OneOf
 from typing import assert_never, cast
 
 import orjson
 
 from penstock.expr import numbers, text_patterns, values
-from penstock.expr.batches import NOTHING, bookmark, header_tables, root, seconds, topic_name, walk
+from penstock.expr.batches import NOTHING, Table, bookmark, header_tables, root, seconds, topic_name, walk
 from penstock.expr.context import OF_THE_CONTEXT, answers
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter
 from penstock.expr.numbers import crc64
-from penstock.expr.program import Column, Program, Run, RunParsed
 from penstock.expr.text_patterns import searcher
 from penstock.expr.tree import (
     Affix,
@@ -53,6 +52,37 @@ from penstock.expr.tree import (
     Sign,
     walk_tree,
 )
+from penstock.records.dataclass import dataclass
+
+Column = OneOf["body", "properties", "topic", "lsn", "time", "now", "size", "context"]
+Run = Callable[
+    [Sequence[bytes], Iterable[bytes], Iterable[object], Iterable[object], Iterable[object], object, object, object],
+    list[object],
+]
+RunParsed = Callable[
+    [
+        Sequence[bytes],
+        Iterable[Table],
+        Iterable[bytes],
+        Iterable[object],
+        Iterable[object],
+        Iterable[object],
+        object,
+        object,
+        object,
+    ],
+    list[object],
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled tree.  `needs` names the columns that `run` reads; the others may be anything of the right length."""
+
+    run: Run
+    needs: frozenset[Column]
+    source: str
+
 
 _COMPARISONS: dict[CompareOperator, tuple[str, str, CompareOperator]] = {
     # operator: (function, Python's operator, the operator with its sides exchanged)

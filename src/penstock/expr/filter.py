@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.batches import Table
 from penstock.expr.check import Checked, check
-from penstock.expr.compiler import compile_parsed, compile_tree
+from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
 from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group
 from penstock.expr.meter import meter
-from penstock.expr.program import Program, RunParsed
 from penstock.expr.tree import Call, Node, Scalar, walk_tree
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY

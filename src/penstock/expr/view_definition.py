@@ -22,10 +22,9 @@ from penstock.errors import ExpressionError
 from penstock.expr import compile_filter
 from penstock.expr.aggregates import STORES
 from penstock.expr.check import check
-from penstock.expr.compiler import compile_parsed
+from penstock.expr.compiler import RunParsed, compile_parsed
 from penstock.expr.filter import Filter, parse
 from penstock.expr.functions import AGGREGATES
-from penstock.expr.program import RunParsed
 from penstock.expr.tree import Call, Compare, Field, Node, walk_tree
 from penstock.expr.tree import Literal as Constant
 from penstock.records.dataclass import dataclass

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.core.actions.rules import iso_time
 from penstock.core.asks import Answer, Fetched, Judge, Judged, Keyed, Purpose, Rated, Recovered, Scanned, Token
-from penstock.core.commands.acknowledging import AcknowledgeCommands
+from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.publishing.dead_letters import Buried
 from penstock.core.queue.order.runs import NEVER, pairs_body
@@ -145,7 +145,7 @@ class InterventionCommands(QueueCommands):
         return len(rows)
 
 
-class AnswerCommands(AcknowledgeCommands):
+class AnswerCommands(DeliveryCommands):
     """The one way in for answers."""
 
     def answered(self, now: Now, answer: Answer) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.core.commands.acknowledging import AcknowledgeCommands
+from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.commands.life import NOWHERE
 from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
@@ -25,7 +25,7 @@ from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings, Ruling
 
 
-class SubscriptionCommands(AcknowledgeCommands):
+class SubscriptionCommands(DeliveryCommands):
     """Subscribing, replacing, closing; and the queues that come and go under a pattern."""
 
     def open(self, now: Now, subscription: Subscription) -> None:

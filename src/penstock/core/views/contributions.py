@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import TypeAlias, cast
 
 from penstock.expr.batches import Table
-from penstock.expr.program import RunParsed
+from penstock.expr.compiler import RunParsed
 from penstock.expr.values import Value, text
 from penstock.expr.view_definition import Condition, Joined
 from penstock.records.properties import EMPTY
