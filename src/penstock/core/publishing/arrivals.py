@@ -172,6 +172,15 @@ class Arrivals:
             for queue, chunk, rows in taken:
                 self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue) if barriers else None)
 
+    def arrive_in_each(self, queues: Sequence[Queue], now: Now, batch: Publishes) -> None:
+        """Let all rows of a stored batch arrive in each of these queues."""
+        size = len(batch.bodies)
+        chunk, rows = range(batch.first, batch.first + size), range(size)
+        if len(queues) == 1:
+            self.arrive_in(queues[0], now, chunk, batch, rows)
+        elif queues:
+            self.arrive(now, batch, [(queue, chunk, rows) for queue in queues])
+
     def arrive_in(
         self,
         queue: Queue,

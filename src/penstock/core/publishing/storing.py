@@ -55,6 +55,11 @@ def _parts(batch: Publishes, rows: range) -> Iterator[range]:
     yield range(start, rows.stop)
 
 
+def _says_all(plan: Plan) -> bool:
+    """Whether somebody wants the topic's messages, and its plan alone says who."""
+    return bool(not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep))
+
+
 class Storing:
     """Stores batches that nothing refuses any more, by the shortest way that their headers and topics allow."""
 
@@ -96,7 +101,7 @@ class Storing:
                 return Published(0, self._outbox.last_lsn, refused=[(row, traits.refusal) for row in range(size)])
             if not (terms.carbon and traits.keys) and (trusted or not traits.cleaned):
                 plan = self._rows.plan(topics)
-                if not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep):
+                if _says_all(plan):
                     return self._uniform(now, batch, plan, traits, terms.persistent, trusted)
         return self._mixed(now, batch, skip, terms)
 
@@ -122,11 +127,7 @@ class Storing:
         if grouped:
             self._outbox.begin()
         first = self._arrivals.store(batch, [(queue, None) for queue in queues] if route == NO_ROUTE else ())
-        chunk, rows = range(first, first + size), range(size)
-        if len(queues) == 1:
-            self._arrivals.arrive_in(queues[0], now, chunk, batch, rows)
-        elif queues:
-            self._arrivals.arrive(now, batch, [(queue, chunk, rows) for queue in queues])
+        self._arrivals.arrive_in_each(queues, now, batch)
         if grouped:
             self._outbox.end()
         return Published(first, first + size - 1, stored=size)
@@ -169,7 +170,7 @@ class Storing:
         out: dict[Topic, int] = {}
         for topic in topics:
             plan = self._rows.plan(topic)
-            if plan.filtered or plan.by_headers or not (plan.queues or plan.keep):
+            if not _says_all(plan):
                 return None
             out[topic] = self._rows.route_of(plan)
             if out[topic] == NO_ROUTE and plan.queues:

@@ -74,11 +74,12 @@ class Entitled:
                 return False
             found = one.matches([run.bodies[row] for row in asked], [run.properties_of(row) for row in asked])
             answers = {**known, **dict(zip(asked, found, strict=True))}
-            bad = next((row for row in rows if row < bad and not answers[row]), bad)
-        if bad == len(run.bodies):
+            wrong = next((row for row in rows if not answers[row]), bad)
+            if wrong < bad:
+                bad, error = wrong, _Refused(wrong, self._not_of(run, wrong))
+        if error is None:
             return True
-        why = error.why if error is not None and bad == error.row else self._not_of(run, bad)
-        self._refuse(channel, run, bad, why, judged)
+        self._refuse(channel, run, bad, error.why, judged)
         return False
 
     def _filters_of(self, run: events.PublishRun) -> tuple[dict[Filter, list[int]], _Refused | None]:

@@ -100,17 +100,22 @@ def unsubscribe(
     if was_open and not consumer.passive and queue.settings.attended:
         muster(queue, now)
     if requeue and consumer.leases.count and not consumer.leaving:
-        oldest = consumer.leases.oldest() if lost else range(0)
-        first = consumer.leases.take(oldest)[0] if len(oldest) else []
-        ring = queue.limits is not None and queue.limits.ring < NEVER  # takes the newest first
-        if first and not ring:
-            hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
-        consumer.leaving = "lost" if lost else "closed"
-        leave(queue, now, sink)
-        if first and ring:
-            hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
+        _return_all(queue, now, consumer, sink, lost=lost)
     queue.drop_if_done(consumer)
     queue.carry_on(now, sink)
+
+
+def _return_all(queue: Contents, now: Now, consumer: Consumer, sink: Sink, *, lost: bool) -> None:
+    """What a consumer holds goes back; if it was lost, the oldest as failed."""
+    oldest = consumer.leases.oldest() if lost else range(0)
+    first = consumer.leases.take(oldest)[0] if len(oldest) else []
+    ring = queue.limits is not None and queue.limits.ring < NEVER  # takes the newest first
+    if first and not ring:
+        hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
+    consumer.leaving = "lost" if lost else "closed"
+    leave(queue, now, sink)
+    if first and ring:
+        hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
 
 
 def leave(queue: Contents, now: Now, sink: Sink) -> None:
