@@ -103,8 +103,14 @@ class Member:
         self._read_at = -(1 << 60)
         self._calling = False
         self._called_at = -(1 << 60)
+        self._heard_at = 0  # of the leader, in the stream
         self._strangers = set[Link]()  # who have not said hello
         self._ended = False
+
+    @property
+    def _silence(self) -> int:
+        """After so long without a word a stream has ended, though nobody said so: four beats."""
+        return 2 * self.terms.times.renew
 
     @property
     def role(self) -> Role:
@@ -188,7 +194,11 @@ class Member:
             self._out.read()
         self._do()
         if self.leads:
-            for sending in list(self.sendings.values()):
+            for link, sending in list(self.sendings.items()):
+                if now - sending.heard_at > self.terms.times.lease:
+                    link.close()
+                    self.lost(link)
+                    continue
                 beat = 0 if self.state is None else self.state.beat
                 sending.beat(beat, self.committed, now, every)
             self._out.may_lead(self.election.until(now))
@@ -249,8 +259,8 @@ class Member:
         if self._ended or state is None or self.role not in (Role.JOINING, Role.FOLLOWING) or not self._registered:
             return
         following = self.following
-        if following is not None and following.term and state.term > following.term:
-            self._stop_following()
+        if following is not None and (0 < following.term < state.term or now - self._heard_at > self._silence):
+            self._stop_following()  # of another leader, or half-open: nobody would tell
             following = None
         if following is not None or self._calling or state.leader in (None, self.me) or now - self._called_at < AGAIN:
             return
@@ -265,6 +275,7 @@ class Member:
         if self._ended or replica is None or state is None or self.role not in (Role.JOINING, Role.FOLLOWING):
             link.close()
             return
+        self._heard_at = self._out.now()
         self.following = Following(
             link, replica, self.me, state.cluster, written(state, replica.last), self._raise_term
         )  # fmt: skip
@@ -292,8 +303,9 @@ class Member:
             elif link in self._strangers:
                 self._hello(link, message)
         except ProtocolError as error:
-            self.trouble = str(error)
-            logger.warning("a stream of the cluster ended: %s", error)
+            if self.trouble != str(error):  # whoever is refused calls again several times a second
+                self.trouble = str(error)
+                logger.warning("a stream of the cluster ended: %s", error)
             link.close()
             self.lost(link)
 
@@ -317,8 +329,9 @@ class Member:
             self._strangers.discard(link)
 
     def _heard_of_leader(self, following: Following, message: Message) -> None:
-        following.heard(message)
         replica, now = self.replica, self._out.now()
+        self._heard_at = now
+        following.heard(message)
         if not following.term or replica is None:
             return
         self.trouble = ""
@@ -338,7 +351,8 @@ class Member:
             refusal = refused(message, state, term, self.me, self._is_here)
             if refusal is None:
                 self._strangers.discard(link)
-                self.sendings[link] = Sending(link, message, self.files, state)
+                self.sendings[link] = sending = Sending(link, message, self.files, state)
+                sending.heard_at = self._out.now()
                 return
             link.send(refusal)
         self._strangers.discard(link)
@@ -459,7 +473,6 @@ class Member:
             if following is not None:
                 out |= {
                     "leader_lsn": following.leader_last, "committed_lsn": following.leader_committed,
-                    "lag_bytes": 0,
                 }  # fmt: skip
         return out
 

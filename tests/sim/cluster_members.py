@@ -1,0 +1,424 @@
+"""Members of a cluster on simulated disks, links and a register: the product's rules, logs and streams, one seed.
+
+What is real: `Member` with election, in-sync set, streams and copies, and the leader's log.  What is simulated: disks
+that lose what was not synced, links that delay, break and go half-open, a register that loses answers and lets swaps
+land late, clocks that do not go together, and processes that die or lose power between any two steps.
+
+    no LSN is used for two records
+    whoever takes over has every record that was confirmed, with its bytes
+    what is cut was never confirmed
+    when the world is quiet again all members have the same records
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from penstock.errors import LogDamaged
+from penstock.log.log import Log
+from penstock.log.simdisk import SimDisk
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from penstock.replication.insync import Times
+from penstock.replication.messages import Message, decode, encode
+from penstock.replication.register import TERM_LSNS, ClusterState
+from penstock.replication.register import Member as Listed
+from penstock.replication.register import decode as decode_state
+from penstock.server.cluster import folder
+from penstock.server.cluster.member import Member, Terms
+from penstock.server.cluster.sending import FORMAT
+from sim.logkit import SMALL, T0, FakeClock, content, messages
+
+TIMES = Times(level=1_000, level_most=4_000)
+WHILES = (1_000, 20_000, TIMES.renew // 2, TIMES.ack_timeout, TIMES.lease)
+PACES = ((50, 60, 20, 1, 1), (60, 30, 30, 0, 0), (10, 20, 20, 2, 1))
+
+
+class Broken(AssertionError):
+    """Something that must hold does not."""
+
+
+class SimLink:
+    """One end of a connection."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.life = host.life
+        self.other: SimLink
+        self.inbox = deque[tuple[bytes, bytes]]()
+        self.closed = False
+
+    @property
+    def full(self) -> bool:
+        return len(self.other.inbox) > 6
+
+    def send(self, message: Message) -> None:
+        if not self.closed and not self.other.closed:
+            self.other.inbox.append(encode(message))
+
+    def close(self) -> None:
+        """What was sent may still arrive; the other end hears of it, or does not for a long time."""
+        if not self.closed:
+            self.closed = True
+            world = self.host.world
+            if world.rng.random() < world.told_of_ends:
+                self.other.host.later(lambda: self.other.end())
+
+    def end(self) -> None:
+        if not self.closed and self.host.life == self.life and self.host.member is not None:
+            self.closed = True
+            self.host.member.lost(self)
+
+    def deliver(self, most: int) -> None:
+        """Some messages are heard, and perhaps synced."""
+        member = self.host.member
+        if member is None or self.host.life != self.life:
+            self.inbox.clear()
+            return
+        for _ in range(min(most, len(self.inbox))):
+            if self.closed:
+                return
+            member.heard(self, decode(*self.inbox.popleft()))
+        if not self.closed and self.host.world.rng.random() < 0.8:
+            member.gathered(self)
+        if self.other.host.member is not None and not self.other.closed:
+            self.other.host.member.writable(self.other)
+
+
+class Host:
+    """One machine: its disk, and what runs on it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.disk = SimDisk(seed=world.rng.randrange(1 << 30))
+        self.life = 0
+        self.clock = 0
+        self.member: Member | None = None
+        self.log: Log | None = None
+        self.events = deque[Callable[[], None]]()
+        self.next_lsn = 0
+        self.boot = 0
+        self.marks = FakeClock()  # of the log
+        self.pending = list[tuple[int, bytes]]()  # appended in this life, not confirmed
+
+    # what a member asks for
+
+    def now(self) -> int:
+        return self.clock
+
+    def later(self, what: Callable[[], None]) -> None:
+        self.events.append(what)
+
+    def read(self) -> None:
+        if self.world.rng.random() < self.world.answers:
+            version, data = self.world.version, self.world.value.encode()
+            self.later(lambda: self._running().register_read(version, decode_state(data)))
+
+    def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
+        outcome = self.world.swap(version, value)
+        self.later(lambda: self._running().swapped(outcome, value, own=own))
+
+    def connect(self, address: str) -> None:
+        other = self.world.hosts[address]
+
+        def call() -> None:
+            if other.member is None or self.world.rng.random() > self.world.answers:
+                self._running().lost(None)
+                return
+            mine, theirs = SimLink(self), SimLink(other)
+            mine.other, theirs.other = theirs, mine
+            self.world.links += [mine, theirs]
+            other.member.taken(theirs)
+            self._running().connected(mine)
+
+        self.later(call)
+
+    def lead(self, term: int, start: int, before: int) -> None:
+        self.disk.unlock()
+        self.later(lambda: self._take_over(term, start, before))
+
+    def committed(self, lsn: int) -> None:
+        self.later(lambda: self._committed(lsn))
+
+    def may_lead(self, until: int) -> None:
+        pass
+
+    def end(self, why: str) -> None:
+        self.world.seen["ended"] += 1
+        self.stop()
+
+    # its server
+
+    def _running(self) -> Member:
+        assert self.member is not None
+        return self.member
+
+    def _take_over(self, term: int, start: int, before: int) -> None:
+        log = Log.open(self.disk, self.marks, self.world.settings)
+        for _ in log.replay():
+            pass
+        if log.recovery.last_lsn != before:
+            raise Broken(f"{self.name} was elected for LSN {before} and has {log.recovery.last_lsn}")
+        have = dict(content(log))
+        self.world.check(have, f"{self.name}, which leads term {term},")
+        lacking = self.world.confirmed - have.items()
+        if lacking:
+            raise Broken(f"{self.name} leads term {term} and lacks {min(lacking)}")
+        self.log, self.boot, self.next_lsn, self.pending = log, start, start, []
+        log.on_broken = lambda error: self.later(lambda: self._running().broken(str(error)))
+        log.wait_for_copies(self._told, lambda lsn: self._running().log_synced(lsn))
+        self.world.seen["terms"] += 1
+        self._append(Control(Kind.BOOT, "", b"{}", b"boot %d" % term, start, T0), b"boot %d" % term)
+
+    def _told(self, segment: int, end: int, last: int) -> None:
+        if self.world.rng.random() < self.world.failing_syncs:
+            self.disk.fail_next("sync")
+        self._running().log_at(segment, end, last)
+
+    def _append(self, entry: Control, body: bytes) -> None:
+        assert self.log is not None
+        self.world.write(self.next_lsn, body)
+        self.pending.append((self.next_lsn, body))
+        self.log.append([entry])
+        self.next_lsn += 1
+
+    def publish(self) -> None:
+        """A leader takes some messages and writes them."""
+        log, member, rng = self.log, self.member, self.world.rng
+        if log is None or member is None or log.broken:
+            return
+        if member.role.value == "leading":
+            for _ in range(rng.randint(1, 3)):
+                body = b"%d " % self.next_lsn + rng.randbytes(rng.randint(0, 500))
+                self.world.write(self.next_lsn, body)
+                self.pending.append((self.next_lsn, body))
+                log.append([messages(self.next_lsn, body)])
+                self.next_lsn += 1
+        log.flush()
+        if rng.random() < 0.2:
+            self.marks.pass_by(1_000_000)
+            log.tick()
+        if not log.broken:
+            member.moves(self.next_lsn, log.first_lsn)
+
+    def _committed(self, lsn: int) -> None:
+        log = self.log
+        if log is None or log.broken:
+            return
+        log.committed(lsn)
+        self.world.confirmed.update(one for one in self.pending if one[0] <= log.durable)
+        self.pending = [one for one in self.pending if one[0] > log.durable]
+        if self.boot and log.durable >= self.boot:
+            self.boot = 0
+            self._running().booted(self.next_lsn)
+
+    # its life
+
+    def start(self) -> None:
+        """A process begins."""
+        if self.member is None:
+            self.disk.lock()
+            self.events.clear()
+            terms = Terms(self.name, self.name, self.world.min_in_sync, TIMES)
+            self.member = Member(self.disk, folder.opened(self.disk), terms, self)
+
+    def stop(self, *, power: bool = False) -> None:
+        """It ends at once; with the power what was not synced may go."""
+        if self.member is None:
+            return
+        self.life += 1
+        self.member, self.log = None, None
+        self.events.clear()
+        for link in self.world.links:
+            if link.host is self and not link.closed:
+                link.close()
+        if power:
+            self.disk.crash()
+        else:
+            self.disk.kill()
+
+    def step(self) -> None:
+        if self.events and self.member is not None:
+            self.events.popleft()()
+
+
+class World:
+    """One schedule, of one number."""
+
+    def __init__(self, seed: int, *, members: int = 3, min_in_sync: int = 2) -> None:
+        self.rng = Random(seed)
+        self.pace = self.rng.choice(PACES)
+        self.min_in_sync = min_in_sync
+        self.settings = replace(SMALL, segment=6000)
+        self.answers, self.told_of_ends, self.failing_syncs, self.loses = 0.9, 0.8, 0.01, 0.12
+        self.written = dict[int, bytes]()
+        self.confirmed = set[tuple[int, bytes]]()
+        self.seen = Counter[str]()
+        self.links = list[SimLink]()
+        self.late = list[tuple[int, ClusterState]]()
+        self.hosts = {f"p{n}": Host(self, f"p{n}") for n in range(members)}
+        first = self.hosts["p0"].disk
+        log = Log.open(first, FakeClock(), self.settings)
+        origin = log.origin
+        log.close()
+        for name, host in self.hosts.items():
+            folder.write(host.disk, folder.Known("c" if name == "p0" else "", f"m-{name}", 0, 0))
+        about = {"m-p0": Listed("p0", "p0", FORMAT, 0)}
+        self.value = ClusterState(
+            "c", origin, ceiling=TERM_LSNS, in_sync=frozenset(about), members=about, to="m-p0"
+        )  # fmt: skip
+        self.version = 1
+        for host in self.hosts.values():
+            host.start()
+
+    def write(self, lsn: int, body: bytes) -> None:
+        if self.written.setdefault(lsn, body) != body:
+            raise Broken(f"LSN {lsn} is used twice")
+
+    def check(self, have: dict[int, bytes], who: str) -> None:
+        """Whether a log has nothing but what somebody wrote there."""
+        for lsn, body in have.items():
+            if self.written.get(lsn) != body:
+                raise Broken(f"{who} has {body[:20]!r} at LSN {lsn}, where {self.written.get(lsn)!r} was written")
+
+    def swap(self, version: int, value: ClusterState) -> int | str:
+        if self.rng.random() < self.loses:
+            self.late.append((version, value))
+            return "unknown"
+        done = self.land(version, value)
+        if self.rng.random() < self.loses / 2:
+            return "unknown"
+        return self.version if done else "changed"
+
+    def land(self, version: int, value: ClusterState) -> bool:
+        if version != self.version:
+            return False
+        self.version, self.value = version + 1, decode_state(value.encode())
+        return True
+
+    def run(self, steps: int) -> None:
+        """So many random steps; Broken says what does not hold."""
+        names, weights = zip(*ACTIONS.items(), strict=True)
+        hosts = list(self.hosts.values())
+        for action in self.rng.choices(names, weights, k=steps):
+            host = self.rng.choice(hosts)
+            try:
+                action(self, host)
+            except OSError:
+                host.stop(power=True)
+            except LogDamaged as error:
+                raise Broken(f"{host.name}: {error}") from error
+            self.links = [one for one in self.links if not (one.closed and not one.inbox)]
+
+    def tick(self, host: Host) -> None:
+        host.clock += self.rng.choices(WHILES, self.pace)[0]
+        if host.member is not None:
+            if host.log is not None and not host.log.broken and self.rng.random() < 0.95:
+                host.member.moves(host.next_lsn, host.log.first_lsn)
+            host.member.tick()
+
+    def event(self, host: Host) -> None:
+        host.step()
+
+    def deliver(self, _: Host) -> None:
+        links = [one for one in self.links if one.inbox]
+        if links:
+            link = self.rng.choice(links)
+            try:
+                link.deliver(self.rng.randint(1, 4))
+            except OSError:
+                link.host.stop(power=True)
+
+    def publish(self, host: Host) -> None:
+        host.publish()
+
+    def roll(self, host: Host) -> None:
+        if host.log is not None and not host.log.broken:
+            host.log.roll()
+            host.log.flush()
+            self.seen["rolls"] += 1
+
+    def cut(self, _: Host) -> None:
+        """A connection breaks; one end may hear of it late, or never."""
+        if self.links:
+            link = self.rng.choice(self.links)
+            link.host.later(link.end)
+            if self.rng.random() < self.told_of_ends:
+                link.other.host.later(link.other.end)
+            else:
+                link.other.inbox.clear()
+
+    def arrive(self, _: Host) -> None:
+        """A swap whose answer is long lost lands."""
+        if self.late:
+            self.seen["late swaps"] += self.land(*self.late.pop(self.rng.randrange(len(self.late))))
+
+    def crash(self, host: Host) -> None:
+        if self.rng.random() < 0.25:
+            self.seen["crashes"] += 1
+            host.stop(power=self.rng.random() < 0.6)
+
+    def start(self, host: Host) -> None:
+        host.start()
+
+    def quiet(self, rounds: int = 4000) -> None:
+        """No more faults: the members find together, and have the same."""
+        self.answers = self.told_of_ends = 1.0
+        self.failing_syncs = self.loses = 0.0
+        self.late.clear()
+        for n in range(rounds):
+            for host in self.hosts.values():
+                host.start()
+                host.clock += 20_000
+                while host.events and host.member is not None:
+                    host.step()
+                if host.member is not None:
+                    if host.log is not None and not host.log.broken:
+                        host.publish() if n % 50 == 0 else host.member.moves(host.next_lsn, host.log.first_lsn)
+                    host.member.tick()
+            for link in list(self.links):
+                if link.inbox:
+                    link.deliver(len(link.inbox))
+                    if link.host.member is not None and not link.closed:
+                        link.host.member.gathered(link)
+            self.links = [one for one in self.links if not (one.closed and not one.inbox)]
+            if n > 50 and self._level():
+                return
+        told = {name: None if host.member is None else host.member.plain() for name, host in self.hosts.items()}
+        raise Broken(f"they do not find together: {told}")
+
+    def _level(self) -> bool:
+        if len(self.value.in_sync) < len(self.hosts):
+            return False
+        leaders = [one for one in self.hosts.values() if one.member is not None and one.member.role.value == "leading"]
+        if len(leaders) != 1 or leaders[0].pending:
+            return False
+        followers = [one.member.replica for one in self.hosts.values() if one.member and one.member.replica]
+        return all(one is not None and one.synced == leaders[0].next_lsn - 1 for one in followers)
+
+    def compare(self) -> None:
+        """All members have the same records, and everything that was confirmed."""
+        found = dict[str, dict[int, bytes]]()
+        for name, host in self.hosts.items():
+            host.stop()
+            log = Log.open(SimDisk(host.disk.files()), FakeClock(), self.settings)
+            for _ in log.replay():
+                pass
+            found[name] = dict(content(log))
+            self.check(found[name], name)
+            if lacking := self.confirmed - found[name].items():
+                raise Broken(f"{name} lacks {min(lacking)}")
+        first, *others = found.values()
+        if any(one != first for one in others):
+            raise Broken("members have other records than each other")
+
+
+Action = Callable[[World, Host], None]
+ACTIONS: dict[Action, int] = {
+    World.tick: 30, World.event: 45, World.deliver: 60, World.publish: 24, World.roll: 1, World.cut: 2,
+    World.arrive: 2, World.crash: 3, World.start: 8,
+}  # fmt: skip
+"""How often each comes."""

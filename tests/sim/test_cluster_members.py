@@ -1,0 +1,113 @@
+"""Members with real logs and streams: nothing confirmed is lost, whatever dies, breaks or comes late, and all agree."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+
+from penstock.log.replica import Replica
+from penstock.replication import election as elections
+from penstock.replication.election import Election
+from penstock.replication.insync import InSync
+from penstock.replication.messages import Ack
+from penstock.replication.register import ClusterState
+from penstock.replication.terms import Written
+from penstock.server.cluster import member as members
+from penstock.server.cluster import sending
+from penstock.server.cluster.following import Following
+from sim.cluster_members import Broken, World
+
+EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
+STEPS = 1500
+SHAPES = ((3, 2), (2, 1), (3, 1))
+"""Members, and how many of them a confirm needs at least."""
+
+
+def walk(seeds: Iterable[int], shape: tuple[int, int]) -> tuple[str | None, Counter[str]]:
+    """The first thing that did not hold in these schedules, and what was seen in them."""
+    seen = Counter[str]()
+    for seed in seeds:
+        world = World(seed, members=shape[0], min_in_sync=shape[1])
+        try:
+            world.run(STEPS)
+            world.quiet()
+            world.compare()
+        except Broken as broken:
+            return f"seed {seed}: {broken}", seen
+        seen += world.seen
+        seen["confirmed"] += len(world.confirmed)
+    return None, seen
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int]) -> None:
+    broken, seen = walk(range(12 * EFFORT), shape)
+    assert broken is None
+    assert min(seen["terms"], seen["confirmed"], seen["crashes"]) > 20, seen
+
+
+# a rule left out
+
+
+class _OwnDiskAlone(InSync):
+    def _commit(self) -> None:
+        self.committed = max(self.committed, self._synced)
+
+
+class _JumpsByItself(Election):
+    def _won(self, state: ClusterState, now: int) -> None:
+        start = self._last_lsn + 5
+        super()._won(replace(state, terms=(*state.terms[:-1], state.terms[-1]._replace(start=start))), now)
+
+
+def _acks_what_came(self: Following) -> None:
+    if self._dirty and self.term:
+        self._dirty = False
+        self.link.send(Ack(self.term, self._replica.last, self._received))
+
+
+def _keeps_its_tail(self: Replica, lsn: int) -> None:
+    self.drop_part()
+
+
+_cut = Replica.cut
+
+
+def _keeps_its_marks(self: Replica, lsn: int) -> None:
+    if self.last > lsn:
+        _cut(self, lsn)
+    else:
+        self.drop_part()
+
+
+def _all_up_to_here(state: ClusterState, last: int) -> list[Written]:
+    return [Written(one.term, one.start, last) for one in state.terms if one.start <= last]
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _in_both(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sending, "written", _all_up_to_here)
+    patch.setattr(members, "written", _all_up_to_here)
+
+
+PLANTED: dict[str, Plant] = {
+    "a confirm waits for the own disk alone": lambda patch: patch.setattr(elections, "InSync", _OwnDiskAlone),
+    "a jump instead of the ceiling": lambda patch: patch.setattr(members, "Election", _JumpsByItself),
+    "acked before it was synced": lambda patch: patch.setattr(Following, "gathered", _acks_what_came),
+    "nothing is cut": lambda patch: patch.setattr(Replica, "cut", _keeps_its_tail),
+    "marks are not cut": lambda patch: patch.setattr(Replica, "cut", _keeps_its_marks),
+    "every term is taken to go on to the end": _in_both,
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_each_rule_that_is_left_out_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED[fault](monkeypatch)
+    found = (walk(range(150), shape)[0] for shape in SHAPES)
+    assert any(one is not None for one in found)

@@ -1,0 +1,131 @@
+"""A register changes by compare-and-set alone: of many who try at once one succeeds, and nobody's value is lost."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, register_at
+
+ETCD = shutil.which("etcd")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where an etcd of our own answers."""
+    if ETCD is None:
+        pytest.skip("etcd is not installed (Debian: etcd-server): its register is not tried")
+    folder = tmp_path_factory.mktemp("etcd")
+    client, peer = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    process = subprocess.Popen(
+        [
+            ETCD, "--data-dir", str(folder), "--listen-client-urls", f"http://{client}", "--advertise-client-urls",
+            f"http://{client}", "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls",
+            f"http://{peer}", "--initial-cluster", f"default=http://{peer}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    until = time.monotonic() + 30
+    while True:
+        try:
+            EtcdRegister([client], "probe").read()
+            break
+        except Unavailable:
+            assert time.monotonic() < until, "etcd does not start"
+            time.sleep(0.1)
+    yield client
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(params=["file", "etcd"])
+def register(request: pytest.FixtureRequest, tmp_path: Path) -> Register:
+    if request.param == "file":
+        return register_at(f"file://{tmp_path}")
+    host: str = request.getfixturevalue("etcd")
+    return register_at(f"etcd://{host}/{tmp_path.name}")
+
+
+def test_a_value_is_replaced_by_who_knows_its_version(register: Register) -> None:
+    assert register.read() == Kept(0, b"")
+    first = register.swap(0, b"one")
+    assert isinstance(first, int)
+    assert register.read() == Kept(first, b"one")
+    assert register.swap(0, b"another") == "changed"
+    assert register.swap(first + 1, b"another") == "changed"
+    second = register.swap(first, b"two")
+    assert isinstance(second, int)
+    assert second > first
+    assert register.swap(first, b"late") == "changed"
+    assert register.read() == Kept(second, b"two")
+
+
+def test_of_those_who_try_at_once_one_succeeds(register: Register) -> None:
+    """Each adds one to a number, again and again: none of the additions is lost, and none is done twice."""
+    version = register.swap(0, b"0")
+    assert isinstance(version, int)
+    wins = list[int]()
+
+    def add() -> None:
+        for _ in range(10):
+            while True:
+                kept = register.read()
+                outcome = register.swap(kept.version, b"%d" % (int(kept.value) + 1))
+                if isinstance(outcome, int):
+                    wins.append(outcome)
+                    break
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert register.read().value == b"40"
+    assert len(set(wins)) == 40
+
+
+def test_an_etcd_that_does_not_answer_is_no_answer(etcd: str) -> None:
+    """Others of the list are asked; of a swap whose answer is lost nobody knows what became of it."""
+    nobody = f"127.0.0.1:{free_port()}"
+    both = EtcdRegister([nobody, etcd], "lost")
+    assert both.read() == Kept(0, b"")
+    with pytest.raises(Unavailable, match="does not answer"):
+        EtcdRegister([nobody], "lost").read()
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        host = f"127.0.0.1:{deaf.getsockname()[1]}"
+        assert EtcdRegister([host], "lost", timeout_s=0.2).swap(0, b"x") == "unknown"
+        with pytest.raises(Unavailable, match="timed out"):
+            EtcdRegister([host], "lost", timeout_s=0.2).read()
+
+
+def test_a_folder_that_is_not_there_is_no_empty_register(tmp_path: Path) -> None:
+    """An unmounted one would else look like a cluster that was never made."""
+    gone = FileRegister(tmp_path / "gone")
+    with pytest.raises(Unavailable, match="is not there"):
+        gone.read()
+    with pytest.raises(Unavailable):
+        gone.swap(0, b"x")
+    (tmp_path / "register").write_bytes(b"nonsense")
+    with pytest.raises(Unavailable, match="cannot be read"):
+        FileRegister(tmp_path).read()
+
+
+@pytest.mark.parametrize("url", ["zookeeper://a:1/x", "file://host/folder", "file:relative", "etcd:///x", ""])
+def test_what_is_no_register_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="is no register"):
+        register_at(url)
