@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from penstock.client.admin import OF_A_VHOST
 from penstock.wire.amqp import methods as m
 from penstock.wire.flight import tickets
 from rights_house import GONE, HELD, USERS, Answer, House, Link, User
@@ -200,18 +201,13 @@ def test_actions(house: House, name: str) -> None:
 
     for user in USERS:
         may = allowed(way.operation, user)
-        found.judge(name, user, may, way, partial(ask, user), vhost=name in OF_A_VHOST)
+        found.judge(name, user, may, way, partial(ask, user), vhost=name in ASKED_IN_A_VHOST)
         if may and name in SHOWN:
             found.shows(name, user, ask(user, HELD, "/"), SHOWN[name](user))
     found.end()
 
 
-OF_A_VHOST = frozenset(
-    {"declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "bind", "unbind", "declare_topic"}
-    | {"delete_topic", "topics", "topic", "sow_delete", "stats", "details", "list", "explain", "pause", "resume"}
-    | {"redrive", "move", "story", "cancel", "reschedule", "ack", "ack_filter", "exchanges", "bindings", "policies"}
-    | {"policy_set", "policy_delete", "cuts", "locate", "stream_open", "plan_changes"}
-)
+ASKED_IN_A_VHOST = OF_A_VHOST | {"cuts", "locate", "plan_changes"}
 """Actions with a field `vhost` whose absence is not said to all."""
 
 SHOWN: Mapping[str, Callable[[User], bool]] = {

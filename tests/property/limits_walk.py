@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from penstock.core.queue.limits import MODES
 from penstock.core.sizes import Sizes
 from penstock.records.queue_settings import QueueSettings
 from property import test_ordered_queue_model, test_queue_model, whole_machine
@@ -18,6 +19,8 @@ from property.test_ordered_queue_model import RankedQueue
 from property.whole_machine import WholeMachine, WholeModel
 
 NO_RING = 1 << 60
+
+REFUSING = tuple(word for word, mode in MODES.items() if mode.rejects)
 
 
 def size_of(lsn: int) -> int:
@@ -58,7 +61,7 @@ class LimitedModel(WholeModel):
 
     def over(self) -> bool:
         s, ready = self.settings, self.ready()
-        if s.overflow != "drop-head":
+        if not MODES[s.overflow].drops_head:
             return False
         if s.max_length is not None and len(ready) > s.max_length:
             return True
@@ -216,7 +219,7 @@ class LimitedWalk(Walk):
         return {
             "max_length": dice.choice(few),
             "max_length_bytes": dice.choice((None, None, 0, 3, 6, 12)),
-            "overflow": dice.choice(("drop-head", "drop-head", "drop-head", "reject-publish")),
+            "overflow": dice.choice(("drop-head", "drop-head", "drop-head", dice.choice(REFUSING))),
             "ring_size": dice.choice((-1, -1, 0, 1, 2, 3, 5)),
         }
 

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from penstock.core.queue.limits import MODES
 from penstock.testing import Broker, Message, Subscription
 
 FIRST = int(os.environ.get("PENSTOCK_SEED", "0"))
@@ -60,7 +61,8 @@ class Walk:
 
     def enter(self, one: One, *, scheduled: bool) -> None:
         s = self.settings
-        if s.get("overflow") and len(self.ready) >= 3 and not scheduled:
+        refuses = MODES[s.get("overflow", "drop-head")].rejects  # type: ignore[index]
+        if refuses and len(self.ready) >= 3 and not scheduled:
             return  # lost, and nobody is told; what becomes due is never refused
         if "last_value_key" in s:
             self.ready = [other for other in self.ready if value(other) != value(one)]
@@ -69,7 +71,7 @@ class Walk:
             self.ready.insert(0, one)
             return
         self.ready.append(one)
-        if not s.get("overflow"):
+        if not refuses:
             while len(self.ready) > int(str(s.get("max_length", 1 << 60))):
                 self.deliver()
                 self.ready.pop(0)

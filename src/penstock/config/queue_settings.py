@@ -10,12 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import cast
+from typing import cast, get_args
 
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
 from penstock.records.declared_types import QUEUE_TYPES
-from penstock.records.queue_settings import QueueSettings
+from penstock.records.queue_settings import (
+    Deliver,
+    ExpirationModel,
+    FairnessModel,
+    Leasing,
+    Overflow,
+    QueueSettings,
+    Semantics,
+    Sharing,
+    WithoutSubscribers,
+)
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:
@@ -54,8 +64,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "semantics",
             "Whether a message comes back until it is acknowledged, or is removed before it is sent.",
-            "at-least-once",
-            "at-most-once",
+            *get_args(Semantics),
             crash=(
                 "At-least-once: what was delivered and not acknowledged is ready again, as redelivered. At-most-once: "
                 "what was sent is gone; what was granted and not sent is gone or there, never sent twice."
@@ -66,7 +75,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "How long a consumer may hold a message; 0 means until it settles or disconnects.",
             crash="Leases end with the server: what was leased is ready again, at its own place, as redelivered.",
         ),
-        _choice("leasing", "Whether others than the holder may settle a leased message.", "sublet", "strict"),
+        _choice("leasing", "Whether others than the holder may settle a leased message.", *get_args(Leasing)),
         QueueKey("max_backlog", Kind.COUNT, "Messages leased at once, whole queue; 0 means no limit."),
         QueueKey(
             "max_per_subscription_backlog", Kind.COUNT, "Messages leased at once to one consumer; 0 means no limit."
@@ -74,9 +83,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "fairness_model",
             "Which consumer with room gets the next message.  at-most-once allows round-robin only.",
-            "fast",
-            "round-robin",
-            "proportional",
+            *get_args(FairnessModel),
         ),
         QueueKey(
             "max_deliveries",
@@ -115,10 +122,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "expiration_model",
             "How the queue's expiration and the message's own combine.",
-            "default",
-            "queue",
-            "latest",
-            "earliest",
+            *get_args(ExpirationModel),
         ),
         _duration(
             "message_ttl",
@@ -148,8 +152,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "deliver",
             "Whether a lease may go out before the message is on disk.  at-most-once is always durable.",
-            "early",
-            "durable",
+            *get_args(Deliver),
             crash=(
                 "`early`: a message may have been delivered whose publisher was never told that it arrived; it is "
                 "there, as redelivered, or absent."
@@ -174,8 +177,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "barrier_without_subscribers",
             "What a barrier does that could go while nobody subscribes: wait for somebody, or go unseen.",
-            "hold",
-            "drop",
+            *get_args(WithoutSubscribers),
         ),
         QueueKey(
             "priority_expression",
@@ -333,9 +335,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "kind",
             "Which instances share the queue.  Checked and kept; there is one instance, which owns all messages.",
-            "distributed",
-            "local",
-            "group-local",
+            *get_args(Sharing),
         ),
         QueueKey(
             "initial_owner",
@@ -369,11 +369,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "overflow",
             "What gives way at a limit: the oldest ready messages, the newcomer, whose publisher is told, the newcomer "
             "as a dead letter, the newcomer without a word to its publisher, or nothing: its publisher is held up.",
-            "drop-head",
-            "reject-publish",
-            "reject-publish-dlx",
-            "drop-newest",
-            "block",
+            *get_args(Overflow),
             crash=(
                 "What was refused, and answered so, is not there. What `block` held up is stored or nowhere; its "
                 "publisher was told nothing."

@@ -176,7 +176,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         ("fold", "audit", "events"),
         "synced",
     ),
-    Kind.QUEUE_DELETE: Meaning("queue", READERS, "synced"),
+    Kind.QUEUE_DELETE: Meaning('queue; {"vhost"}', READERS, "synced"),
     Kind.BIND: Meaning(
         '{"vhost", "source", "destination", "destination_type", "key", "arguments"}', _TOPOLOGY, "synced"
     ),

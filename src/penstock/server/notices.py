@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
 
@@ -154,6 +154,7 @@ ALTERED_MOST = 100
 QUEUE_ID = struct.Struct("<q")
 
 Table = Mapping[str, object]
+_Known: TypeAlias = "tuple[Control, Table, tuple[str, str] | None]"
 
 
 class Connected(Protocol):
@@ -187,7 +188,7 @@ class Notices:
                     if isinstance(part, Control) and part.kind in TOLD:
                         told.append(part)
         if told and self._runtime.broken is None:
-            known = [(one, self._queue(one)) for one in told]  # a later turn may delete it
+            known = [self._known(one) for one in told]  # a later turn may delete its queue
             self._runtime.when_durable(told[-1].lsn, lambda: self._tell(known))
         if self._attendance:
             some = self._attendance[:]
@@ -195,24 +196,23 @@ class Notices:
             for came, consumer in some:
                 self._consumer(came, consumer)
 
-    def _queue(self, control: Control) -> tuple[str, str] | None:
-        """Vhost and name of the queue that a record is about, where that is there."""
-        if control.kind not in OF_QUEUE or len(control.body) < QUEUE_ID.size:
-            return None
+    def _known(self, control: Control) -> _Known:
+        """A record, its header, and vhost and name of what it is about; None: that is gone, and its end is told."""
+        header = cast("Table", orjson.loads(control.header)) if control.header else {}
+        if TOLD[control.kind].noun != "queue" or "vhost" in header:
+            return control, header, (str(header.get("vhost", "/")), control.name)
         queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
-        return None if queue is None else (queue.vhost, queue.name)
+        return control, header, None if queue is None else (queue.vhost, queue.name)
 
-    def _tell(self, known: Sequence[tuple[Control, tuple[str, str] | None]]) -> None:
+    def _tell(self, known: Sequence[_Known]) -> None:
         altered = 0
-        for control, queue in known:
+        for control, header, about in known:
             if control.kind is Kind.QUEUE_ALTER:
                 altered += 1
                 if altered > ALTERED_MOST:
                     continue
-            if control.kind in OF_QUEUE and queue is None:
-                continue  # it is gone, and its end is told
-            header = cast("dict[str, object]", orjson.loads(control.header)) if control.header else {}
-            TOLD[control.kind].tell(self.feed, control, header, queue)
+            if about is not None:
+                TOLD[control.kind].tell(self.feed, control.time, header, *about)
         if altered > ALTERED_MOST:
             self.feed.tell("queues.altered", known[-1][0].time, {"count": altered - ALTERED_MOST})
 
@@ -263,16 +263,14 @@ class Told(NamedTuple):
     noun: str = ""  # what the record's name is of; empty: it is told without it
     fields: Callable[[Table], Table] = _some()  # of its header; beside vhost and name
 
-    def tell(self, feed: Feed, control: Control, header: Table, queue: tuple[str, str] | None) -> None:
-        """queue: vhost and name of the one that it is about, where its record has neither."""
+    def tell(self, feed: Feed, time: int, header: Table, vhost: str, name: str) -> None:
         event = self.event if isinstance(self.event, str) else self.event(header)
-        vhost, name = queue or (str(header.get("vhost", "/")), control.name)
         fields = {**({self.noun: name} if self.noun else {}), **self.fields(header)}
         if self.noun == "stream":  # of no vhost
-            feed.tell(event, control.time, fields, level=MONITORING)
+            feed.tell(event, time, fields, level=MONITORING)
         else:
             shown = name if self.noun == "queue" else None
-            feed.tell(event, control.time, {"vhost": vhost, **fields}, vhost=vhost, queue=shown)
+            feed.tell(event, time, {"vhost": vhost, **fields}, vhost=vhost, queue=shown)
 
 
 def _changed(header: Table) -> Table:
@@ -325,6 +323,3 @@ TOLD: Mapping[Kind, Told] = {
     Kind.STREAM: Told("stream.opened", "stream", _every("mode", "epoch")),
     Kind.STREAM_RELEASE: Told("stream.released", "stream", _released),
 }
-
-OF_QUEUE = frozenset({Kind.QUEUE_ALTER, Kind.PURGE, Kind.PAUSE})
-"""Records that have the id of a queue and not its vhost."""

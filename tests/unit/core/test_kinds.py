@@ -11,7 +11,7 @@ from penstock.core.state import fold
 from penstock.core.views import feed
 from penstock.operations.story import WORDS, Teller
 from penstock.records.kinds import MEANINGS, MOVES, READERS, SYNCED, Kind, Reader, read_by
-from penstock.server.notices import OF_QUEUE, TOLD
+from penstock.server.notices import TOLD
 
 READ: dict[Reader, Collection[Kind]] = {
     "fold": fold.READS,
@@ -45,9 +45,3 @@ def test_what_happened_to_a_message_has_a_word() -> None:
 def test_what_is_said_of_more_than_messages_lasts_whatever_the_setting_sync_says() -> None:
     """An answer to who administers it is durable; what becomes of messages is as durable as their confirms."""
     assert {kind for kind in read_by("events") if MEANINGS[kind].to is None} <= SYNCED
-
-
-def test_events_know_which_records_have_the_id_of_a_queue() -> None:
-    """The end of a queue has its name too: when it is told, nobody knows the id any more."""
-    by_id = {kind for kind in TOLD if MEANINGS[kind].says.startswith("queue")}
-    assert by_id - {Kind.QUEUE_DELETE} == OF_QUEUE

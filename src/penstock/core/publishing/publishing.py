@@ -123,7 +123,7 @@ class Publisher:
             return self._deduplicate(now, batch, skip, terms)
         if terms.trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
             batch.deduplicated = False
-        if self._router.rejecting and (not terms.admitted or self._router.dropping):
+        if self._router.rejecting and (not terms.admitted or self._router.dropping_newest):
             return self._admit(now, batch, skip, terms)
         return self._storing.store(now, batch, skip, terms)
 

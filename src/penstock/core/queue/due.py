@@ -94,7 +94,7 @@ def keep_time(queue: Contents, now: Now, sink: Sink) -> None:
             enter_scheduled(queue, now, sink)
         else:
             end_scheduled(queue, now, sink)
-        if queue.ready > before and limits.drops:
+        if queue.ready > before and limits.mode.drops_head:
             offer_first(queue, now, sink)
             trim(queue, sink, NEVER)
 

@@ -210,7 +210,7 @@ def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[
     if queue.settings.target_queue_depth:
         draw_bound(queue)
     queue.weigh()
-    if (limits := queue.limits) is not None and limits.drops and limits.exceeded(queue):
+    if (limits := queue.limits) is not None and limits.mode.drops_head and limits.exceeded(queue):
         queue.agenda |= TRIM
 
 

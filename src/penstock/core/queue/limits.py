@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 class Overflowing(NamedTuple):
     """What becomes of messages for which there is no room."""
 
-    drops: bool = False  # the head gives way
+    drops_head: bool = False  # what stands at the head gives way
     rejects: bool = False  # newcomers are refused
-    silent: bool = False  # and nobody is told
-    letters: bool = False  # and become dead letters
+    drops_newest: bool = False  # and nobody is told
+    buries: bool = False  # and become dead letters
     blocks: bool = False  # and whoever can wait for room does
 
 
 MODES: Mapping[Overflow, Overflowing] = {
-    "drop-head": Overflowing(drops=True),
+    "drop-head": Overflowing(drops_head=True),
     "reject-publish": Overflowing(rejects=True),
-    "reject-publish-dlx": Overflowing(rejects=True, letters=True),
-    "drop-newest": Overflowing(rejects=True, silent=True),
+    "reject-publish-dlx": Overflowing(rejects=True, buries=True),
+    "drop-newest": Overflowing(rejects=True, drops_newest=True),
     "block": Overflowing(rejects=True, blocks=True),
 }
 
@@ -49,21 +49,20 @@ MODES: Mapping[Overflow, Overflowing] = {
 class Limits:
     """Of one queue.  `NEVER`: no limit."""
 
-    __slots__ = ("blocks", "drops", "length", "letters", "rejects", "ring", "silent", "size")
+    __slots__ = ("length", "mode", "ring", "size")
 
     def __init__(self, settings: QueueSettings) -> None:
         self.length = NEVER if settings.max_length is None else settings.max_length
         self.size = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.ring = settings.ring_size if settings.ring_size >= 0 else NEVER
         bounded = self.length < NEVER or self.size < NEVER
-        mode = MODES[settings.overflow] if bounded else Overflowing()
-        self.drops, self.rejects, self.silent, self.letters, self.blocks = mode
+        self.mode = MODES[settings.overflow] if bounded else Overflowing()
 
     def yields(self, queue: Whole, count: int, size: int) -> bool:
         """Whether something may give way to so many newcomers, of so many bytes together."""
         if queue.ready + count > self.ring:
             return True
-        return self.drops and (queue.ready + count > self.length or queue.weight + size > self.size)
+        return self.mode.drops_head and (queue.ready + count > self.length or queue.weight + size > self.size)
 
     def fit(self, queue: Whole, size: int) -> bool:
         """Whether there is room for one more message, of so many bytes."""

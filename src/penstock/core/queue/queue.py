@@ -82,32 +82,32 @@ class Surface(Contents):
     @property
     def rejects(self) -> bool:
         """Whether it does not take what is over its limits."""
-        return self._bounds.rejects
+        return self._bounds.mode.rejects
 
     @property
     def refuses(self) -> bool:
         """Whether it tells the publisher so."""
-        return self._bounds.rejects and not self._bounds.silent
+        return self._bounds.mode.rejects and not self._bounds.mode.drops_newest
 
     @property
     def drops_newest(self) -> bool:
         """Whether it drops what it refuses, and tells nobody."""
-        return self._bounds.silent
+        return self._bounds.mode.drops_newest
 
     @property
     def blocks(self) -> bool:
         """Whether it has publishers wait."""
-        return self._bounds.blocks
+        return self._bounds.mode.blocks
 
     @property
     def buries(self) -> bool:
         """Whether what it refuses becomes a dead letter."""
-        return self._bounds.letters
+        return self._bounds.mode.buries
 
     def holds_up(self, size: int) -> bool:
         """Whether a message of so many bytes waits for room, which there will be."""
         bounds = self._bounds
-        return bounds.blocks and bounds.ever_fit(size) and not bounds.fit(self, size)
+        return bounds.mode.blocks and bounds.ever_fit(size) and not bounds.fit(self, size)
 
     def ever_holds(self, count: int) -> bool:
         """Whether so many newcomers, of which one does not fit now, may all be in it at once."""
@@ -435,7 +435,7 @@ class Queue(Surface):
         self.catch_up(now, sink)
         if self.shares is not None:
             self.shares.keyed(self, token, chunk, keys, sink)
-            if self.limits is not None and self.limits.drops:
+            if self.limits is not None and self.limits.mode.drops_head:
                 offer_first(self, now, sink)
         self.carry_on(now, sink)
 

@@ -1,5 +1,14 @@
 """What gives way where more is ready than a limit allows, and the stage that says so.
 
+| who calls | with what | what gives way |
+| --- | --- | --- |
+| `ended`, after newcomers were offered | a limit that drops the head | the head, until the limit holds (`trim`) |
+| the same | a ring | as many of the head as newcomers stay beyond its size (`replace`) |
+| `returned`, as something comes back | a ring | the oldest of what comes back (`returning`) |
+| the end of every command | a limit that drops the head | the head, step by step (`TRIM` is on the agenda) |
+
+`take_yielding` says who is at the head, for limits and rings alike.  Modes that refuse newcomers let nothing give way.
+
 Drop-head: what is ready beyond a limit leaves from the head, and becomes a dead letter if there is a place for it.
 
 One message at a time is the definition: a newcomer is offered to whoever has room, else it stays, and the head goes
@@ -123,7 +132,7 @@ def trim(queue: Contents, sink: Sink, most: int = STEP_MOST) -> None:
     """
     limits = queue.limits
     queue.agenda &= ~TRIM
-    if limits is None or not limits.drops or not limits.exceeded(queue):
+    if limits is None or not limits.mode.drops_head or not limits.exceeded(queue):
         return
     if queue.last_values is not None and queue.last_values.waiting:
         queue.last_values.settle(queue, sink)  # nothing gives way to what a newer one replaced
@@ -213,12 +222,15 @@ class _Bounded(Stage):
         priorities with dead letters or with sizes; and a ring with a limit beside it, where each arrival asks both.
         """
         limits, chunk = queue.limits, new.chunk
-        if limits is None or (not limits.drops and limits.ring == NEVER):
+        if limits is None:
             return len(chunk)
-        if queue.shares is None and not queue.targets.stopped:
+        drops, ring = limits.mode.drops_head, limits.ring < NEVER
+        if not (drops or ring):
+            return len(chunk)
+        if queue.shares is None and not queue.targets.stopped and not (drops and ring):
             by_rank = queue.ranks is not None and (limits.size < NEVER or queue.wants_letter(MAXLEN))
-            if not limits.drops or (limits.ring == NEVER and not by_rank):
-                return len(chunk)
+            if ring or not by_rank:
+                return len(chunk)  # nobody depends on who came between whom
         fits = min(limits.length, limits.ring) - queue.ready
         if limits.size < NEVER and queue.weight + queue.sizes.total(chunk) > limits.size:
             fits = 1

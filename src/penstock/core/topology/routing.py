@@ -123,10 +123,10 @@ class Router:
         self.rating: set[int] = set()  # ids of queues with priorities
         self.keying: set[int] = set()  # ids of queues that give each message a key as it enters
         self.deduping: set[int] = set()  # ids of queues that want no duplicates
-        self.limited: set[int] = set()  # ids of queues in which something may give way to newcomers
-        self.dropping: set[int] = set()  # of those the ids of queues that tell nobody
-        self.rejecting: set[int] = set()  # of these the ids of those that refuse what is beyond
-        self.blocking: set[int] = set()  # of those the ids of queues that hold their publishers up
+        self.limited: set[int] = set()  # ids of queues that have a limit, or in which newcomers replace others
+        self.rejecting: set[int] = set()  # of the limited those that refuse newcomers for which there is no room
+        self.dropping_newest: set[int] = set()  # of the rejecting those that tell nobody
+        self.blocking: set[int] = set()  # of the rejecting those that hold their publishers up
         self.persisting: set[int] = set()  # ids of queues in which everything outlives the server
 
     @property
@@ -158,7 +158,7 @@ class Router:
         if queue.rejects:
             self.rejecting.add(queue.id)
         if queue.drops_newest:
-            self.dropping.add(queue.id)
+            self.dropping_newest.add(queue.id)
         if queue.blocks:
             self.blocking.add(queue.id)
         if settings.type.persists:
@@ -183,7 +183,7 @@ class Router:
         self.deduping.discard(queue.id)
         self.limited.discard(queue.id)
         self.rejecting.discard(queue.id)
-        self.dropping.discard(queue.id)
+        self.dropping_newest.discard(queue.id)
         self.blocking.discard(queue.id)
         self.persisting.discard(queue.id)
         name = settings.underlying_topic

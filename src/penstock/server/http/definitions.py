@@ -78,7 +78,7 @@ SECTIONS = (
     "exchanges", "bindings",
 )  # fmt: skip
 
-OF_A_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
+SECTIONS_OF_A_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
 
 
 class Definitions(Commands):
@@ -109,7 +109,7 @@ class Definitions(Commands):
             "product_version": version,
         }
         parts = [bytes(json_response(head).body)[:-1]]
-        for name in SECTIONS if vhost is None else OF_A_VHOST:
+        for name in SECTIONS if vhost is None else SECTIONS_OF_A_VHOST:
             found = await gathered(self.section(name, vhost))
             items: list[object] = [
                 {key: value for key, value in one.items() if vhost is None or key != "vhost"} for one in found

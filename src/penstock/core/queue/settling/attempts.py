@@ -8,14 +8,14 @@ a message would go back to its queue.  The smallest of several limits wins.
     delivery_limit n    n + 1 failures in all
     max_cancels n       n cancels in all
 
-A failed message stays away from its consumers for its back-off.  The chance in that is a function of queue, message and
-failure, so that living through a history twice gives the same records, and no generator needs keeping.
+A failed message stays away from its consumers for its back-off, in which there is chance (`core.chance`).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.core.chance import chance
 from penstock.records.causes import MAX_CANCELS, MAX_DELIVERIES
 from penstock.records.queue_settings import QueueSettings, Retry
 
@@ -71,20 +71,6 @@ def binding_limit(settings: QueueSettings) -> tuple[str, int] | None:
         return None
     allowed, name = min(limits)
     return name, allowed
-
-
-_MASK = (1 << 64) - 1
-
-
-def chance(*values: int) -> float:
-    """A number in [0, 1) that looks random and depends on the values alone (the finaliser of SplitMix64)."""
-    x = 0
-    for value in values:
-        x = (x + value + 0x9E3779B97F4A7C15) & _MASK
-        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-        x ^= x >> 31
-    return (x >> 11) / (1 << 53)
 
 
 def back_off(retry: Retry, failures: int, queue: int, lsn: int) -> int:
