@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.main import FILES
 from penstock.config.load import load_text
+from penstock.records.kinds import LAZY, SYNCED, Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(str(one.relative_to(ROOT)) for one in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
@@ -90,3 +93,63 @@ def test_the_page_of_settings_is_what_the_code_says() -> None:
     here = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     made = subprocess.run([sys.executable, ROOT / "tools/settings_page.py", "--check"], check=False, env=here)
     assert made.returncode == 0, "run tools/settings_page.py"
+
+
+def test_the_page_of_durability_has_every_kind_of_record() -> None:
+    page = (ROOT / "docs/durability.md").read_text()
+    rows = [line.split("|") for line in page[: page.index("## 2.")].splitlines() if line.startswith("|")]
+    named = {name: row[3] for row in rows for name in re.findall(r"`([A-Z_]+)`", row[2])}
+    assert set(named) == {kind.name for kind in Kind}
+    whatever = {name for name, when in named.items() if "whatever `sync` says" in when}
+    assert whatever <= {kind.name for kind in SYNCED}
+    assert {kind.name for kind in LAZY} <= {name for name, when in named.items() if not when.startswith(" yes")}
+
+
+SECTIONS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE)
+"""Keys of the settings file, which are written behind their sections."""
+
+
+def names_in(file: Path) -> set[str]:
+    """Whatever has a name in a file of Python."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+            case _:
+                pass
+    return found
+
+
+def stands(parts: list[str], here: Path = ROOT / "src/penstock") -> bool:
+    """Whether there is what these lead to: rooms, a file, and names in it, or in any file of a room."""
+    if not parts:
+        return True
+    first, *rest = parts
+    if (here / first).is_dir():
+        return stands(rest, here / first)
+    if (here / f"{first}.py").exists():
+        return set(rest) <= names_in(here / f"{first}.py")
+    return len(parts) == 1 and any(first in names_in(file) for file in here.rglob("*.py"))
+
+
+def test_what_the_code_names_in_words_is_there() -> None:
+    package = ROOT / "src/penstock"
+    rooms = "|".join(one.name for one in package.iterdir() if one.is_dir() and one.name != "__pycache__")
+    named = re.compile(rf"(?<!`)`(?:penstock\.)?((?:{rooms})(?:\.\w+)+)`(?!`)")
+    dead = [
+        f"{file.relative_to(package)}: {name}"
+        for file in package.rglob("*.py")
+        for name in named.findall(file.read_text())
+        if not stands(parts := name.split(".")) and not (len(parts) == 2 and parts[1] in SECTIONS)
+    ]
+    assert not dead, "these are nowhere:\n" + "\n".join(sorted(dead))
+
+
+def test_the_page_of_commands_has_every_family() -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    table = "\n".join(re.split(r"(?<!\\)\|", line)[1] for line in page.splitlines() if line.startswith("|"))
+    families = {name for names in FILES.values() for name in names.split()}
+    assert {name for name in families if not re.search(rf"`{name}[ `]", table)} == set()

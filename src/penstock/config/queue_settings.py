@@ -386,7 +386,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         ),
     )
 }
-"""Every setting that has an effect in this version, in the order of `records.settings.QueueSettings`."""
+"""Every setting that has an effect in this version, in the order of `records.queue_settings.QueueSettings`."""
 
 LATER_QUEUE_KEYS = frozenset(
     {

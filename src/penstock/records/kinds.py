@@ -103,7 +103,17 @@ lazy        with whatever is written next, or after a while: nobody does
 """
 
 Reader: TypeAlias = Literal["fold", "audit", "story", "views", "events"]
-"""Who does something with a kind: the durable state, the audit, the life of a message, views, events of the server."""
+"""Who does something with a kind.
+
+fold      the durable state: what a start must know, whether it moves messages or not
+audit     more than counting, which it does with every kind
+story     the life of one message
+views     the rows of views and of topics with a key
+events    what `server.notices` tells who looks on
+
+Others look at single kinds for a purpose of their own, and need no row: the log at VIA, BASE and MARK, actions at what
+ended, pipelines at LINEAGE.
+"""
 
 READERS: tuple[Reader, ...] = get_args(Reader)
 

@@ -188,7 +188,7 @@ class AddressSetting:
 
     vhost: str
     pattern: str
-    values: Mapping[str, object]  # by Artemis's keys, as kept inside (`records.addresses`)
+    values: Mapping[str, object]  # by Artemis's keys, as kept inside (`records.address_settings`)
     literal: bool = False  # the pattern is a name, whatever is in it
 
     @property

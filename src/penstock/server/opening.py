@@ -149,7 +149,7 @@ def _check_front(log: Log, state: DurableState) -> None:
 def finish_decided(engine: Engine, disk: Disk) -> int:
     """Copy what an earlier process had decided and not copied; how many batches.  Before any door opens.
 
-    Errors as `server.flight.decided.finishing`.
+    Errors as `server.flight.sinks.decided.finishing`.
     """
     batches = len(engine.core.decided)
     for _ in finishing_decided(engine, disk):

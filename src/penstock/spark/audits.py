@@ -67,7 +67,7 @@ AT_ONCE = 100_000
 
 
 def parted(batch: pa.RecordBatch, groups: Ints, borders: Sequence[int]) -> pa.RecordBatch:
-    """Rows of the log as the shares need them; `borders` as of `core.audit.parts.shares`."""
+    """Rows of the log as the shares need them; `borders` as of `core.audit.histories.shares`."""
     kinds, lsns = column(batch, "kind", "<i1"), column(batch, "lsn", "<i8")
     rest = len(borders) + 1
     publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])

@@ -196,7 +196,7 @@ class Consumer(Stream[consumer.Consumer, messages.Message, Message]):
     async def replace(
         self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None
     ) -> None:
-        """Change the terms in one step; what is not named stays.  As `penstock.client.Consumer.replace`."""
+        """Change the terms in one step; what is not named stays.  As `client.consumer.Consumer.replace`."""
         opened = await self._open()
         await self._run(partial(opened.replace, filter=filter, max_backlog=max_backlog, queue=queue))
 

@@ -100,7 +100,7 @@ GETTERS: Mapping[str, Callable[[Happening], bytes]] = {
 
 
 class Template:
-    """A text with variables, parsed once.  Its variables are known to be there: `records.templates.unfit`."""
+    """A text with variables, parsed once.  Its variables are known to be there: `records.event_actions.unfit`."""
 
     __slots__ = ("_parts", "json")
 

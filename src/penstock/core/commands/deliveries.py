@@ -2,7 +2,7 @@
 
 It knows queues and their consumers; what a delivery looks like on a wire is not known here.  Whoever may settle by name
 names messages by bookmarks or by a filter, wherever they are: bookmarks are origins and LSNs, and what a queue has not
-had yet is remembered for it (`core.queue.deferred`).
+had yet is remembered for it (`core.queue.settling.deferred`).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class DeliveryCommands(QueueCommands):
     ) -> int:
         """Settle messages of a queue, by origin (ascending chunks), as its `leasing` allows to the client; how many.
 
-        What is not in the queue and may still come is remembered: see `core.queue.deferred`.
+        What is not in the queue and may still come is remembered: see `core.queue.settling.deferred`.
         Errors: InvalidArgument for an LSN that this instance has not given out; nothing is settled then.  QueueFull
         when too much is remembered; the rest is done.
         """

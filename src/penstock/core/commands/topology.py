@@ -5,7 +5,7 @@ What may be refused is `core.topology.admin`'s to say; this is the door to it, w
 Each change of a policy, operator policy or address setting writes one group: its own record, and a QUEUE_ALTER of every
 queue for which it changes what is in force.  Of more queues than one step looks at, the others follow a portion at a
 time, each in a group; a queue that somebody publishes to or consumes from comes first, and a start goes on where a
-crash stopped.  What a definition may hold was checked where it was read (`config.policy_settings`).
+crash stopped.  What a definition may hold was checked where it was read (`config.queue_arguments`).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class TopologyCommands(SowCommands):
     ) -> None:
         """Declare a topic: it keeps what no queue takes.
 
-        settings: `key` or `key_from` make it a SOW topic (`records.sow`); None: those that it has, if it is there.
+        settings: `key` or `key_from` make it a SOW topic (`records.sow_settings`); None: those it has, if it is there.
         InvalidArgument for what cannot be.
         """
         if settings is None:

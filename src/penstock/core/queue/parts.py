@@ -125,7 +125,7 @@ class Parts:
         self.sharing: int = 0  # consumers with shared credit
         self.free_credit = NO_CREDIT  # shared credit that came free in this command
         self.serial = 0
-        self.agenda: int = 0  # what there is to come back to, in bits of `agenda`
+        self.agenda: int = 0  # what there is to come back to, in bits of `core.queue.whole`
         self.lease_due = NEVER  # no lease ends before this (mono)
         self.leases_in_order = True
         self.dispatch_most = DISPATCH_MOST

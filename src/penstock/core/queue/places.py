@@ -1,6 +1,7 @@
 """All places of a queue (`whole`): whoever looks at a queue goes over these; and the bytes of what stands there.
 
-Looking changes nothing, and the chunks will not change either.  Body bytes alone count: no header, no key.  A range of
+Looking changes nothing that anybody could see (an order may be put together again on the way), and the chunks will not
+change either.  Body bytes alone count: no header, no key.  A range of
 messages costs two searches, scattered ones a look at each.  Where a limit asks for the bytes of what is ready they are
 counted along the way.  A queue that is given such a limit while it holds very many is weighed in steps: the limit
 begins to hold when that is over.

@@ -1,11 +1,11 @@
 """A queue: messages from arrival to settlement, and the consumers that work on them.
 
-Every message is in one of four states, or gone:
+Every message is in one of the states of `core.queue.whole`, or gone:
 
-    arrive -> delayed -> ready -> leased -> settled
-                ^          ^        |
-                +----------+--------+   returned: to its own place, or into back-off
-    dying: it leaves without success, and a dead letter or an action still needs its body
+    arrive -> delayed -> held, inactive -> ready -> leased -> settled
+                ^                            ^        |
+                +----------------------------+--------+   returned: to its own place, or into back-off
+    dying, from any of them: it leaves without success, and a dead letter or an action still needs its body
 
 A queue decides with the `now` it is handed, writes each durable change to the sink and asks for effects there.  It
 knows no exchange, no topic, no other queue but those that share credit with it, no body but those shown to filters.

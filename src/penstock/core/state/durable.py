@@ -16,6 +16,10 @@ histories give equal states, so `==` is the test that the fold is right.
 Earlier versions are read as well.  3 wrote the settings into each queue, where 4 has a number: the place in a list of
 different ones, since many queues are declared alike.  2 did not know sizes; 1 wrote empty parts too, and columns as
 runs alone.  All integers are little-endian.  Whoever stores these bytes adds the checksum.
+
+VERSION rises when an older Penstock would read these bytes wrongly or lose what they say: a part in another form, or a
+new key of the JSON that changes what others mean.  A key that may be absent, with the default that it had before,
+needs none; old bytes of each version are kept among the tests.
 """
 
 from __future__ import annotations
@@ -90,7 +94,7 @@ letter                          1: the server wrote it as a dead letter, so the 
 barrier                         1: it waits for all before it and holds back all after it
 key                             by what a newer message replaces it (`core.queue.last_values`)
 dedup                           its key, while no other message with it may enter (`core.queue.contained`)
-rank                            its priority (`core.queue.ranks`); 0 is not known: worked out before it is delivered
+rank                            its priority (`core.queue.order.ranks`); 0: not known, worked out before it is delivered
 """
 
 

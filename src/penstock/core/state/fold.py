@@ -246,7 +246,8 @@ class Fold:
             try:
                 kind = Kind(number)
             except ValueError:
-                raise LogDamaged(f"the record at LSN {lsn} has the unknown kind {number}") from None
+                text = f"the record at LSN {lsn} has the unknown kind {number}, or a newer Penstock wrote it"
+                raise LogDamaged(text) from None
             try:
                 self._objects.fold(kind, lsn, names[i], headers[i], bodies[i], vias[i], routes[i])
             except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -96,7 +96,7 @@ class Upkeep:
 
 
 class Compactor:
-    """What `server.compaction.Elsewhere` asks for.  The child leaves a whole new file beside the old, or nothing."""
+    """What `server.upkeep.compaction.Elsewhere` asks for.  The child leaves a whole file beside the old, or none."""
 
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk

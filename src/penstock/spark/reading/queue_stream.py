@@ -9,7 +9,7 @@ none after it, the batch would stay leased for as long.  `settle_on_progress` se
 which comes when it is in the commit log.
 
 Mode changes leases and settles nothing.  Offset {"batch": n}: batches of what went have odd numbers, those of what came
-even ones (`core.streams.changes`), and both have the messages with their bodies.
+even ones (`core.streams.ranges`), and both have the messages with their bodies.
 """
 
 from __future__ import annotations
@@ -284,8 +284,8 @@ def settle_on_progress(
 ) -> SettleOnProgress:
     """Settle finished batches of all queries of a session soon, also when no other batch follows.
 
-    The server is named as by the options of the same names.  The listener is returned for
-    `spark.streams.removeListener`.  Pipelines and Penstock's own sink settle in their commit and need it not.
+    The server is named as by the options of the same names.  The listener is returned for `removeListener` of the
+    session's streams.  Pipelines and Penstock's own sink settle in their commit and need it not.
     """
     given = {"url": url, "user": user, "password": password}
     where = Taker({name: value for name, value in given.items() if value}, tuple(given)).where(PATIENCE_S)
