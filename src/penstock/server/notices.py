@@ -198,7 +198,7 @@ class Notices:
 
     def _known(self, control: Control) -> _Known:
         """A record, its header, and vhost and name of what it is about; None: that is gone, and its end is told."""
-        header = cast("Table", orjson.loads(control.header)) if control.header else {}
+        header: Table = orjson.loads(control.header) if control.header else {}
         if TOLD[control.kind].noun != "queue" or "vhost" in header:
             return control, header, (str(header.get("vhost", "/")), control.name)
         queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
