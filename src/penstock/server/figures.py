@@ -179,7 +179,7 @@ def topic_facts(core: Core) -> list[dict[str, Any]]:
 def consumers(
     engine: Engine, rights: Rights | None, vhost: str | None, name: str | None
 ) -> Iterator[dict[str, object]]:
-    """Consumers of queues, then those that replay, each as `server.http.queues` takes it."""
+    """Consumers of queues, then those that replay, each as `server.http.topology` takes it."""
     for queue in list(engine.core.queues()):
         if vhost not in {None, queue.vhost} or name not in {None, queue.name}:
             continue

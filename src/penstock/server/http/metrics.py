@@ -1,8 +1,8 @@
 """What `/metrics` has: each metric once, with its name, where the server has it, and its sentence.
 
 RabbitMQ's names where dashboards read them, `penstock_*` for what it has no name for.  `server.http.facts` looks at the
-server on the loop and takes plain values by these tables; `server.http.exposition` turns them into text.  Counters
-count from the start of the process.
+server on the loop and takes plain values by these tables; `exposition` of `server.http.app` turns them into text.
+Counters count from the start of the process.
 
 Only who asks for each object is told names: those of the settings and of declared things.  What comes and goes with its
 client, replays and aggregated subscriptions, is counted together, so that no client can make lines.
