@@ -196,41 +196,41 @@ class Loader:
         """
         caches = self._caches
         by_place = self._turn % TURNS > 0
-        reading = min((chunk[0] for one, chunk in self._reading.items() if one.wanted), default=LSN_LIMIT)
         if self._reads >= READS and not caches.pending.shelves and not caches.heads.shelves:
             return None
         best: TargetList | None = None
         least: tuple[int, int, float] = (3, 0, 0.0)
-        high = caches.high
         done: list[TargetList] = []
-        looked = 0
-        for one in self._look:
-            if one in self._reading:
-                continue
-            looked += 1
-            if looked > _LOOK_AT:
-                break
-            if one.wanted:
-                need: tuple[int, int, float] = (0, 0, one.wanted[0][0] if by_place else looked)
-            elif not one.line.alive() or (4 * one.bytes > 3 * high and not self._front_is_cold(one)):
+        for looked, one in enumerate(islice((one for one in self._look if one not in self._reading), _LOOK_AT)):
+            need = self._need(one, looked, by_place)
+            if need is None:
                 done.append(one)
-                continue
-            else:
-                need = (1, 0 if one.line.credit() else 1, one.bytes / high)
-            if need < least:
+            elif need < least:
                 best, least = one, need
         for one in done:
             del self._look[one]
-        if best is None or self._at_hand(best):
-            return best
-        if self._reads >= READS or (by_place and best.wanted and reading < best.wanted[0][0]):
+        return best if best is None or self._at_hand(best) or self._may_read(best, by_place) else None
+
+    def _need(self, one: TargetList, looked: int, by_place: bool) -> tuple[int, int, float] | None:
+        """How soon a list comes, the lowest first; None: it needs nothing."""
+        if one.wanted:
+            return 0, 0, one.wanted[0][0] if by_place else looked
+        high = self._caches.high
+        if not one.line.alive() or (4 * one.bytes > 3 * high and not self._front_is_cold(one)):
             return None
-        return best
+        return 1, 0 if one.line.credit() else 1, one.bytes / high
 
     def _front_is_cold(self, one: TargetList) -> bool:
         """Whether something came back whose body is not direct: it goes first."""
         back = one.line.returned(1)
         return bool(len(back)) and one.shelf.find(back, 0)[1] is None and self._caches.peek(back[0]) is None
+
+    def _may_read(self, one: TargetList, by_place: bool) -> bool:
+        """Whether a read may begin for it: a list that is further back in the log, and is read for, comes first."""
+        if self._reads >= READS:
+            return False
+        reading = min((chunk[0] for other, chunk in self._reading.items() if other.wanted), default=LSN_LIMIT)
+        return not (by_place and one.wanted and reading < one.wanted[0][0])
 
     def _at_hand(self, one: TargetList) -> bool:
         """Whether the caches may have something for it without a read."""
@@ -343,21 +343,9 @@ class Loader:
 
     def _next(self, one: TargetList, rows: int, stop: int) -> Chunk:
         """Positions up to `stop` to make direct next: what is waited for, what came back, what follows."""
-        arrivals, shelf = self._caches.arrivals, one.shelf
-        lacking = min(arrivals.lacking, stop)
-        some = array("q")
-        sorted_ = True
-        for chunk in sorted(one.wanted, key=_first):
-            if chunk[0] > stop or len(some) >= rows:
-                break
-            sorted_ = sorted_ and (not some or chunk[0] > some[-1])
-            _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
-        back = one.line.returned(min(_BACK_MOST, rows)) if one not in self._missed else range(0)
-        if len(back):
-            sorted_ = False
-            _absent(shelf, arrivals.absent(back), some)
-        if some and not sorted_:
-            some = array("q", sorted(set(some))[:READ_ROWS])
+        shelf = one.shelf
+        lacking = min(self._caches.arrivals.lacking, stop)
+        some = self._asked_for(one, rows, stop)
         while len(some) < rows and one.edge < lacking:
             after = one.line.after(one.edge, rows - len(some))
             after = after[: bisect_right(after, lacking)]
@@ -371,6 +359,22 @@ class Loader:
                 return as_chunk(array("q", sorted({*some, *absent})) if some else absent)
             one.edge = after[-1]
         return as_chunk(some)
+
+    def _asked_for(self, one: TargetList, rows: int, stop: int) -> array[int]:
+        """Positions up to `stop`, ascending, that are waited for, and what came back; without what is direct."""
+        arrivals, shelf = self._caches.arrivals, one.shelf
+        some = array("q")
+        ascends = True
+        for chunk in sorted(one.wanted, key=_first):
+            if chunk[0] > stop or len(some) >= rows:
+                break
+            ascends = ascends and (not some or chunk[0] > some[-1])
+            _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
+        back = one.line.returned(min(_BACK_MOST, rows)) if one not in self._missed else range(0)
+        if len(back):
+            ascends = False
+            _absent(shelf, arrivals.absent(back), some)
+        return some if ascends or not some else array("q", sorted(set(some))[:READ_ROWS])
 
     def _move(self, one: TargetList, chunk: Chunk) -> Chunk:
         """Make direct what PendingCache and HeadQueueCache have; what they do not have."""
@@ -409,27 +413,9 @@ class Loader:
         self._reads -= 1
         end = rows.lsns[-1] if rows.lsns else max(chunk[-1] for chunk in parts.values())
         slab = Slab.of_rows(rows) if rows.lsns else None
-        gone: dict[TargetList, set[int]] = {}
-        for one, chunk in parts.items():
-            self._reading.pop(one, None)
-            came = chunk[: bisect_right(chunk, end)]
-            if one.wanted and end < one.wanted[0][0]:
-                self._missed.add(one)
-            if not len(came):
-                continue
-            if slab is not None:
-                lost = self._bring(one, came, slab)
-            else:
-                lost = set(came)
-            if lost:
-                gone[one] = lost
-            reached = came[-1]
-            one.edge = max(one.edge, reached) if reached == chunk[-1] else min(one.edge, reached)
-            if caches.area.lists.get(one.key) is not one:
-                caches.area.account.add(-one.bytes)
-                one.shelf = Shelf()
-        for one in parts:
-            self.gone.update(gone.get(one, ()))
+        gone = {one: self._came(one, chunk, end, slab) for one, chunk in parts.items()}
+        for one, lost in gone.items():
+            self.gone.update(lost)
             self._answer(one)
         self._missed = {one for one in self._missed if one.wanted}
         if caches.budget.over > 0:
@@ -438,6 +424,23 @@ class Loader:
                 if not one.wanted:
                     self._look.pop(one, None)  # what it got may be gone again: not before it dispatches
         self.step()
+
+    def _came(self, one: TargetList, chunk: Chunk, end: int, slab: Slab | None) -> set[int]:
+        """A read that got as far as `end` is over for a list; which of the chunk are no longer in the log."""
+        self._reading.pop(one, None)
+        came = chunk[: bisect_right(chunk, end)]
+        if one.wanted and end < one.wanted[0][0]:
+            self._missed.add(one)
+        if not len(came):
+            return set()
+        lost = set(came) if slab is None else self._bring(one, came, slab)
+        reached = came[-1]
+        one.edge = max(one.edge, reached) if reached == chunk[-1] else min(one.edge, reached)
+        area = self._caches.area
+        if area.lists.get(one.key) is not one:
+            area.account.add(-one.bytes)
+            one.shelf = Shelf()
+        return lost
 
     def _bring(self, one: TargetList, chunk: Chunk, slab: Slab) -> set[int]:
         """Make rows of an answer direct; those that it lacks."""
