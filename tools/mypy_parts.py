@@ -12,7 +12,7 @@ from pathlib import Path
 from mypy.plugin import AttributeContext, Plugin
 from mypy.types import Type
 
-OWNER = "penstock.core.queue.parts.Parts."
+OWNER = "penstock.core.queue.parts.QueueParts."
 HOME = "penstock/core/queue/"
 OPEN = frozenset({
     "arrived", "declared", "draining", "figures", "id", "leased", "name", "outstanding", "paused_until",

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from penstock.core.queue import flow, places
-from penstock.core.queue.parts import Parts
+from penstock.core.queue.parts import QueueParts
 from penstock.core.queue.places import Part, Place
 from property.limits_walk import LimitedWalk
 from property.queue_options import of
@@ -45,7 +45,7 @@ def forget(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks at a queue does not see one of its places."""
     whole = places._places
 
-    def blind(queue: Parts) -> Iterator[Place]:
+    def blind(queue: QueueParts) -> Iterator[Place]:
         return (place for place in whole(queue) if place.part != part)
 
     monkeypatch.setattr(places, "_places", blind)

@@ -17,7 +17,7 @@ from penstock.expr import compile_filter
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.operations.moving import CALL_MOST, Wanted, move
-from penstock.operations.operation import NAMED, OF_QUEUE, Answer, Body, Operation, Path
+from penstock.operations.operation import NAMED, QUEUE_PATH, Answer, Body, Operation, Path
 from penstock.operations.story import ENDINGS, Event, Story, tell
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
@@ -350,7 +350,7 @@ _HERE = "over HTTP messages are told by what a queue shows of them"
 EXPLAIN = Operation(
     "explain", explain, "read", "queue, bookmark: why it, or one message, is not delivered now", _explaining,
     (text("queue"), VHOST, text("bookmark", most=TEXT_LIMIT)), sdk="explain", cli="queue explain",
-    path=Path("GET", f"{OF_QUEUE}/explain", NAMED, "Why nothing, or one message (bookmark=), is not delivered",
+    path=Path("GET", f"{QUEUE_PATH}/explain", NAMED, "Why nothing, or one message (bookmark=), is not delivered",
               "bookmark", LOOKS),
 )  # fmt: skip
 STORY = Operation(
@@ -369,13 +369,13 @@ RESCHEDULE = Operation(
 REDRIVE = Operation(
     "redrive", redrive, "read", "queue, filter, count, after, dry, lsns: dead letters back to their origin", TENDS,
     (_QUEUE, *_MOVED, numbers("lsns", CALL_MOST)), sdk="redrive", cli="queue redrive",
-    path=Path("POST", f"{OF_QUEUE}/redrive", NAMED, "Dead letters back to where they came from",
+    path=Path("POST", f"{QUEUE_PATH}/redrive", NAMED, "Dead letters back to where they came from",
               "filter count after dry"),
 )  # fmt: skip
 MOVE = Operation(
     "move", move_to, "read", "queue, to, filter, count, after, dry: what waits to another queue", TENDS,
     (_QUEUE, name("to"), *_MOVED), sdk="move", cli="queue move",
-    path=Path("POST", f"{OF_QUEUE}/move", NAMED, "What waits to another queue", "to filter count after dry"),
+    path=Path("POST", f"{QUEUE_PATH}/move", NAMED, "What waits to another queue", "to filter count after dry"),
 )  # fmt: skip
 ACK = Operation(
     "ack", ack, "read", "queue, bookmarks, option, by: settle messages wherever they are; how many it affected",

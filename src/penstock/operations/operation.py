@@ -40,7 +40,7 @@ class Path(NamedTuple):
     right: Right | None = None  # where what a row asks depends on what is not in this path
 
 
-OF_QUEUE, NAMED = "/api/queues/{vhost}/{name}", {"name": "queue"}
+QUEUE_PATH, NAMED = "/api/queues/{vhost}/{name}", {"name": "queue"}
 """The path of a queue, and which argument its name is."""
 
 

@@ -27,7 +27,7 @@ from penstock.core.commands.queues import pause_told, statistics
 from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.history.history import History
-from penstock.operations.operation import NAMED, OF_QUEUE, RABBITMQ, Answer, Operation, Path
+from penstock.operations.operation import NAMED, QUEUE_PATH, RABBITMQ, Answer, Operation, Path
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import ruling_of, time_of
 from penstock.records.rights import SEES, TENDS, USES, sees, uses
@@ -218,7 +218,7 @@ PAUSE = Operation(
 )  # fmt: skip
 RESUME = Operation(
     "resume", resume, "decide", "queue: deliver again", TENDS, (_QUEUE, VHOST), sdk="resume", cli="queue resume",
-    path=Path("POST", f"{OF_QUEUE}/resume", NAMED, "Deliver again"),
+    path=Path("POST", f"{QUEUE_PATH}/resume", NAMED, "Deliver again"),
 )  # fmt: skip
 
 STATS = Operation(

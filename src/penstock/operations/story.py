@@ -63,7 +63,7 @@ class Event:
                 withdrawn, `recovery_point` for one from before it
     paused, resumed     its queue was; until, by
     purged, queue deleted
-    planned, plan settled, plan released     stream, batch
+    planned, plan settled, plan released, left its batch     stream, batch; the last one: it was narrowed to others
     restarted   clean: whether the server had stopped; leases have ended, and a transient message
     """
 

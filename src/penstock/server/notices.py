@@ -256,7 +256,7 @@ def _some(*keys: str) -> Callable[[Table], Table]:
     return lambda header: {key: header[key] for key in keys if key in header}
 
 
-class Told(NamedTuple):
+class Notice(NamedTuple):
     """What a kind of record is told as."""
 
     event: str | Callable[[Table], str]
@@ -295,31 +295,31 @@ def _released(header: Table) -> Table:
     return {"how": next((key for key in ("dropped", "abandoned") if header.get(key)), "released")}
 
 
-def _policy(event: str) -> Told:
+def _policy(event: str) -> Notice:
     def name(header: Table) -> str:
         return f"{'operator_policy' if header.get('operator') else 'policy'}.{event}"
 
-    return Told(name, "policy", _some("pattern", "priority", "apply_to"))
+    return Notice(name, "policy", _some("pattern", "priority", "apply_to"))
 
 
 _NAMED = _some("type", "exchange", "operator")
 _ENDS = _every("source", "destination", "destination_type", "key")
 
-TOLD: Mapping[Kind, Told] = {
-    Kind.EXCHANGE_DECLARE: Told("exchange.created", "exchange", _NAMED),
-    Kind.EXCHANGE_DELETE: Told("exchange.deleted", "exchange", _NAMED),
-    Kind.QUEUE_DECLARE: Told("queue.created", "queue", _every("durable", "exclusive", "auto_delete")),
-    Kind.QUEUE_ALTER: Told("queue.altered", "queue", _changed),
-    Kind.QUEUE_DELETE: Told("queue.deleted", "queue"),
-    Kind.PURGE: Told("queue.purged", "queue"),
-    Kind.PAUSE: Told(_paused, "queue", _pause),
-    Kind.BIND: Told("binding.created", "", _ENDS),
-    Kind.UNBIND: Told("binding.deleted", "", _ENDS),
-    Kind.TOPIC_DECLARE: Told("topic.created", "topic", _NAMED),
-    Kind.TOPIC_DELETE: Told("topic.deleted", "topic", _NAMED),
+TOLD: Mapping[Kind, Notice] = {
+    Kind.EXCHANGE_DECLARE: Notice("exchange.created", "exchange", _NAMED),
+    Kind.EXCHANGE_DELETE: Notice("exchange.deleted", "exchange", _NAMED),
+    Kind.QUEUE_DECLARE: Notice("queue.created", "queue", _every("durable", "exclusive", "auto_delete")),
+    Kind.QUEUE_ALTER: Notice("queue.altered", "queue", _changed),
+    Kind.QUEUE_DELETE: Notice("queue.deleted", "queue"),
+    Kind.PURGE: Notice("queue.purged", "queue"),
+    Kind.PAUSE: Notice(_paused, "queue", _pause),
+    Kind.BIND: Notice("binding.created", "", _ENDS),
+    Kind.UNBIND: Notice("binding.deleted", "", _ENDS),
+    Kind.TOPIC_DECLARE: Notice("topic.created", "topic", _NAMED),
+    Kind.TOPIC_DELETE: Notice("topic.deleted", "topic", _NAMED),
     Kind.POLICY: _policy("set"),
     Kind.POLICY_DELETE: _policy("cleared"),
-    Kind.ADDRESS_SETTING: Told(_address, "pattern"),
-    Kind.STREAM: Told("stream.opened", "stream", _every("mode", "epoch")),
-    Kind.STREAM_RELEASE: Told("stream.released", "stream", _released),
+    Kind.ADDRESS_SETTING: Notice(_address, "pattern"),
+    Kind.STREAM: Notice("stream.opened", "stream", _every("mode", "epoch")),
+    Kind.STREAM_RELEASE: Notice("stream.released", "stream", _released),
 }

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue.parts import Parts
+from penstock.core.queue.parts import QueueParts
 from penstock.core.queue.places import AVAILABLE, STATES, WAITING, Part
 from penstock.core.queue.queue import Queue
 from penstock.wire.flight import tickets
@@ -50,7 +50,7 @@ DECIDES: dict[str, set[str]] = {
 def test_every_slot_of_a_queue_says_whether_messages_stand_in_it() -> None:
     slots = {name for kind in Queue.__mro__ for name in getattr(kind, "__slots__", ())}
     assert slots == {*HOLD, *HOLD_NOTHING}, "a new slot: messages in it need a place (`core.queue.places`)"
-    assert set(Parts.__slots__) <= slots
+    assert set(QueueParts.__slots__) <= slots
 
 
 def test_every_kind_of_place_belongs_to_a_slot() -> None:

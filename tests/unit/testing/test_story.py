@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pika
 import pytest
 
 from penstock.errors import NotFound
+from penstock.operations import story
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
 from scenario import amqp
@@ -159,3 +164,20 @@ def test_a_transient_message_ends_with_the_process(clean: bool) -> None:
         assert "it ended with the process before the start" in text
         broker.restart()
         assert words(broker, mark) == ["published", "restarted"], "no other start has to do with it"
+
+
+def test_every_word_of_a_story_is_explained() -> None:
+    """Those that a record has by its kind, by how it ended, and those that are told where it is read."""
+    words = set(story.ENDINGS) | set(story.WORDS.values()) - {"expired"}
+    for node in ast.walk(ast.parse(Path(str(story.__file__)).read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="_tell"), args=[_, said, *_]):
+                words |= {one.value for one in ast.walk(said) if isinstance(one, ast.Constant) and one.value}
+            case ast.FunctionDef(name="_end_of_plan"):
+                returns = [one.value for one in ast.walk(node) if isinstance(one, ast.Return)]
+                words |= {one.value for one in returns if isinstance(one, ast.Constant) and one.value}
+            case _:
+                pass
+    assert {"left its batch", "restarted", "queue deleted", "paused", "expired"} <= words
+    text = str(story.Event.__doc__)
+    assert {word for word in words if not re.search(rf"(^    |, ){word}( |,|$)", text, re.MULTILINE)} == set()

@@ -162,7 +162,7 @@ class _Stream:
     plans: dict[int, Ints] = field(default_factory=dict[int, "Ints"])  # unsettled: batch -> pairs, shape (n, 2)
 
 
-class _Told(NamedTuple):
+class _StreamRecord(NamedTuple):
     """A record of a stream."""
 
     kind: Kind
@@ -180,7 +180,7 @@ class _Told(NamedTuple):
         return said
 
 
-def _happened(pairs: Ints, told: _Told, op: Op) -> Events:
+def _happened(pairs: Ints, told: _StreamRecord, op: Op) -> Events:
     """What a record says became of these messages."""
     zeros = np.zeros(len(pairs), dtype=np.int64)
     return Events(pairs[:, 0], pairs[:, 1], zeros + told.lsn, zeros + int(op), zeros, zeros + told.time)
@@ -213,7 +213,7 @@ class StreamAudit:
 
     def record(self, kind: Kind, lsn: int, name: str, header: dict[str, object], values: Ints, time: int) -> None:
         """A record of a stream.  `values`: its body as integers."""
-        told = _Told(kind, lsn, name, header, values, time)
+        told = _StreamRecord(kind, lsn, name, header, values, time)
         stream = self._streams.get(name)
         if kind is Kind.STREAM:
             self._opened(stream, told)
@@ -231,10 +231,10 @@ class StreamAudit:
         else:
             self._doubt(stream, told)
 
-    def _wrong(self, told: _Told, text: str) -> None:
+    def _wrong(self, told: _StreamRecord, text: str) -> None:
         self._find("stream batches", np.array([told.lsn]), f"stream '{told.name}': {text}")
 
-    def _opened(self, stream: _Stream | None, told: _Told) -> None:
+    def _opened(self, stream: _Stream | None, told: _StreamRecord) -> None:
         if stream is None:
             stream = self._streams[told.name] = _Stream(told.number("queue"), str(told.header["mode"]))
         if told.number("epoch") <= stream.epoch:
@@ -243,7 +243,7 @@ class StreamAudit:
         if told.header.get("anew"):
             stream.planned = stream.floor = 0
 
-    def _plan(self, stream: _Stream, told: _Told) -> None:
+    def _plan(self, stream: _Stream, told: _StreamRecord) -> None:
         batch = told.number("batch")
         self.planned += 1
         if batch != stream.planned + 1:
@@ -256,7 +256,7 @@ class StreamAudit:
             pairs = stream.plans[batch] = told.values[1:].reshape(-1, 2)
             queue.events.append(_happened(pairs, told, Op.PLAN))
 
-    def _settle(self, stream: _Stream, told: _Told) -> None:
+    def _settle(self, stream: _Stream, told: _StreamRecord) -> None:
         batch = told.number("batch")
         if not stream.floor < batch <= stream.planned:
             before = f"{stream.floor} was before, and {stream.planned} are planned"
@@ -265,7 +265,7 @@ class StreamAudit:
             self._settled.append((told.name, told.lsn, stream.queue, stream.plans.pop(done)))
         stream.floor = max(batch, stream.floor)
 
-    def _doubt(self, stream: _Stream, told: _Told) -> None:
+    def _doubt(self, stream: _Stream, told: _StreamRecord) -> None:
         batch = told.number("batch")
         if batch != stream.planned or batch <= stream.floor:
             there = f"{stream.planned} are planned, and {stream.floor} settled"
@@ -273,7 +273,7 @@ class StreamAudit:
         elif told.kind is Kind.STREAM_NARROW and not self._narrow(stream, batch, told):
             self._wrong(told, f"batch {batch} was narrowed to messages that it did not have")
 
-    def _narrow(self, stream: _Stream, batch: int, told: _Told) -> bool:
+    def _narrow(self, stream: _Stream, batch: int, told: _StreamRecord) -> bool:
         """A batch keeps some of its rows; False when it had others.
 
         One that is put aside is nobody's until its EXPIRE; the others come back by a RETURN.

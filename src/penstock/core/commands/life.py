@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.core.actions.acted import OWN
 from penstock.core.asks import Found, Pass, Purpose, Recover, Recovered, Token
-from penstock.core.commands.parts import Arenas, Parts
+from penstock.core.commands.parts import Arenas, CoreParts
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
@@ -45,7 +45,7 @@ NOWHERE: Mapping[int, int] = MappingProxyType({})
 """Nobody has asked the log for times."""
 
 
-class RecoveryCommands(Parts):
+class RecoveryCommands(CoreParts):
     """Passes over the log for queues that take what was published before."""
 
     def passes(self) -> list[Pass]:

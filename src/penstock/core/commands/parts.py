@@ -258,7 +258,7 @@ TOPICS_MAX = 65_536
 """Topics interned in one generation; two generations are kept."""
 
 
-class Parts:
+class CoreParts:
     """What one instance consists of."""
 
     def __init__(

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Unpack, cast
 
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.commands.parts import Parts
+from penstock.core.commands.parts import CoreParts
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.queue import Queue
@@ -34,7 +34,7 @@ from penstock.records.queue_settings import NAMES, AddressSetting, Policy, Queue
 from penstock.records.sow_settings import wrong
 
 
-class SowCommands(Parts):
+class SowCommands(CoreParts):
     """Topics that keep the present record of each key: asked, prepared for, deleted from."""
 
     @property

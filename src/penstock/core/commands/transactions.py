@@ -18,7 +18,7 @@ from typing import NoReturn, TypeAlias
 
 from penstock.core.asks import Question
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.commands.parts import Parts
+from penstock.core.commands.parts import CoreParts
 from penstock.core.effects import Reply, Verb
 from penstock.core.publishing.dead_letters import Prepared
 from penstock.core.publishing.published import Published, Refusal
@@ -280,7 +280,7 @@ Drop: TypeAlias = "tuple[Sow, Cut]"
 """Records of a topic that go with a commit."""
 
 
-class SinkCommands(Parts):
+class SinkCommands(CoreParts):
     """What a sink asks for."""
 
     def sink_commit(

@@ -23,7 +23,7 @@ from penstock.core.queue.parts import (
     NO_LETTERS,
     NO_TAIL,
     NOTHING_RETURNED,
-    Parts,
+    QueueParts,
 )
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letter, names, wants
@@ -34,7 +34,7 @@ from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
 
 
-class Contents(Parts):
+class Contents(QueueParts):
     """What the parts of a queue hold together, and how messages move between them."""
 
     __slots__ = ()

@@ -65,7 +65,7 @@ NO_CREDIT = list[Credit]()
 """Empty parts that all queues share until they have something to put there; nobody adds to these."""
 
 
-class Parts:
+class QueueParts:
     """Where the messages of one queue are by state and place, its consumers and counts; made when first needed."""
 
     __slots__ = (

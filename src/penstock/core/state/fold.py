@@ -40,7 +40,7 @@ from penstock.core.state.lsns import (
     within,
 )
 from penstock.core.state.members import FoldedQueue, Part, expand, groups, keep
-from penstock.core.state.objects import OF_QUEUES, Objects
+from penstock.core.state.objects import FOLDS_OF_QUEUES, Objects
 from penstock.core.state.plain import load
 from penstock.errors import LogDamaged
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
@@ -51,7 +51,7 @@ _IN_BULK = frozenset((Kind.SETTLE, Kind.DROP, Kind.PURGE, Kind.GRANT))
 
 _BULK = np.array([int(kind) for kind in _IN_BULK])
 
-READS = PUBLISHES | _IN_BULK | Objects.NOTES.keys() | OF_QUEUES.keys() | {Kind.SOW_PUT, Kind.SOW_DROP}
+READS = PUBLISHES | _IN_BULK | Objects.FOLDS.keys() | FOLDS_OF_QUEUES.keys() | {Kind.SOW_PUT, Kind.SOW_DROP}
 """Kinds that change the state."""
 
 SLACK = 1 << 20

@@ -95,12 +95,12 @@ class Objects:
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
-        if (tell := OF_QUEUES.get(kind)) is not None:
+        if (tell := FOLDS_OF_QUEUES.get(kind)) is not None:
             values = np.frombuffer(body, dtype="<i8")
             queue = self.queues.get(int(values[0]))
             if queue is not None and lsn > queue.since:
                 tell(queue, lsn, values[1:].reshape(-1, 2), load(header) if header else {})
-        elif (note := self.NOTES.get(kind)) is not None:
+        elif (note := self.FOLDS.get(kind)) is not None:
             note(self, Row(kind, lsn, name, header, body, via, route))
 
     def _route(self, row: Row) -> None:
@@ -312,7 +312,7 @@ class Objects:
 
     # -- what each kind is to it
 
-    NOTES: ClassVar[Mapping[Kind, Callable[[Any, Row], None]]] = {
+    FOLDS: ClassVar[Mapping[Kind, Callable[[Any, Row], None]]] = {
         Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.VIA: _via, Kind.TOOK: _took, Kind.EXPIRE: _expired,
         Kind.RECOVERED: _found, Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         Kind.SINK_COMMIT: _committed, Kind.SINK_FORGET: _sinks_gone, Kind.DECIDED: _decide, Kind.CHUNK: _chunk,
@@ -384,7 +384,7 @@ def _recover(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
     queue.begin_pass(lsn, header)
 
 
-OF_QUEUES: Mapping[Kind, Callable[[FoldedQueue, int, Ints, Table], None]] = {
+FOLDS_OF_QUEUES: Mapping[Kind, Callable[[FoldedQueue, int, Ints, Table], None]] = {
     Kind.RETURN: _returned, Kind.DUE: _due, Kind.RESCHEDULE: _rescheduled, Kind.PAUSE: _paused, Kind.BARRIER: _fenced,
     Kind.KEYED: _keyed, Kind.DEDUP: _deduplicated, Kind.RECOVER: _recover,
 }  # fmt: skip

@@ -239,7 +239,7 @@ class Policies:
         given: frozenset[str],
         refuse: Callable[[QueueSettings], str | None],
     ) -> tuple[QueueSettings, Ruling]:
-        """The settings in force for a queue, and its ruling.  `refuse`: see `core.commands.parts.Parts`."""
+        """The settings in force for a queue, and its ruling.  `refuse`: see `core.commands.parts.CoreParts`."""
         if self.empty:
             return own, Ruling(own, given)
         policy = self.of_queue(vhost, name, queue_type, operator=False)

@@ -75,7 +75,7 @@ class Attendance:
         self.looking = False  # they are there; it begins when their filters have looked at what waits first
         self.opens = NEVER  # mono: it begins without the others
         self.overdue = NEVER  # mono: no delivery has been out for too long before this
-        self.spare = 0  # microseconds in which consumers could have taken more, until `Parts.used_at`
+        self.spare = 0  # microseconds in which consumers could have taken more, until `QueueParts.used_at`
         self.used = 0  # mono: when a consumer, get or declare was last there
         self.expires = NEVER  # mono: look then whether the queue has been unused for long enough
 
