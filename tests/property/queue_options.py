@@ -24,6 +24,7 @@ RECIPES: Mapping[str, tuple[object, ...]] = {
     "exchange": ("shop",),
     "default_publish_target": ("{topic}",),
     "filter": ("/n >= 0",),
+    "queue_type": ("quorum", "stream"),
     "semantics": ("at-most-once",),
     "lease_period": ("30m",),
     "leasing": ("strict",),

@@ -59,6 +59,11 @@ class Case:
         key = self.options.get("underlying_topic", self.queue)
         return {"name": key, "exchange": self.options.get("exchange", "")}
 
+    @property
+    def browsed(self) -> bool:
+        """Whether nobody takes anything out of it."""
+        return "non_destructive" in self.options or self.options.get("queue_type") == "stream"
+
 
 def config(cases: Sequence[Case], *, queues: bool) -> dict[str, object]:
     """The settings file."""
@@ -104,7 +109,7 @@ def use(broker: Broker, looker: Looker, case: Case) -> None:
     publish(broker, case, range(2, 12))
     broker.advance(2)  # one of the scheduled ones is due
     held = worker.take()
-    if case.options.get("semantics") != "at-most-once" and "non_destructive" not in case.options:
+    if case.options.get("semantics") != "at-most-once" and not case.browsed:
         client = looker.client
         client.action("stream_open", stream=f"reader of {case.queue}", queue=case.queue)
         client.action("plan", stream=f"reader of {case.queue}", start=0, max_rows=1)
@@ -194,7 +199,7 @@ def wrong(sets: Sequence[Options]) -> list[str]:
 def settle_all(looker: Looker, case: Case, number: int) -> list[str]:
     """A purge takes what it counts, a settlement by filter all that is active."""
     before = looker.counts(case.queue)
-    if number % 2 or "non_destructive" in case.options:
+    if number % 2 or case.browsed:
         reader, count = "purge", looker.client.purge(case.queue)
         takes = ("ready", "held", "inactive")
     else:

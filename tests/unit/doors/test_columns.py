@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pyarrow as pa
@@ -34,6 +35,16 @@ PUBLISH = pa.record_batch(
 )
 SETTLE = pa.record_batch({"lsn": pa.array([5, 6, 7], pa.int64()), "verb": ["ack", "retry", "ack"]})
 ORDERS = [pa.record_batch({"body": [b"x", b"y"], ORDER: values}) for values in ([1, 2], [b"a", b"b"])]
+
+
+def test_whoever_reads_rows_may_ask_whether_the_other_side_is_gone(ends: tuple[Line, Line]) -> None:
+    """A statement over several tables reads each in a thread of its own."""
+    here, there = ends
+    with ThreadPoolExecutor(4) as asking:
+        said = list(asking.map(lambda _: [here.gone() for _ in range(2000)], range(4)))
+    assert not any(any(some) for some in said)
+    there.close()
+    assert here.gone()
 
 
 @pytest.fixture

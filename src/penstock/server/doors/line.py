@@ -95,6 +95,13 @@ class Frame(NamedTuple):
     payload: memoryview
 
 
+def _poller(sock: socket.socket) -> select.poll:
+    """Two threads cannot have one of them poll at the same time."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN | select.POLLRDHUP)
+    return poller
+
+
 class Line:
     """One socket.  One thread receives; any sends."""
 
@@ -106,8 +113,7 @@ class Line:
         self._start = self._end = 0  # of what has come and was not taken
         self._kept = list[bytes]()  # frames that leave with the next one
         self._sending = threading.Lock()
-        self._poller = select.poll()
-        self._poller.register(sock, select.POLLIN | select.POLLRDHUP)
+        self._poller = _poller(sock)  # of who receives
 
     def send(self, kind: Kind, number: int, *pieces: Any, flags: int = 0, rows: int = 0, later: bool = False) -> None:
         """One frame.  Ended when nobody reads any more.  later: it may wait for the next one."""
@@ -145,8 +151,8 @@ class Line:
         return Frame(told, flags, number, rows, self._taken(size))
 
     def gone(self) -> bool:
-        """Whether the other side has closed."""
-        return any(event & ~select.POLLIN for _, event in self._poller.poll(0))
+        """Whether the other side has closed.  Any thread may ask: those that read rows for a statement do."""
+        return any(event & ~select.POLLIN for _, event in _poller(self.sock).poll(0))
 
     def close(self) -> None:
         """The other side sees it at once; twice does no harm."""
