@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.server.loading import decoded_most, do_without_pandas, with_bounded_pool
+from penstock.server.doors.process import spawned
+from penstock.server.loading import decoded_most, do_without_pandas, of_a_door, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -23,8 +24,11 @@ stranger would fill the disk that the server's output goes to.  An operator who 
 def serve(settings: Settings, *, ready_file: str | None = None, show: Show | None = None) -> None:
     """Run a server until SIGTERM or SIGINT, as `process.serve`."""
     os.environ.setdefault(GRPC_VERBOSITY, "NONE")
+    door = None
+    if any(name.startswith("flight") for name in settings.listen.doors()):
+        door = spawned("penstock.server.flight.front", of_a_door(settings.server.memory))
     with_bounded_pool(decoded_most(settings.server.memory))
     do_without_pandas()
     from penstock.server.process import serve as run  # after that
 
-    run(settings, ready_file=ready_file, show=show)
+    run(settings, ready_file=ready_file, show=show, door=door)

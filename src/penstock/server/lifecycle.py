@@ -141,7 +141,7 @@ class Starting:
         strangers = Strangers(terms.time_s, size, terms.sockets, terms.per_address)
         self.entrance = Entrance(
             server.logins, server.progress.line, strangers, server.shares,
-            bounds=Bounds.within(memory), memory=memory, apart=True,
+            bounds=Bounds.within(memory), memory=memory, apart=True, first=server.flight_process,
         )  # fmt: skip
         self.entrance.process.start()
 

@@ -24,6 +24,15 @@ def decoded_most(memory: int) -> int:
     return max(LEAST, min(MOST, memory), memory // SHARE)
 
 
+DOOR_MEMORY = 3 << 29
+"""Bytes that a door's process may have beyond what it decompresses: 1.5 GiB, stacks of threads among them."""
+
+
+def of_a_door(memory: int) -> list[int]:
+    """Bytes that a door's process may decompress, and may have in all.  memory: the server's budget."""
+    return [decoded_most(memory), decoded_most(memory) + DOOR_MEMORY]
+
+
 def with_bounded_pool(most: int) -> None:
     """Load Arrow so that its own pool has so many bytes and no more.
 

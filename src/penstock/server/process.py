@@ -27,6 +27,7 @@ from penstock.server.services import Say, say_aloud
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.server.doors.process import Spawned
     from penstock.server.progress import Show
 
 
@@ -76,10 +77,17 @@ SETTINGS_SHOWN = 200
 """Settings that a start tells of at most: a file may declare thousands of queues."""
 
 
-def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_aloud, show: Show | None = None) -> None:
+def serve(
+    settings: Settings,
+    *,
+    ready_file: str | None = None,
+    say: Say = say_aloud,
+    show: Show | None = None,
+    door: Spawned | None = None,
+) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open.
 
-    show: who looks on while it recovers; `say` gets a line a second without.
+    show: who looks on while it recovers; `say` gets a line a second without.  door: Flight's process.
     """
     signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
     descriptors.keep_back()
@@ -87,7 +95,9 @@ def serve(settings: Settings, *, ready_file: str | None = None, say: Say = say_a
     allocator.keep_close(settings.server.memory)
     pulse = Pulse()
     with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
-        runner.run(_serve(App(settings, say, pulse, show), ready_file))
+        server = App(settings, say, pulse, show)
+        server.flight_process = door
+        runner.run(_serve(server, ready_file))
 
 
 def _heard(number: int, frame: object) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.bulk.process import Bulk
     from penstock.server.cluster.leading import Cluster
+    from penstock.server.doors.process import Spawned
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
     from penstock.server.listening import Entry
@@ -74,6 +75,7 @@ class Server:
         self.addresses = dict[str, str]()  # of the open doors, by name
         self.progress = Progress(self.clock.mono)
         self.pools = pools or Pools()
+        self.flight_process: Spawned | None = None  # of the Flight door, where it began before the server
         self.loop: asyncio.AbstractEventLoop
         self.entry: Entry
         self.log: Log

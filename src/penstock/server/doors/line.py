@@ -35,13 +35,14 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from penstock.server.bulk.requests import Spare
-
 HEAD = struct.Struct("<IBBHII")
 VERSION = 1
 
 BUFFER = 64 << 10
 """Bytes that one read takes at most, unless a larger frame has begun."""
+
+ON_THE_WAY = 1 << 20
+"""Bytes that may be on the way to who does not read: with fewer both sides wait for each other all the time."""
 
 JOINED = 32 << 10
 """Pieces up to so many bytes in all are sent as one."""
@@ -107,8 +108,8 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ON_THE_WAY)
         self.poll_ms = POLL_MS
-        self._spare = Spare()
         self._buffer = memoryview(bytearray(BUFFER))
         self._start = self._end = 0  # of what has come and was not taken
         self._kept = list[bytes]()  # frames that leave with the next one
@@ -187,7 +188,9 @@ class Line:
         self._start += ready
         if ready == size:
             return memoryview(bytes(there))
-        view = self._spare.take(size)
+        import pyarrow as pa  # not before its pool has a bound
+
+        view = memoryview(cast("Any", pa.allocate_buffer(size))).cast("B")  # its pool keeps pages for the next one
         view[:ready] = there
         try:
             while ready < size:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -52,6 +52,38 @@ WAIT_S = 30.0
 Answer = Mapping[str, Any]
 
 
+class Spawned(NamedTuple):
+    """A process, and the server's ends of its sockets."""
+
+    process: subprocess.Popen[bytes] | threading.Thread
+    control: socket.socket
+    lines: socket.socket
+
+
+def spawned(module: str, memory: list[int]) -> Spawned:
+    """A door's process, which loads what it needs and waits to be told more.  OSError when it cannot be started.
+
+    memory: bytes that it may decompress, and may have in all.  `subprocess` runs no code of ours between fork and exec.
+    """
+    control, its_control = socket.socketpair()
+    lines, its_lines = socket.socketpair()
+    fds = its_control.fileno(), its_lines.fileno()
+    try:
+        with its_control, its_lines:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, fds), orjson.dumps(memory).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=fds,
+                env={**os.environ, "PYTHONPATH": _path(), "OPENBLAS_NUM_THREADS": "1"},  # numpy does no algebra there
+            )
+    except BaseException:
+        control.close()
+        lines.close()
+        raise
+    return Spawned(process, control, lines)
+
+
 class DoorProcess:
     """One door.  Thread-safe."""
 
@@ -64,10 +96,13 @@ class DoorProcess:
         *,
         heard: Callable[[Answer], None],
         lost: Callable[[], None],
+        memory: list[int],
         apart: bool,
+        first: Spawned | None = None,
     ) -> None:
         """module: has `main` for a process, `run` for a thread.  begin: the first thing that the door is told.
 
+        memory: as of `spawned`.  first: a process that was started before.
         serve: one line, until it ends; it may raise Ended and Broken.  heard: takes what the door says unasked.
         lost: the door has ended, and all of its lines.
         """
@@ -79,7 +114,9 @@ class DoorProcess:
         self._serve = serve
         self._heard = heard
         self._lost = lost
+        self._memory = memory
         self._apart = apart
+        self._first = first
         self._process: subprocess.Popen[bytes] | threading.Thread | None = None
         self._control: Line | None = None
         self._lines = set[Line]()
@@ -220,44 +257,29 @@ class DoorProcess:
         return True
 
     def _launch(self) -> None:
-        """Start one, and ask it for what the last one did.  `subprocess` runs no code of ours between fork and exec."""
-        control, theirs = socket.socketpair()
-        lines, lines_theirs = socket.socketpair()
-        try:
-            self._process = self._made(theirs, lines_theirs)
-        except BaseException:
-            for one in (control, theirs, lines, lines_theirs):
-                one.close()
-            raise
+        """Start one, and ask it for what the last one did."""
+        first, self._first = self._first, None
+        made = first or (spawned(self._module, self._memory) if self._apart else self._beside())
+        self._process, self._control = made.process, Line(made.control)
+        self._control.poll_ms = PING_MS
         self.starts += 1
-        made = Line(control)
-        made.poll_ms = PING_MS
-        self._control = made
-        threading.Thread(target=self._take, args=(lines,), name=f"penstock-lines-{self.name}", daemon=True).start()
+        name = f"penstock-lines-{self.name}"
+        threading.Thread(target=self._take, args=(made.lines,), name=name, daemon=True).start()
         try:
-            made.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self._begin}))
+            self._control.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self._begin}))
             for wish in self._wishes:
-                made.send(Kind.CONTROL, 0, orjson.dumps(wish))
+                self._control.send(Kind.CONTROL, 0, orjson.dumps(wish))
         except Ended:
             pass  # whoever attends sees it, too
 
-    def _made(self, control: socket.socket, lines: socket.socket) -> subprocess.Popen[bytes] | threading.Thread:
-        if not self._apart:
-            run = import_module(self._module).run
-            thread = threading.Thread(target=run, args=(control, lines), name=f"penstock-{self.name}", daemon=True)
-            thread.start()
-            return thread
-        fds = control.fileno(), lines.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-m", self._module, *map(str, fds), orjson.dumps(self._begin.get("memory")).decode()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=fds,
-            env={**os.environ, "PYTHONPATH": _path(), "OPENBLAS_NUM_THREADS": "1"},  # numpy is asked for no algebra
-        )
-        control.close()
-        lines.close()
-        return process
+    def _beside(self) -> Spawned:
+        """The door in a thread of this process."""
+        control, its_control = socket.socketpair()
+        lines, its_lines = socket.socketpair()
+        run = import_module(self._module).run
+        thread = threading.Thread(target=run, args=(its_control, its_lines), name=f"penstock-{self.name}", daemon=True)
+        thread.start()
+        return Spawned(thread, control, lines)
 
     def _kill(self) -> None:
         with self._lock:

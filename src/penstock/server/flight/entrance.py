@@ -40,12 +40,12 @@ from penstock.server.doors.line import (
     number,
     text,
 )
-from penstock.server.doors.process import DoorProcess
+from penstock.server.doors.process import DoorProcess, Spawned
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, People, Slot, told_of
 from penstock.server.flight.connections import Peer, Strangers
 from penstock.server.flight.handover import Abandoned, Piece
-from penstock.server.loading import decoded_most
+from penstock.server.loading import of_a_door
 from penstock.server.shares import Share, Shares
 from penstock.version import __version__
 from penstock.wire.fields import COMMAND_LIMIT
@@ -68,9 +68,6 @@ CAST_MOST = 64 << 20
 
 COUNTS_MOST = 64
 """Figures that the door tells at a time."""
-
-DOOR_MEMORY = 3 << 29
-"""Bytes that the process may allocate beyond what is decompressed: 1.5 GiB, stacks of threads among them."""
 
 logger = logging.getLogger("penstock.flight")
 
@@ -272,11 +269,13 @@ class Entrance:
         bounds: Bounds | None = None,
         memory: int = 512 << 20,
         apart: bool = False,
+        first: Spawned | None = None,
     ) -> None:
         """`how_far`: what the server is doing until then, for who is sent away.  Any thread calls it.
 
         strangers: what connections may do before a login.  shares: what each user may take.  bounds: of one batch.
-        memory: the server's budget.  apart: gRPC runs in a process of its own, not in a thread of this one.
+        memory: the server's budget.  apart: gRPC runs in a process of its own, not in a
+        thread of this one.  first: a process that was started before.
         """
         shares = shares or Shares()
         bounds = bounds or Bounds()
@@ -287,16 +286,15 @@ class Entrance:
         self._door: Inside | None = None
         self._changed = threading.Event()
         self._early = shares.of("early_calls")
-        decoded = decoded_most(memory)
         begin = {
             "version": __version__,
             "strangers": asdict(strangers or Strangers()),
             "bounds": asdict(bounds),
-            "memory": [decoded, decoded + DOOR_MEMORY],
         }
         self.process = DoorProcess(
-            "flight", MODULE, begin, self._serve, heard=self._heard, lost=self.connections.lost, apart=apart
-        )
+            "flight", MODULE, begin, self._serve, heard=self._heard, lost=self.connections.lost,
+            memory=of_a_door(memory), apart=apart, first=first,
+        )  # fmt: skip
         self._tls: dict[str, object] | None = None
 
     # -- listening
