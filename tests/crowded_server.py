@@ -36,8 +36,8 @@ class Crowd:
 class CrowdedStart(Starting):
     """The real one, and then the crowd."""
 
-    async def _listen_flight(self) -> None:
-        await super()._listen_flight()
+    async def _open_http(self) -> None:
+        await super()._open_http()
         Crowd().come()
 
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 
 SHOW_S = 0.1
+_HTTP = "penstock.server.http.door"
 _NEEDED_LATER = ("penstock.server.amqp.door", "penstock.server.flight.door")
 """Loaded while the thread works: 100 ms."""
 
@@ -96,11 +97,13 @@ class Starting:
         future = loop.run_in_executor(pool, work)
         self._work = future  # type: ignore[assignment]  # of whatever it gives
         self._look(loop)
+        if listen.http is not None or listen.https is not None:
+            import_module(_HTTP)  # while the door's process loads what it needs
+        await self._listen_flight()
         if self.http is None:
-            await self._open_http()
+            await self._open_http()  # the last: who hears that it recovers finds all doors
         for name in _NEEDED_LATER:
             import_module(name)
-        await self._listen_flight()
         return await asyncio.shield(future)
 
     def _keep_tls(self) -> None:
