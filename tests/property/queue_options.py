@@ -73,7 +73,7 @@ RECIPES: Mapping[str, tuple[object, ...]] = {
     "group_local_queue_domain": ("here",),
     "max_length": (7,),
     "max_length_bytes": ("400B",),
-    "overflow": ("reject-publish", "reject-publish-dlx", "drop-newest", "block"),
+    "overflow": QUEUE_KEYS["overflow"].choices[1:],
     "ring_size": (7,),
 }
 """For each option of `QUEUE_KEYS` what it is set to, beside not at all."""

@@ -3,7 +3,7 @@
     operation      one row of the table: name, right, arguments, function, and where users find it
     house          what the functions work on
     story, moving  what takes longer: the life of a message from the log, and moving many
-    queues, details, messages, topics, topology, policies, people, vhosts, readers, server      the acts, by noun
+    queues, messages, topics, topology, policies, people, vhosts, server      the acts, by noun
     table          all of them
 
 Doors are derived from the table: Flight's actions as they stand, HTTP's paths as the rows
