@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.output import (
-    DEFAULT_URL,
-    Json,
     Told,
-    Url,
-    connect,
     counted,
     family,
     served,
-    tell,
-    write_list,
     write_table,
 )
 from penstock.cli.queues import Yes, confirmed
@@ -37,6 +31,7 @@ DEFAULT_NAME = "amq.default"
 Arguments = Annotated[
     list[str] | None, typer.Option("--argument", metavar="KEY=VALUE", help="An argument, its value as JSON or text.")
 ]
+Name = Annotated[str, typer.Argument(help="Its name.")]
 Source = Annotated[str, typer.Argument(help="The exchange that routes.")]
 Destination = Annotated[str, typer.Argument(help="The queue that takes, or with --to-exchange the exchange.")]
 Key = Annotated[str, typer.Argument(help="The routing key, or pattern of keys.")]
@@ -76,33 +71,31 @@ def list_exchanges(client: Client) -> Told:
     return client.exchanges(), partial(_show, ("name", "type", "durable", "auto_delete", "internal", "arguments"))
 
 
-@exchange.command("declare")
+@served(exchange, "declare")
 def declare_exchange(
-    name: Annotated[str, typer.Argument(help="Its name.")],
+    client: Client,
+    name: Name,
     type_: Annotated[str, typer.Option("--type", help=f"One of {', '.join(EXCHANGE_TYPES)}.")] = "direct",
     transient: Annotated[bool, typer.Option("--transient", help="It ends with the server.")] = False,
     auto_delete: Annotated[bool, typer.Option("--auto-delete", help="It goes with its last binding.")] = False,
     internal: Annotated[bool, typer.Option("--internal", help="Other exchanges alone publish to it.")] = False,
     argument: Arguments = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Declare an exchange; the same again changes nothing.
 
     Example: penstock exchange declare shop --type topic
     """
     arguments = read_arguments(argument)
-    with connect(url) as client:
-        client.declare_exchange(
-            name, type_, durable=not transient, auto_delete=auto_delete, internal=internal, arguments=arguments
-        )
-    tell({"declared": name}, f"exchange {name} declared", json)
+    client.declare_exchange(
+        name, type_, durable=not transient, auto_delete=auto_delete, internal=internal, arguments=arguments
+    )
+    return {"declared": name}, f"exchange {name} declared"
 
 
 @served(exchange, "delete")
 def delete_exchange(
     client: Client,
-    name: Annotated[str, typer.Argument(help="Its name.")],
+    name: Name,
     if_unused: Annotated[bool, typer.Option("--if-unused", help="Only when nothing is bound to it.")] = False,
     yes: Yes = False,
 ) -> Told:
@@ -135,63 +128,50 @@ def list_bindings(
     return client.bindings(queue, source=source, destination=destination), partial(_show, columns)
 
 
-@binding.command("declare")
+@served(binding, "declare")
 def declare_binding(
+    client: Client,
     source: Source,
     destination: Destination,
     key: Key = "",
     to_exchange: ToExchange = False,
     argument: Arguments = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Bind a queue, or an exchange, to an exchange; the same again changes nothing.
 
     Example: penstock binding declare shop to-ship "orders.#"
     """
     arguments = read_arguments(argument)
-    with connect(url) as client:
-        (client.bind_exchange if to_exchange else client.bind)(destination, source, key, arguments)
-    tell(
-        {"bound": destination, "to": source, "key": key},
-        f"{destination} takes {_key(key)} from exchange {source}",
-        json,
-    )
+    (client.bind_exchange if to_exchange else client.bind)(destination, source, key, arguments)
+    what = {"bound": destination, "to": source, "key": key}
+    return what, f"{destination} takes {_key(key)} from exchange {source}"
 
 
-@binding.command("delete")
+@served(binding, "delete")
 def delete_binding(
+    client: Client,
     source: Source,
     destination: Destination,
     key: Key = "",
     to_exchange: ToExchange = False,
     argument: Arguments = None,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Remove a binding.  What it has routed stays where it is.
 
     Example: penstock binding delete shop to-ship "orders.#" --yes
     """
     arguments = read_arguments(argument)
     kind = "exchange" if to_exchange else "queue"
-    with connect(url) as client:
-        wanted = (kind, destination, key, arguments)
-        names = ("destination_type", "destination", "routing_key", "arguments")
-        found = [tuple(one[name] for name in names) for one in client.bindings(source=source)]
-        if wanted not in found:
-            raise NotFound(
-                f"{kind} {destination} is not bound to exchange {source} by {_key(key)} with these arguments"
-            )
-        if not confirmed(f"{kind} {destination} takes {_key(key)} from exchange {source}: no more?", yes):
-            return
-        (client.unbind_exchange if to_exchange else client.unbind)(destination, source, key, arguments)
-    tell(
-        {"unbound": destination, "from": source, "key": key},
-        f"{destination} takes {_key(key)} from exchange {source} no more",
-        json,
-    )
+    names = ("destination_type", "destination", "routing_key", "arguments")
+    found = [tuple(one[name] for name in names) for one in client.bindings(source=source)]
+    if (kind, destination, key, arguments) not in found:
+        raise NotFound(f"{kind} {destination} is not bound to exchange {source} by {_key(key)} with these arguments")
+    if not confirmed(f"{kind} {destination} takes {_key(key)} from exchange {source}: no more?", yes):
+        return None
+    (client.unbind_exchange if to_exchange else client.unbind)(destination, source, key, arguments)
+    what = {"unbound": destination, "from": source, "key": key}
+    return what, f"{destination} takes {_key(key)} from exchange {source} no more"
 
 
 def _key(key: str) -> str:
@@ -209,35 +189,28 @@ def policy_family(operator: bool) -> None:
     app = family(command, f"List, set and delete {word[:-1]}ies: {what}.")
     example = '{"max-length": 100000}' if operator else '{"message-ttl": 60000}'
 
-    def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
-        with connect(url) as client:
-            policies = client.policies(operator=operator)
-        write_list(policies, COLUMNS, json)
+    def list_(client: Client) -> Told:
+        return client.policies(operator=operator), COLUMNS
 
     def set_(
-        name: Annotated[str, typer.Argument(help="Its name.")],
+        client: Client,
+        name: Name,
         pattern: Annotated[str, typer.Argument(help="A regular expression, found anywhere in a name.")],
         definition: Annotated[str, typer.Argument(help="Keys and values as JSON.")],
         priority: Annotated[int, typer.Option("--priority", help="The highest that matches rules alone.")] = 0,
         apply_to: Annotated[
             str | None, typer.Option("--apply-to", help="queues, classic_queues, exchanges or all.")
         ] = None,
-        url: Url = DEFAULT_URL,
-        json: Json = False,
-    ) -> None:
+    ) -> Told:
         from penstock.config.queue_arguments import parse_definition
 
         values = parse_definition(definition)
-        with connect(url) as client:
-            new = client.set_policy(name, pattern, values, priority=priority, apply_to=apply_to, operator=operator)
-        tell({"policy": name, "new": new}, f"{word} {name} {'set' if new else 'changed'}", json)
+        new = client.set_policy(name, pattern, values, priority=priority, apply_to=apply_to, operator=operator)
+        return {"policy": name, "new": new}, f"{word} {name} {'set' if new else 'changed'}"
 
-    def delete(
-        name: Annotated[str, typer.Argument(help="Its name.")], url: Url = DEFAULT_URL, json: Json = False
-    ) -> None:
-        with connect(url) as client:
-            client.delete_policy(name, operator=operator)
-        tell({"deleted": name}, f"{word} {name} deleted, and what it did is undone", json)
+    def delete(client: Client, name: Name) -> Told:
+        client.delete_policy(name, operator=operator)
+        return {"deleted": name}, f"{word} {name} deleted, and what it did is undone"
 
     plural = f"{word[:-1]}ies"
     list_.__doc__ = f"List the {plural} of the vhost.\n\nExample: penstock {command} list"
@@ -249,9 +222,9 @@ def policy_family(operator: bool) -> None:
     if operator:
         set_.__doc__ = set_.__doc__.replace("Set a operator", "Set an operator")
         delete.__doc__ = delete.__doc__.replace("Delete a operator", "Delete an operator")
-    app.command("list")(list_)
-    app.command("set")(set_)
-    app.command("delete")(delete)
+    served(app, "list")(list_)
+    served(app, "set")(set_)
+    served(app, "delete")(delete)
 
 
 policy_family(operator=False)

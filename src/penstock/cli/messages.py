@@ -322,24 +322,22 @@ Queue = Annotated[str | None, typer.Option("--queue", help="In this queue alone;
 _TIMES = frozenset({"not_before", "expires_at", "until"})
 
 
-@app.command("show")
-def tell_story(lsn: Lsn, url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app, "show")
+def tell_story(client: Client, lsn: Lsn) -> Told:
     """Tell the life of one message: published, delivered, given back, settled, dead, and why it waits now.
 
     Example: penstock message show 1042
     """
-    with connect(url) as client:
-        story = client.story(lsn)
-        now = client.explain(bookmark=lsn)
-    if json:
-        write_json({**story, "now": now["queues"]})
-        return
+    return {**client.story(lsn), "now": client.explain(bookmark=lsn)["queues"]}, _show_story
+
+
+def _show_story(story: Mapping[str, object]) -> None:
     rows = [
         [moment(cast("float", event["time"])), event["event"], event["queue"], details(event)]
         for event in cast("Sequence[Mapping[str, object]]", story["events"])
     ]
     write_table(("time", "event", "queue", "details"), rows)
-    for one in cast("Sequence[Mapping[str, object]]", now["queues"]):
+    for one in cast("Sequence[Mapping[str, object]]", story["now"]):
         for line in reasons(one):
             write(f"{one['queue']}: {line}" if one["queue"] else line)
     if not story["whole"]:

@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, cast
 
 import orjson
@@ -64,13 +64,14 @@ None where nothing is left to tell.
 def served(app: typer.Typer, name: str | None = None) -> Callable[[Callable[Concatenate[Client, P], Told]], object]:
     """A command that asks a server.  Its function gets the client first, and what it returns is told.
 
-    Its options are the others of the function, and `--url` and `--json`.
+    Its options are the others of the function, and `--url` and `--json`.  The server is called when it is first asked
+    for something: wrong usage is told without one.
     """
 
     def register(work: Callable[Concatenate[Client, P], Told]) -> object:
         def run(*args: Any, url: str, json: bool, **options: Any) -> None:
-            with connect(url) as client:
-                told = work(client, *args, **options)
+            with closing(_Dialled(url)) as client:
+                told = work(cast("Client", client), *args, **options)
             if told is None:
                 return
             facts, shown = told
@@ -97,6 +98,24 @@ _COMMON = (
     inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_URL, annotation=Url),
     inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
 )
+
+
+class _Dialled:
+    """A client that connects when it is first asked for something."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client: Client | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._client is None:
+            self._client = connect(self._url)
+        return getattr(self._client, name)
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._client is not None:
+            self._client.close()
 
 
 def connect(url: str) -> Client:

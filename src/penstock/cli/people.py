@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from penstock.cli.output import (
-    DEFAULT_URL,
-    Json,
     Told,
-    Url,
-    connect,
     counted,
     family,
     served,
-    tell,
     write,
     write_table,
 )
@@ -157,36 +152,33 @@ def list_(
     return found, ("name", "tags", "limits")
 
 
-@user_app.command()
+@served(user_app)
 def add(
+    client: Client,
     name: Name,
     password: Password = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="administrator, monitoring, policymaker or management.")
     ] = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Add a user, who may open no vhost until `set-permissions` says so.
 
     Example: echo "$SECRET" | penstock user add shop
     """
     secret = read_password(password)
-    with connect(url) as client:
-        client.add_user(name, secret, tags=tag or ())
-    tell({"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost", json)
+    client.add_user(name, secret, tags=tag or ())
+    return {"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost"
 
 
-@user_app.command("change-password")
-def change_password(name: Name, password: Password = None, url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(user_app, "change-password")
+def change_password(client: Client, name: Name, password: Password = None) -> Told:
     """Give a user another password.  Open connections stay.
 
     Example: penstock user change-password shop
     """
     secret = read_password(password)
-    with connect(url) as client:
-        client.change_password(name, secret)
-    tell({"changed": name}, f"user {name} has another password", json)
+    client.change_password(name, secret)
+    return {"changed": name}, f"user {name} has another password"
 
 
 @served(user_app, "clear-password")
@@ -201,21 +193,19 @@ def clear_password(client: Client, name: Name, yes: Yes = False) -> Told:
     return {"cleared": name}, f"user {name} has no password"
 
 
-@user_app.command("set-tags")
+@served(user_app, "set-tags")
 def set_tags(
+    client: Client,
     name: Name,
     tag: Annotated[list[str] | None, typer.Argument(help="Tags; none takes all away.")] = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Give a user these tags and no others.
 
     Example: penstock user set-tags shop monitoring policymaker
     """
     tags = tag or []
-    with connect(url) as client:
-        client.set_user_tags(name, *tags)
-    tell({"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}", json)
+    client.set_user_tags(name, *tags)
+    return {"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}"
 
 
 @served(user_app)
@@ -336,31 +326,29 @@ def list_connections(
     return found, lambda _: write_table(COLUMNS, rows, whole=("name",)) if rows else write("no connections")
 
 
-@connection_app.command()
+@served(connection_app)
 def close(
+    client: Client,
     name: Annotated[str | None, typer.Argument(help="The connection, as `list` names it.")] = None,
     user: Annotated[str | None, typer.Option("--user", help="Instead: all of this user.")] = None,
     reason: Annotated[str | None, typer.Option("--reason", help="What its client is told.")] = None,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Close a connection, or all of a user, with code 320.  What it holds goes back to its queues.
 
     Example: penstock connection close --user shop --reason "maintenance" --yes
     """
     if (name is None) == (user is None):
         raise InvalidArgument("name a connection, or a --user")
-    with connect(url) as client:
-        found = [one for one in client.connections(user) if name in {None, one["name"]}]
-        if name is not None and not found:
-            raise NotFound(f"no connection '{name}'; `penstock connection list` has their names")
-        channels = sum(one["channels"] for one in found)
-        what = f"connection {name}" if name is not None else f"user {user} has {counted(len(found), 'connection')}"
-        if not confirmed(f"{what} with {counted(channels, 'channel')}: close?", yes):
-            return
-        closed = client.close_connection(name, user=user, reason=reason)
-    tell({"closed": list(closed)}, f"{counted(len(closed), 'connection')} closed", json)
+    found = [one for one in client.connections(user) if name in {None, one["name"]}]
+    if name is not None and not found:
+        raise NotFound(f"no connection '{name}'; `penstock connection list` has their names")
+    channels = sum(one["channels"] for one in found)
+    what = f"connection {name}" if name is not None else f"user {user} has {counted(len(found), 'connection')}"
+    if not confirmed(f"{what} with {counted(channels, 'channel')}: close?", yes):
+        return None
+    closed = client.close_connection(name, user=user, reason=reason)
+    return {"closed": list(closed)}, f"{counted(len(closed), 'connection')} closed"
 
 
 def _row(one: dict[str, Any]) -> list[object]:

@@ -34,6 +34,9 @@ app = family("queue", "List, show, declare, change and look into queues.")
 
 Name = Annotated[str, typer.Argument(help="The queue.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in the settings file.")
+]
 
 COLUMNS = ("queue", "ready", "leased", "delayed", "bytes", "consumers", "paused")
 LONG = frozenset(("bookmark", "deliverable"))
@@ -52,23 +55,22 @@ def list_(
     return queues, COLUMNS
 
 
-@app.command()
+@served(app)
 def show(
+    client: Client,
     name: Name,
     details: Annotated[bool, typer.Option("--details", help="Its first messages, and its subscriptions.")] = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Show one queue: what is in it, and what went through it since the server started.
 
     Example: penstock queue show to-ship --details
     """
-    with connect(url) as client:
-        queue = client.details(name) if details else client.queue(name)
-    if json:
-        write_json(dict(queue))
-        return
-    if details:
+    return dict(client.details(name) if details else client.queue(name)), _show_one
+
+
+def _show_one(queue: dict[str, object]) -> None:
+    """Its lists, its facts, its settings."""
+    if "subscriptions" in queue:
         _show_lists(queue)
         queue = {name: value for name, value in queue.items() if not isinstance(value, list)}
     settings = queue.get("settings")
@@ -88,36 +90,25 @@ def _show_lists(details: Mapping[str, object]) -> None:
         write_table(columns, [[row.get(column) for column in columns] for row in rows], title=heading)
 
 
-@app.command()
-def declare(
-    name: Name,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in the settings file.")
-    ] = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+@served(app)
+def declare(client: Client, name: Name, setting: Setting = None) -> Told:
     """Declare a queue; the same again changes nothing.
 
     Example: penstock queue declare to-ship --set underlying_topic=orders --set lease_period=30s
     """
     settings: dict[str, Any] = dict(map(read_setting, setting or []))
-    with connect(url) as client:
-        client.declare(name, **settings)
-    tell({"declared": name}, f"queue {name} declared", json)
+    client.declare(name, **settings)
+    return {"declared": name}, f"queue {name} declared"
 
 
-@app.command()
+@served(app)
 def alter(
+    client: Client,
     name: Name,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in the settings file.")
-    ] = None,
+    setting: Setting = None,
     unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to its default.")] = None,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Change settings of a queue while it works; those that are not named stay.
 
     With a later recovery_point the messages that came before it leave the queue: that is asked about first.
@@ -128,18 +119,14 @@ def alter(
     settings |= {key.strip().replace("-", "_"): None for key in unset or []}
     if not settings:
         raise InvalidArgument("name what to change: --set KEY=VALUE, or --unset KEY")
-    with connect(url) as client:
-        if settings.get("recovery_point") not in (None, "epoch"):
-            depth = cast("int", client.queue(name)["queue_depth"])
-            question = f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
-            if depth and not confirmed(question, yes):
-                return
-        left = client.alter(name, **settings)
-    tell(
-        {"altered": name, "settings": sorted(settings), "left": left},
-        f"queue {name} altered" + (f"; {counted(left, 'message')} left it" if left else ""),
-        json,
-    )
+    if settings.get("recovery_point") not in (None, "epoch"):
+        depth = cast("int", client.queue(name)["queue_depth"])
+        question = f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
+        if depth and not confirmed(question, yes):
+            return None
+    left = client.alter(name, **settings)
+    more = f"; {counted(left, 'message')} left it" if left else ""
+    return {"altered": name, "settings": sorted(settings), "left": left}, f"queue {name} altered{more}"
 
 
 @served(app)
@@ -219,36 +206,34 @@ def peek(
             write(f"  died: {message.reason}")
 
 
-@app.command()
+@served(app)
 def ack(
+    client: Client,
     name: Name,
     bookmarks: Annotated[list[str] | None, typer.Argument(help="Bookmarks, apart or with commas.")] = None,
     filter: Annotated[str | None, typer.Option("--filter", help="Instead: whatever matches this expression.")] = None,
     option: Annotated[str | None, typer.Option("--option", help="`cancel` or `expire` instead of an ack.")] = None,
     by: Annotated[str, typer.Option("--by", help="The consumer that holds them, where leasing is strict.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Settle by a filter without asking.")] = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Settle messages wherever they are, by bookmarks or by a filter, whoever holds them.
 
     Example: penstock queue ack to-ship --filter "/status = 'withdrawn'"
     """
     if (filter is None) == (not bookmarks):
         raise InvalidArgument("name bookmarks, or a --filter")
-    with connect(url) as client:
-        if filter is None:
-            affected = client.ack(name, ",".join(bookmarks or []), by=by, option=option)
-        else:
-            if not yes:
-                if not sys.stdin.isatty():
-                    raise InvalidArgument("nobody is there to ask: say --yes to settle whatever matches")
-                counts = client.queue(name)
-                waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
-                if not typer.confirm(f"queue {name} has {waiting}: settle what matches?"):
-                    return
-            affected = client.ack_filter(name, filter, by=by, option=option)
-    tell({"queue": name, "affected": affected}, f"{affected} messages of queue {name}", json)
+    if filter is None:
+        affected = client.ack(name, ",".join(bookmarks or []), by=by, option=option)
+    else:
+        if not yes:
+            if not sys.stdin.isatty():
+                raise InvalidArgument("nobody is there to ask: say --yes to settle whatever matches")
+            counts = client.queue(name)
+            waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
+            if not typer.confirm(f"queue {name} has {waiting}: settle what matches?"):
+                return None
+        affected = client.ack_filter(name, filter, by=by, option=option)
+    return {"queue": name, "affected": affected}, f"{affected} messages of queue {name}"
 
 
 Filter = Annotated[str | None, typer.Option("--filter", help="Only messages that match this expression.")]

@@ -8,20 +8,15 @@ import typer
 
 from penstock.cli.driver_jobs import holds, orphans
 from penstock.cli.output import (
-    DEFAULT_URL,
-    Json,
     Told,
-    Url,
-    connect,
     counted,
     family,
     served,
     write,
     write_facts,
-    write_json,
     write_table,
 )
-from penstock.cli.queues import confirmed
+from penstock.cli.queues import Yes, confirmed
 from penstock.errors import NotFound
 from penstock.units import format_duration
 
@@ -86,33 +81,30 @@ def _show_one(stream: dict[str, Any]) -> None:
     write_facts({key: value for key, value in facts.items() if value is not None and value != ""})
 
 
-@app.command()
+@served(app)
 def release(
+    client: Client,
     name: Name,
     drop: Annotated[bool, typer.Option("--drop", help="Forget the stream too; its name begins anew.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+    yes: Yes = False,
+) -> Told:
     """Let go of what a stream holds: messages go back to their queue, the log may be deleted.  Its reader is refused.
 
     A query that starts again under the name goes on where its checkpoint is, as far as the log still has it.
 
     Example: penstock stream release eu-orders --drop --yes
     """
-    with connect(url) as client:
-        stream = _found(client, name)
-        held, what = holds(stream), "forget the stream and release what it holds?" if drop else "release it?"
-        if not confirmed(f"stream {name} reads {_reads(stream)} and holds {held}: {what}", yes):
-            return
-        released = client.release_stream(name, drop=drop)
-    if json:
-        write_json({"released": name, "messages": released, "dropped": drop})
-    elif stream["mode"] == "queue":
+    stream = _found(client, name)
+    held, what = holds(stream), "forget the stream and release what it holds?" if drop else "release it?"
+    if not confirmed(f"stream {name} reads {_reads(stream)} and holds {held}: {what}", yes):
+        return None
+    released = client.release_stream(name, drop=drop)
+    facts = {"released": name, "messages": released, "dropped": drop}
+    if stream["mode"] == "queue":
         end = ", and it is forgotten" if drop else ""
-        write(f"stream {name} released: {counted(released, 'message')} went back to queue {stream['queue']}{end}")
-    else:
-        write(f"stream {name} released{': it is forgotten' if drop else ': it holds nothing of the log'}")
+        back = f"{counted(released, 'message')} went back to queue {stream['queue']}"
+        return facts, f"stream {name} released: {back}{end}"
+    return facts, f"stream {name} released{': it is forgotten' if drop else ': it holds nothing of the log'}"
 
 
 def _found(client: Client, name: str) -> dict[str, Any]:
