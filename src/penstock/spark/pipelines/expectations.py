@@ -313,11 +313,9 @@ def of_join(session: Any, conf: Any, join: Any) -> str | None:
         return "a SEMI or ANTI join without a condition reads nothing of it while the other side has no row, or has one"
     if kind not in ("Inner", "Cross", "LeftSemi"):
         return None
-    hints = [join.hint().leftHint(), join.hint().rightHint()]
-    said = " ".join(str(one.get()) for one in hints if one.isDefined()).lower()
+    said = _hints(join)
     equal = session._jvm.org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys.unapply(join).isDefined()
-    small = min(int(str(side.stats().sizeInBytes())) for side in (join.left(), join.right()))
-    fits = "broadcast" in said or small <= int(conf.autoBroadcastJoinThreshold())
+    fits = "broadcast" in said or _small(conf, join)
     sent = fits and ("broadcast" in said or "strategy=" not in said)
     if equal and sent and _interpreted(session, conf, join):
         return (
@@ -330,6 +328,18 @@ def of_join(session: Any, conf: Any, join: Any) -> str | None:
         "it is joined with something large without equal columns, so Spark reads it once for each part of that; "
         "compare columns for equality too, or say that the other side fits into memory: SELECT /*+ BROADCAST(name) */"
     )
+
+
+def _hints(join: Any) -> str:
+    """What the query says of how it is to be carried out."""
+    hints = [join.hint().leftHint(), join.hint().rightHint()]
+    return " ".join(str(one.get()) for one in hints if one.isDefined()).lower()
+
+
+def _small(conf: Any, join: Any) -> bool:
+    """Whether one side is so small that Spark sends it to each task by itself."""
+    size = min(int(str(side.stats().sizeInBytes())) for side in (join.left(), join.right()))
+    return size <= int(conf.autoBroadcastJoinThreshold())
 
 
 def _interpreted(session: Any, conf: Any, join: Any) -> bool:
