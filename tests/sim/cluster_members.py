@@ -198,9 +198,6 @@ class Host:
                 log.append([messages(self.next_lsn, body)])
                 self.next_lsn += 1
         log.flush()
-        if rng.random() < 0.2:
-            self.marks.pass_by(1_000_000)
-            log.tick()
         if not log.broken:
             member.moves(self.next_lsn, log.first_lsn)
 
@@ -209,6 +206,9 @@ class Host:
         if log is None or log.broken:
             return
         log.committed(lsn)
+        if self.world.rng.random() < 0.5:  # it idles: a mark
+            self.marks.pass_by(1_000_000)
+            log.tick()
         self.world.confirmed.update(one for one in self.pending if one[0] <= log.durable)
         self.pending = [one for one in self.pending if one[0] > log.durable]
         if self.boot and log.durable >= self.boot:

@@ -45,7 +45,7 @@ def walk(seeds: Iterable[int], shape: tuple[int, int]) -> tuple[str | None, Coun
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int]) -> None:
-    broken, seen = walk(range(12 * EFFORT), shape)
+    broken, seen = walk(range(24 * EFFORT), shape)
     assert broken is None
     assert min(seen["terms"], seen["confirmed"], seen["crashes"]) > 20, seen
 
@@ -91,9 +91,12 @@ def _all_up_to_here(state: ClusterState, last: int) -> list[Written]:
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _in_both(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sending, "written", _all_up_to_here)
-    patch.setattr(members, "written", _all_up_to_here)
+def _in_both(rule: Callable[[ClusterState, int], list[Written]]) -> Plant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(sending, "written", rule)
+        patch.setattr(members, "written", rule)
+
+    return plant
 
 
 PLANTED: dict[str, Plant] = {
@@ -102,7 +105,7 @@ PLANTED: dict[str, Plant] = {
     "acked before it was synced": lambda patch: patch.setattr(Following, "gathered", _acks_what_came),
     "nothing is cut": lambda patch: patch.setattr(Replica, "cut", _keeps_its_tail),
     "marks are not cut": lambda patch: patch.setattr(Replica, "cut", _keeps_its_marks),
-    "every term is taken to go on to the end": _in_both,
+    "every term is taken to go on to the end": _in_both(_all_up_to_here),
 }
 
 

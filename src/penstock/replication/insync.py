@@ -111,9 +111,9 @@ class InSync:
     def settled(self, members: frozenset[str], now: int) -> None:
         """A swap of ours is known to have succeeded, and the register has these members in sync."""
         for one in self._counted.keys() - members:
-            dropped = one in self.agreed
-            if not dropped and self._heard[one] + self._times.ack_timeout >= now:
-                continue  # it is still being added
+            added = one in self._adding and one not in self.agreed
+            if added and self._heard[one] + self._times.ack_timeout >= now:
+                continue  # it is still on its way in
             self._forget(one)
         self.agreed = self._fewest = members
         for one in members & self._adding.keys():

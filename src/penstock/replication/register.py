@@ -14,6 +14,7 @@ import orjson
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.replication.terms import Written
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Field, Fields, as_list, read_json, shown
 
 BYTES_MOST = 8192
@@ -143,6 +144,22 @@ class ClusterState:
         if len(data) > BYTES_MOST:
             raise InvalidArgument(f"the register's value has {len(data)} bytes; at most {BYTES_MOST} are kept")
         return data
+
+
+def written(state: ClusterState, last: int) -> list[Written]:
+    """Which terms wrote which LSNs of a member's log that ends at `last`.
+
+    Its last record is of the newest term whose LSNs reach it, so before that the log is what this term's leader found.
+    What that one found may end before what an earlier leader had found and nobody else got: the lowest end counts.
+    """
+    found, end = list[Written](), last
+    terms = [one for one in state.terms if one.start <= last]
+    for one in reversed(terms):
+        if one is not terms[-1]:
+            end = min(end, last if one.last is None else one.last)
+        if end >= one.start:
+            found.append(Written(one.term, one.start, end))
+    return found[::-1]
 
 
 def decode(data: bytes) -> ClusterState:

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidArgument
-from penstock.replication.register import BYTES_MOST, RAISE_WITHIN, TERM_LSNS, ClusterState, Member, Tenure, decode
+from penstock.replication.register import (
+    BYTES_MOST,
+    RAISE_WITHIN,
+    TERM_LSNS,
+    ClusterState,
+    Member,
+    Tenure,
+    decode,
+    written,
+)
+from penstock.replication.terms import Written, common
 
 ABOUT = {name: Member(name, f"penstock://{name}:8815", 1) for name in "abc"}
 NEW = ClusterState("c", 7, in_sync=frozenset("abc"), members=ABOUT)
@@ -87,3 +97,14 @@ def test_a_value_that_is_not_whole_is_refused(change: dict[str, Any], told: str)
 def test_a_value_of_any_size_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="8193 bytes; at most 8192"):
         decode(b" " * 8193)
+
+
+def test_a_log_has_of_a_term_what_the_leaders_after_it_have_found() -> None:
+    """Who led term 3 had found a record of term 2, and died alone; who leads term 4 never had it."""
+    tenures = (Tenure(1, 100, 109), Tenure(2, 200, 200), Tenure(3, 300, 109), Tenure(4, 400, None))
+    state = ClusterState("c", 7, term=4, ceiling=500, terms=tenures)
+    assert written(state, 420) == [Written(1, 100, 109), Written(4, 400, 420)]
+    assert written(state, 200) == [Written(1, 100, 109), Written(2, 200, 200)]
+    assert written(state, 105) == [Written(1, 100, 105)]
+    assert written(state, 99) == []
+    assert common(written(state, 420), written(state, 200)) == 109

@@ -115,3 +115,16 @@ def test_one_that_falls_behind_begins_to_keep_up_anew() -> None:
     made.acked("b", 100, 900, 2 * SECOND, level=False)
     made.acked("b", 900, 900, 3 * SECOND + 500_000, level=True)
     assert "b" not in made.counted
+
+
+def test_whose_drop_was_read_and_not_answered_is_added_again_later() -> None:
+    """It is on no way in: it would count for ever, and never be one of them."""
+    made = leader("b", "c")
+    made.asked(frozenset("ab"))
+    made.read(frozenset("ab"), SECOND)
+    made.acked("c", 100, 100, SECOND, level=True)
+    made.settled(frozenset("ab"), SECOND)
+    assert made.counted == {"b"}
+    made.acked("c", 100, 100, 2 * SECOND, level=True)
+    made.acked("c", 100, 100, 5 * SECOND, level=True)
+    assert made.wanted(5 * SECOND) >= {"a", "c"}

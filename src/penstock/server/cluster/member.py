@@ -20,11 +20,11 @@ from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
 from penstock.replication.insync import Times
 from penstock.replication.messages import Ack, Begin, Bye, Hello, Message, Refusal
-from penstock.replication.register import ClusterState
+from penstock.replication.register import ClusterState, written
 from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
 from penstock.server.cluster.following import Following
-from penstock.server.cluster.sending import FORMAT, Files, Link, Sending, refused, written
+from penstock.server.cluster.sending import FORMAT, Files, Link, Sending, refused
 
 logger = logging.getLogger("penstock.cluster")
 

@@ -32,8 +32,8 @@ from penstock.replication.messages import (
     Welcome,
 )
 from penstock.replication.messages import File as SideFile
-from penstock.replication.register import ClusterState
-from penstock.replication.terms import Written, common
+from penstock.replication.register import ClusterState, written
+from penstock.replication.terms import common
 
 LEVEL_BYTES = 1 << 20
 """A follower that lacks no more than this is level: confirms may wait for it."""
@@ -244,17 +244,6 @@ def read_whole(disk: Disk, name: str) -> bytes:
         return file.pread(file.size(), 0)
     finally:
         file.close()
-
-
-def written(state: ClusterState, last: int) -> list[Written]:
-    """Which terms wrote which LSNs of a log that ends at `last`, as the register knows it.
-
-    A log that has an LSN of a term has all before it that this term's leader found: so what each found is what is here,
-    and the newest term that fits ends where the log does.
-    """
-    found = [one for one in state.terms if one.start <= last]
-    ends = [last if one is found[-1] or one.last is None else one.last for one in found]
-    return [Written(one.term, one.start, end) for one, end in zip(found, ends, strict=True) if end >= one.start]
 
 
 def refused(hello: Hello, state: ClusterState, term: int, me: str, check: Callable[[str], bool]) -> Refusal | None:
