@@ -14,7 +14,7 @@ ended takes the next one.  So calls do not wait for each other, and the kernel's
     door                                   server
     CALL     who asks, and for what   ->
                                       <-   WELCOME  who it is was found right; what follows is the call's
-                                      <-   MORE     go on with what the client sends; BEGUN: with its schema
+                                      <-   MORE     go on with what the client sends; BEGUN: its schema first
     SCHEMA, BATCH, WORDS, END, FAILED ->
                                       <-   SCHEMA, BATCH, WORDS  for the client
                                       <-   DONE or FAILED        the last word; the line is free
@@ -72,7 +72,7 @@ class Kind(IntEnum):
 _KINDS = {int(one): one for one in Kind}
 
 BEGUN = 1
-"""Flag of MORE: the schema alone, to begin with."""
+"""Flag of MORE: the schema, and what comes behind it."""
 
 HAS_WORDS = 2
 """Flag of BATCH: words stand beside the rows."""

@@ -118,16 +118,20 @@ class Sent:
         self._line = line
         self._call = call
         self._most = most
+        self._coming = False  # the first piece, behind the schema
 
     @property
     def schema(self) -> pa.Schema:
         """That of the stream."""
+        self._coming = True
         self._line.send(Kind.MORE, self._call, flags=BEGUN)
         return schema_there(self._next({Kind.SCHEMA: 64}).payload)
 
     def read_chunk(self) -> Chunk:
         """The next piece; StopIteration when the client has no more to say."""
-        self._line.send(Kind.MORE, self._call)
+        if not self._coming:
+            self._line.send(Kind.MORE, self._call)
+        self._coming = False
         frame = self._next({Kind.BATCH: self._most, Kind.WORDS: CALL_MOST, Kind.END: 0})
         if frame.kind is Kind.END:
             raise StopIteration
@@ -217,12 +221,17 @@ class Peers:
         self._strangers = dict[str, int]()
         self._closed, self._before = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
 
-    def known(self, peer: Peer, who: Who) -> None:
-        """A call of this peer, who is somebody.  Unavailable: he has too many connections for one more."""
+    def known(self, peer: Peer, who: Who) -> bool:
+        """A call of this peer, who is somebody; whether it is not its first.
+
+        Unavailable: he has too many connections for one more.
+        """
         with self._lock:
-            if peer not in self._users:
-                self._share.take(who)
-                self._users[peer] = who.user
+            if peer in self._users:
+                return True
+            self._share.take(who)
+            self._users[peer] = who.user
+            return False
 
     def left(self, peers: Iterable[Peer]) -> None:
         """These connections have ended."""
@@ -397,8 +406,8 @@ class Entrance:
         if not self._people.check(user, text(told, "password"), host):
             raise Unproven(f"user {user[:60]!r} may not log in from {host} with this password")
         who = self._people.who(user)
-        self.connections.known((host, port), who)
-        line.send(Kind.WELCOME, call)
+        known = self.connections.known((host, port), who)
+        line.send(Kind.WELCOME, call, later=known)  # the door counts the time until a first one; others save a wake
         caller = Caller(who, text(told, "peer"), line.gone)
         door = self.inside(caller)
         match what:

@@ -28,7 +28,7 @@ from penstock.server.doors.columns import batch_here
 from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
 from penstock.server.flight.connections import Connections, Peer, Strangers, host_and_port
 from penstock.server.flight.credentials import AnyHandshake, Credentials, Logins
-from penstock.server.flight.remote import Call, Down, Failed, Uploads, reported
+from penstock.server.flight.remote import Call, Down, Failed, Uploads, reported, writing
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.commands import Stage
 from penstock.wire.flight.received import PUBLISHED, SETTLED, STAGED, STAGED_IN_ORDER, TRANSACTED, Bounds, Layout
@@ -202,7 +202,8 @@ class Server:
             uploads = Uploads(call, reader, layout, self.bounds, context)
             while (frame := call.next()).kind is not Kind.DONE:
                 if frame.kind is Kind.WORDS:
-                    writer.write(pa.py_buffer(frame.payload))
+                    with writing():
+                        writer.write(pa.py_buffer(frame.payload))
                 elif frame.flags & BEGUN:
                     uploads.begin()
                 else:

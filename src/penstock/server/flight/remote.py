@@ -95,8 +95,8 @@ class Call:
     def _wanted(self) -> bool:
         return self._context is None or not self._context.is_cancelled()
 
-    def send(self, kind: Kind, *pieces: Any, rows: int = 0) -> None:
-        self._line.send(kind, self._number, *pieces, rows=rows)
+    def send(self, kind: Kind, *pieces: Any, rows: int = 0, later: bool = False) -> None:
+        self._line.send(kind, self._number, *pieces, rows=rows, later=later)
 
     def close(self) -> None:
         """The line waits for the next call if this one has ended in order; else the server sees its end."""
@@ -141,13 +141,14 @@ class Uploads:
         self._each = self._arriving.each(layout)
 
     def begin(self) -> None:
-        """Send the schema, or what is wrong with it."""
+        """Send the schema and what comes first, or what is wrong with the schema."""
         try:
             schema = self._arriving.expect(self._layout)
         except PenstockError as error:
             self._call.send(Kind.FAILED, failed((status_of(error), *encode_error(error))))
         else:
-            self._call.send(Kind.SCHEMA, schema_up(schema))
+            self._call.send(Kind.SCHEMA, schema_up(schema), later=True)
+            self.go_on()
 
     def go_on(self) -> bool:
         """Send what comes next; False: that was the last.  Raises Abandoned when the client is gone."""
@@ -199,6 +200,15 @@ class Down(threading.Thread):
         """Wait until the server wants to hear more; False: it has said its last word."""
         self._asked.acquire()
         return not self._over
+
+
+@contextmanager
+def writing() -> Generator[None, None, None]:
+    """Abandoned where what is written to a client does not reach it."""
+    try:
+        yield
+    except OSError:
+        raise Abandoned from None
 
 
 @contextmanager
