@@ -134,7 +134,7 @@ HTTP: Mapping[str, Way] = {
     "GET /api/streams": Way("streams"),
     "GET /api/nodes": Way("node"),
     "GET /api/nodes/{name}": Way("node"),
-    "GET /api/cluster": Way("node"),
+    "GET /api/cluster": Way("node", other="404"),
     "GET /api/cluster-name": Way("names of the server"),
     "GET /api/feature-flags": Way("names of the server"),
     "GET /api/deprecated-features": Way("names of the server"),

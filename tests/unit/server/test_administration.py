@@ -70,7 +70,7 @@ def test_changes_of_accounts_from_two_doors_come_one_after_another() -> None:
     doors = [Operating(cast("Any", server)) for _ in range(2)]
 
     async def work() -> list[object]:
-        more = {"new": None, "description": None, "tags": None}
+        more = {one.name: one.default for one in SET_VHOST.fields if one.name != "vhost"}
         asked = [
             door.operate(SET_VHOST, Who("root"), {"vhost": name, **more})
             for door, name in zip(doors, ("bad", "good"), strict=True)
