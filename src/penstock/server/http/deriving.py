@@ -7,6 +7,7 @@ items of a list.  What is not found is not named, as there.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.errors import NotFound
@@ -112,7 +113,13 @@ class Deriving:
         self, path: str, operation: Operation, summary: str, read: Read | None = None, names: Names | None = None, *,
         thing: str = "", body: str = "", once: bool = False, right: Right | None = None, **fixed: object,
     ) -> Row:  # fmt: skip
-        """201 for what is new, 204 for what was there.  thing: what the last variable of the path is the name of."""
+        """201 for what is new, 204 for what was there.  thing: what the last variable of the path is the name of.
+
+        Without `read` the fields of the body are arguments as the operation declares them.
+        """
+        if read is None and body:
+            declared = [one for one in operation.fields if one.name in body.split()]
+            read = partial(Lenient.read, declared=declared)
         variable = path.rpartition("/")[2].strip("{}")
         handler = self._changing(
             operation, names or {}, read, fixed, _made, once=once, called=(variable, thing) if thing else None

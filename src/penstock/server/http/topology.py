@@ -39,14 +39,6 @@ DIGEST = 22
 # -- queues
 
 
-def _queue(fields: Lenient) -> Mapping[str, object]:
-    return {
-        "durable": fields.flag("durable", True),
-        "auto_delete": fields.flag("auto_delete", False),
-        "arguments": fields.table("arguments"),
-    }
-
-
 def _pause(fields: Lenient) -> Mapping[str, object]:
     """`{"for": "5m"}`, or for good."""
     text = fields.only("for").text("for", "")
@@ -59,7 +51,7 @@ def _pause(fields: Lenient) -> Mapping[str, object]:
 def of_queues(of: Deriving) -> Sequence[Row]:
     queue, at = "/api/queues/{vhost}/{name}", {"name": "queue"}
     return (
-        of.put(queue, queues.DECLARE_BY_ARGUMENTS, "Declare a queue", _queue, at, body="durable auto_delete arguments"),
+        of.put(queue, queues.DECLARE_BY_ARGUMENTS, "Declare a queue", None, at, body="durable auto_delete arguments"),
         of.do("DELETE", queue, queues.DELETE, "Delete a queue", None, at,
               flags={"if-unused": "if_unused", "if-empty": "if_empty"}),
         of.do("DELETE", f"{queue}/contents", queues.PURGE, "Purge a queue", None, at),
@@ -81,16 +73,6 @@ def _whole_exchange(facts: Mapping[str, object]) -> dict[str, object]:
     return {**exchange_item(facts), "incoming": [], "outgoing": []}
 
 
-def _exchange(fields: Lenient) -> Mapping[str, object]:
-    return {
-        "type": fields.text("type", "direct"),
-        "durable": fields.flag("durable", True),
-        "auto_delete": fields.flag("auto_delete", False),
-        "internal": fields.flag("internal", False),
-        "arguments": fields.table("arguments"),
-    }
-
-
 def of_exchanges(of: Deriving, own: Deriving) -> Sequence[Row]:
     """Exchanges.  own: what is not found is told by name."""
     every, one, at = "/api/exchanges", "/api/exchanges/{vhost}/{name}", {"name": "exchange"}
@@ -98,7 +80,7 @@ def of_exchanges(of: Deriving, own: Deriving) -> Sequence[Row]:
         of.list(every, EXCHANGES, "Every exchange", shape=exchange_item),
         of.list(f"{every}/{{vhost}}", EXCHANGES, "Every exchange of a vhost", shape=exchange_item),
         of.one(one, EXCHANGES, "One exchange", at, shape=_whole_exchange, exchange=None),
-        own.put(one, DECLARE_EXCHANGE, "Declare an exchange", _exchange, at, thing="an exchange",
+        own.put(one, DECLARE_EXCHANGE, "Declare an exchange", None, at, thing="an exchange",
                 body="type durable auto_delete internal arguments", right=DELETE_EXCHANGE.right),  # type: ignore[arg-type]
         of.do("DELETE", one, DELETE_EXCHANGE, "Delete an exchange", None, at, flags={"if-unused": "if_unused"},
               there=True),
