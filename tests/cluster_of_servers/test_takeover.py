@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster_of_servers.house import Cluster, Publisher, drain
+from etcd_process import running_etcd
 from waiting import eventually
 
 
@@ -125,4 +126,22 @@ def test_a_leader_that_is_stopped_hands_over_at_once(tmp_path: Path, members: in
         [other] = [one for one in cluster.servers if one is not leader]
         eventually(lambda: other.serves, "the other does not serve", 10)
         assert time.monotonic() - begun < 5
+        assert publisher.confirmed <= set(drain(other))
+
+
+def test_etcd_decides_who_leads_as_well(tmp_path: Path) -> None:
+    """Two servers and a real etcd: the leader is killed, the other one has what was confirmed."""
+    with (
+        running_etcd(tmp_path / "etcd") as host,
+        Cluster(
+            tmp_path, 2, registry=f"etcd://{host}/test", section='lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1'
+        ) as cluster,
+    ):
+        publisher = Publisher(cluster)
+        leader = cluster.leader()
+        cluster.level()
+        publisher.publish(time.monotonic() + 0.5)
+        [other] = [one for one in cluster.servers if one is not leader]
+        leader.kill()
+        eventually(lambda: other.serves, "the other does not serve")
         assert publisher.confirmed <= set(drain(other))

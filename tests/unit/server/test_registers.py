@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from etcd_process import free_port, running_etcd
 from penstock.errors import SettingsError, Unavailable
 from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, register_at
-
-ETCD = shutil.which("etcd")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where an etcd of our own answers."""
-    if ETCD is None:
-        pytest.skip("etcd is not installed (Debian: etcd-server): its register is not tried")
-    folder = tmp_path_factory.mktemp("etcd")
-    client, peer = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    process = subprocess.Popen(
-        [
-            ETCD, "--data-dir", str(folder), "--listen-client-urls", f"http://{client}", "--advertise-client-urls",
-            f"http://{client}", "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls",
-            f"http://{peer}", "--initial-cluster", f"default=http://{peer}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    until = time.monotonic() + 30
-    while True:
-        try:
-            EtcdRegister([client], "probe").read()
-            break
-        except Unavailable:
-            assert time.monotonic() < until, "etcd does not start"
-            time.sleep(0.1)
-    yield client
-    process.kill()
-    process.wait()
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as host:
+        yield host
 
 
 @pytest.fixture(params=["file", "etcd"])
