@@ -4,7 +4,9 @@
     thread `lines`   takes the sockets of its calls, each of which has a thread of its own (`line`)
     any thread       ask(...) -> answer
 
-A door that has been silent for `SILENT_S` is killed: one that is stopped holds leases and sockets.  Whatever ends it,
+A door that has been silent for `SILENT_S` is killed: one that is stopped holds leases and sockets.  One that has work,
+and gets too little of the machine to answer, is given `BUSY_S`; what the server slept through itself counts for nobody.
+Whatever ends it,
 its lines end with it, so every call of its clients ends as if they had gone; then another one takes its addresses.  It
 ends when the control socket does, and that happens however the server ends.
 
@@ -35,7 +37,7 @@ from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
 logger = logging.getLogger("penstock.doors")
 
 PING_MS = 250
-SILENT_S = 5.0
+SILENT_S, BUSY_S = 5.0, 60.0
 END_S = 2.0
 
 LINES_MOST = 1024
@@ -125,7 +127,8 @@ class DoorProcess:
         self._wishes = list[dict[str, object]]()  # what each new process is asked for again
         self._closed = False
         self._lock = threading.RLock()
-        self._spoke = 0.0  # when the door last said something
+        self._silent = 0.0  # seconds that the door has said nothing
+        self._looked = 0.0  # when that was last added to
         self._thread: threading.Thread | None = None
 
     # -- any thread
@@ -235,23 +238,29 @@ class DoorProcess:
         control = self._control
         if control is None:
             return
-        self._spoke = time.monotonic()
+        self._spoke()
         while True:
             answer = plain(control.receive(CONTROL, self._lives).payload)
-            self._spoke = time.monotonic()
+            self._spoke()
             number = answer.get("number")
             if number is None:
                 self._heard(answer)
             elif isinstance(number, int) and (waiting := self._pending.get(number)) is not None:
                 waiting.put(answer)
 
+    def _spoke(self) -> None:
+        self._silent, self._looked = 0.0, time.monotonic()
+
     def _lives(self) -> bool:
         """Nothing came for a while: ask, and give a door up that does not answer."""
         control = self._control
         if control is None:
             return False
-        if time.monotonic() - self._spoke > SILENT_S:
-            self.cut_off(f"nothing was heard from it for {SILENT_S:g} s")
+        now = time.monotonic()
+        self._silent += min(now - self._looked, 2 * PING_MS / 1000)
+        self._looked = now
+        if self._silent > SILENT_S and (self._silent > BUSY_S or not (self.pid is None or runs(self.pid))):
+            self.cut_off(f"nothing was heard from it for {self._silent:.0f} s")
             return False
         control.send(Kind.CONTROL, 0, b'{"do":"ping"}')
         return True
@@ -362,6 +371,15 @@ def figures_of(pid: int | None) -> tuple[float, int]:
         return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK"), int(told[21]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
         return 0.0, 0
+
+
+def runs(pid: int) -> bool:
+    """Whether some thread of a process has work, and gets the machine or waits for it (or for the disk)."""
+    try:
+        told = [one.read_bytes().rpartition(b")")[2].split() for one in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False
+    return any(fields[0] in (b"R", b"D") for fields in told if fields)
 
 
 def _path() -> str:

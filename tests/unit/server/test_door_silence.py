@@ -1,0 +1,88 @@
+"""When a door's process counts as gone: what is stopped or hangs, and not what gets too little of the machine."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from penstock.server.doors import process as door_process
+from penstock.server.doors.process import BUSY_S, PING_MS, SILENT_S, DoorProcess, runs
+
+
+def seen(ask: Callable[[], bool]) -> bool:
+    """Whether it is so within a while."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        if ask():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_who_works_runs_and_who_is_stopped_or_waits_does_not() -> None:
+    works = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    waits = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=-1)
+    try:
+        assert seen(lambda: runs(works.pid))
+        works.send_signal(signal.SIGSTOP)
+        assert seen(lambda: not runs(works.pid))
+        assert waits.stdout is not None
+        waits.stdout.readline()
+        assert seen(lambda: not runs(waits.pid))
+    finally:
+        for one in (works, waits):
+            one.kill()
+            one.communicate()
+    assert not runs(works.pid)
+
+
+class Silent(DoorProcess):
+    """A door that says nothing, looked at in steps of a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, busy: bool) -> None:
+        super().__init__(
+            "test", "", {}, lambda line: None, heard=lambda answer: None, lost=lambda: None, memory=[0, 0], apart=True
+        )
+        self.now = 100.0
+        self.cut: str | None = None
+        monkeypatch.setattr(door_process.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(door_process, "runs", lambda pid: busy)
+        monkeypatch.setattr(DoorProcess, "pid", 1)
+        self._control = self  # type: ignore[assignment]  # takes the pings
+        self._spoke()
+
+    def send(self, *told: object) -> None:
+        """A ping."""
+
+    def cut_off(self, why: str) -> None:
+        self.cut = why
+
+    def pass_time(self, seconds: float, step: float = PING_MS / 1000) -> None:
+        for _ in range(round(seconds / step)):
+            self.now += step
+            if self.cut is None:
+                self._lives()
+
+
+def test_a_door_that_hangs_is_given_up_and_one_that_works_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    for busy, patience in ((False, SILENT_S), (True, BUSY_S)):
+        with monkeypatch.context() as patched:
+            door = Silent(patched, busy=busy)
+            door.pass_time(patience - 1)
+            assert door.cut is None
+            door.pass_time(2)
+            assert door.cut is not None
+            assert "nothing was heard" in door.cut
+
+
+def test_what_the_server_slept_through_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Silent(monkeypatch, busy=False)
+    door.pass_time(3600, step=1800)
+    assert door.cut is None
+    door.pass_time(SILENT_S + 1)
+    assert door.cut is not None
