@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.effects import Verb
@@ -176,6 +176,11 @@ class House:
     queue_room=st.sampled_from([0, 0, 3]),
     whole=st.booleans(),
 )
+@example(  # what one queue gave to a subscription weighs in the next queue
+    steps=[Publishing(((2, 0), (1, 0)))],
+    first=[Subscribing(queue, credit, None, False, 0) for queue, credit in ((0, 0), (0, 0), (1, 1), (2, 1), (1, 0))],
+    model="proportional", limits=(2, 1), queue_room=0, whole=True,
+)  # fmt: skip
 @settings(max_examples=300)
 def test_a_batch_is_its_messages_one_at_a_time(
     steps: list[Step], first: list[Subscribing], model: str, limits: tuple[int, int], queue_room: int, whole: bool,

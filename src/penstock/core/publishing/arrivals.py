@@ -265,7 +265,7 @@ def share_out(now: Now, shares: list[Share], sink: Sink, effects: Sequence[Effec
     while shares:
         contested = _contested(shares)
         bound = {share.queue.id for _, mine in contested for share in mine}
-        cuts = [first for room, mine in contested if (first := _first_beyond(mine, room)) is not None]
+        cuts = [first for credit, mine in contested if (first := _first_cut(credit, mine)) is not None]
         left: list[Share] = []
         for share in shares:
             chunk, rows = share.chunk, share.rows
@@ -288,8 +288,8 @@ def _by_id(share: Share) -> int:
     return share.queue.id
 
 
-def _contested(shares: list[Share]) -> list[tuple[int, list[Share]]]:
-    """Credit with room for which consumers of several of these queues may compete: its room, and those queues."""
+def _contested(shares: list[Share]) -> list[tuple[Credit, list[Share]]]:
+    """Credit with room for which consumers of several of these queues may compete, and those queues."""
     wanting: dict[Credit, list[Share]] = {}
     for share in shares:
         queue = share.queue
@@ -297,11 +297,20 @@ def _contested(shares: list[Share]) -> list[tuple[int, list[Share]]]:
             for credit in dict.fromkeys(consumer.shared for consumer in queue.consumers if _may_take(consumer)):
                 if credit is not None and credit.room > 0:
                     wanting.setdefault(credit, []).append(share)
-    return [(credit.room, mine) for credit, mine in wanting.items() if len(mine) > 1]
+    return [(credit, mine) for credit, mine in wanting.items() if len(mine) > 1]
 
 
 def _may_take(consumer: Consumer) -> bool:
     return not (consumer.no_ack or consumer.choked) and consumer.limit > consumer.leases.count
+
+
+def _first_cut(credit: Credit, shares: list[Share]) -> tuple[int, int] | None:
+    """The first message, and the id of its queue, that has to see what those before it were given; None: none has."""
+    beyond = _first_beyond(shares, credit.room)
+    if not (credit.whole and any(share.queue.settings.fairness_model == "proportional" for share in shares)):
+        return beyond
+    begins = sorted((share.chunk[0], share.queue.id) for share in shares)  # what one queue took weighs in the next one
+    return begins[1] if beyond is None else min(begins[1], beyond)
 
 
 def _first_beyond(shares: list[Share], room: int) -> tuple[int, int] | None:
