@@ -41,9 +41,6 @@ VERSION = 1
 BUFFER = 64 << 10
 """Bytes that one read takes at most, unless a larger frame has begun."""
 
-ON_THE_WAY = 1 << 20
-"""Bytes that may be on the way to who does not read: with fewer both sides wait for each other all the time."""
-
 JOINED = 32 << 10
 """Pieces up to so many bytes in all are sent as one."""
 
@@ -108,7 +105,6 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ON_THE_WAY)
         self.poll_ms = POLL_MS
         self._buffer = memoryview(bytearray(BUFFER))
         self._start = self._end = 0  # of what has come and was not taken
