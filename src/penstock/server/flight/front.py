@@ -18,14 +18,12 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from penstock.errors import Unavailable
-from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
+from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
 from penstock.server.loading import do_without_pandas, with_bounded_pool
 
 if TYPE_CHECKING:
@@ -37,64 +35,10 @@ CONTROL = {Kind.CONTROL: 4 << 20}
 STACK = 1 << 20
 """Bytes of a thread's stack: they count as memory."""
 
-IDLE_S = 10.0
-"""A line that no call wanted for so long is closed."""
-
-LINES_KEPT = 32
-
 UNBOUNDED = "Arrow was loaded with another memory pool: what Flight's clients compress has no bound here"
 
 LEFT_MOST = 10_000
 """Addresses that are told at a time."""
-
-
-class Lines:
-    """The sockets of calls: one for each that is under way, and some that wait for the next.  Thread-safe."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._idle = list[tuple[float, Line, int]]()  # since when, and the number of the last call; the newest last
-        self._lock = threading.Lock()
-
-    def take(self) -> tuple[Line, int]:
-        """A line, and the number of its last call.  Unavailable when there is none to be had."""
-        with self._lock:
-            while self._idle:
-                _, line, number = self._idle.pop()
-                if not line.gone():
-                    return line, number
-                line.close()
-        try:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
-        except OSError as error:
-            raise Unavailable(f"the Flight door has no line to the server: {error.strerror}") from None
-        return Line(ours), 0
-
-    def give(self, line: Line, number: int) -> None:
-        """Its call has ended in order."""
-        with self._lock:
-            if len(self._idle) < LINES_KEPT:
-                self._idle.append((time.monotonic(), line, number))
-                return
-        line.close()
-
-    def tidy(self) -> None:
-        """Close those that nobody wanted for a while."""
-        oldest = time.monotonic() - IDLE_S
-        with self._lock:
-            old = [one for one in self._idle if one[0] < oldest]
-            self._idle = [one for one in self._idle if one[0] >= oldest]
-        for _, line, _ in old:
-            line.close()
-
-    def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for _, line, _ in idle:
-            line.close()
-        self._sock.close()
 
 
 class Front:

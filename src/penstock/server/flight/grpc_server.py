@@ -35,7 +35,7 @@ from penstock.wire.flight.received import PUBLISHED, SETTLED, STAGED, STAGED_IN_
 from penstock.wire.flight.tickets import parse_put
 
 if TYPE_CHECKING:
-    from penstock.server.flight.front import Lines
+    from penstock.server.doors.line import Lines
 
 logger = logging.getLogger("penstock.flight")
 

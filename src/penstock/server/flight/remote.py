@@ -22,7 +22,7 @@ from penstock.wire.flight.failures import encode_error, status_of
 from penstock.wire.flight.received import Bounds, Layout
 
 if TYPE_CHECKING:
-    from penstock.server.flight.front import Lines
+    from penstock.server.doors.line import Lines
 
 logger = logging.getLogger("penstock.flight")
 
