@@ -60,7 +60,7 @@ def test_who_has_no_login_is_told_nothing_over_flight(house: House, call: str) -
         CALLS[call](client, options)
 
 
-PROBES = {"/healthz", "/readyz", "/metrics", "/"}
+PROBES = {"/healthz", "/readyz", "/leader", "/metrics", "/"}
 """Beside these, and the files of the dashboard, nothing answers without a login."""
 
 

@@ -47,6 +47,16 @@ def test_whoever_reads_rows_may_ask_whether_the_other_side_is_gone(ends: tuple[L
     assert here.gone()
 
 
+def test_a_line_that_was_closed_here_is_gone_too() -> None:
+    """Whoever winds a call up asks while the door's end closes all of its lines."""
+    here, there = (Line(one) for one in socket.socketpair())
+    assert not here.gone()
+    here.close()
+    assert here.gone()
+    assert there.gone()
+    there.close()
+
+
 @pytest.fixture
 def ends() -> Iterator[tuple[Line, Line]]:
     door, server = map(Line, socket.socketpair())

@@ -151,8 +151,12 @@ class Line:
         return Frame(told, flags, number, rows, self._taken(size))
 
     def gone(self) -> bool:
-        """Whether the other side has closed.  Any thread may ask: those that read rows for a statement do."""
-        return any(event & ~select.POLLIN for _, event in _poller(self.sock).poll(0))
+        """Whether one side has closed.  Any thread may ask: those that read rows for a statement do."""
+        try:
+            poller = _poller(self.sock)
+        except (ValueError, OSError):
+            return True  # it has no descriptor: it was closed here
+        return any(event & ~select.POLLIN for _, event in poller.poll(0))
 
     def close(self) -> None:
         """The other side sees it at once; twice does no harm."""
