@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.server.doors.process import spawned
+from penstock.server.doors.door_process import spawned
 from penstock.server.loading import decoded_most, do_without_pandas, of_a_door, with_bounded_pool
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from penstock.server.services import Say, say_aloud
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.server.doors.process import Spawned
+    from penstock.server.doors.door_process import Spawned
     from penstock.server.progress import Show
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.bulk.process import Bulk
     from penstock.server.cluster.leading import Cluster
-    from penstock.server.doors.process import Spawned
+    from penstock.server.doors.door_process import Spawned
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
     from penstock.server.listening import Entry

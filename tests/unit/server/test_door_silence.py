@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.server.doors import process as door_process
-from penstock.server.doors.process import BUSY_S, PING_MS, SILENT_S, DoorProcess, runs
+from penstock.server.doors import door_process
+from penstock.server.doors.door_process import BUSY_S, PING_MS, SILENT_S, DoorProcess, runs
 
 
 def seen(ask: Callable[[], bool]) -> bool:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
 from penstock.server.access import Who
 from penstock.server.doors.columns import batch_down, batch_there, schema_there
+from penstock.server.doors.door_process import DoorProcess, Spawned
 from penstock.server.doors.line import (
     BEGUN,
     Broken,
@@ -40,7 +41,6 @@ from penstock.server.doors.line import (
     number,
     text,
 )
-from penstock.server.doors.process import DoorProcess, Spawned
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, People, Slot, told_of
 from penstock.server.flight.connections import Peer, Strangers

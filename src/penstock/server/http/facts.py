@@ -28,7 +28,7 @@ from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Rates
-from penstock.server.doors.process import figures_of
+from penstock.server.doors.door_process import figures_of
 from penstock.server.figures import consumers, replay_numbers, standings, topic_facts, view_facts
 from penstock.server.figures import facts as standing_facts
 from penstock.server.http.metrics import (

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import Unavailable
 from penstock.server.access import Who
-from penstock.server.doors import process
+from penstock.server.doors import door_process
 from penstock.server.doors.line import HEAD, VERSION, Broken, Ended, Kind, Line, plain, with_head
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entrance import CALL_MOST, Answers, Entrance, Peers, Sent
@@ -90,7 +90,7 @@ class Lying:
 
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lying]:
-    monkeypatch.setattr(process, "PAUSE_S", 0.01)
+    monkeypatch.setattr(door_process, "PAUSE_S", 0.01)
     with ExitStack() as stack:
         yield Lying(stack, monkeypatch)
 
