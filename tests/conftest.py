@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from choices import EFFORT
 from penstock.core.commands.life import Life
 from penstock.core.state.durable import Reign
 from penstock.records.chunks import Now
-
-EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or "PENSTOCK_UNSHRUNK" not in os.environ]
 """Who only asks whether a test fails does not wait for the smallest example."""

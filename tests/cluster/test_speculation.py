@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from choices import SEED
 from cluster.conftest import Site
 from spark_cluster import CONF, PATIENCE_S
 from spark_lab import command_of, descendants
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 RUNS = 2
 """Of all cases together; ten times as many in `make soak-spark`."""
 

@@ -21,6 +21,7 @@ import pytest
 from pika import spec
 
 import penstock
+from choices import SEED
 from crash_clients import (
     QUEUES,
     Administrator,
@@ -39,7 +40,6 @@ from live_server import LiveServer
 pytestmark = pytest.mark.crash
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "0")) or 10 * int(os.environ.get("PENSTOCK_EFFORT", "1"))
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 GROUP = {
     "plain": "plain",
     "work": "work",

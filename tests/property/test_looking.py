@@ -8,11 +8,11 @@ it is looked at: as it stands, after a crash without a checkpoint, and after a s
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from choices import SEED
 from looking import Looker, Wrong
 from penstock.core.queue import shares
 from penstock.errors import QueueBlocked, QueueFull
@@ -22,8 +22,6 @@ from penstock.server import recovering
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
 from property.queue_options import FULL, Options, covering, every, of, unknown
-
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or int.from_bytes(os.urandom(4))
 
 OPTIONS_MOST = 24
 """Options of one queue, about; half as many with each step of more effort."""

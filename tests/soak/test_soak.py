@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from choices import SEED
 from soak.books import ACKED, CONFIRMED, PROVEN, REFUSED, Books, body_of
 from soak.slope import LIMITS, MIB, judge
 from soak.soak import Soak, told
@@ -113,11 +114,10 @@ def test_a_planted_leak_is_found(tmp_path: Path) -> None:
 
 
 def test_a_sample(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1 << 30)
     with (tmp_path / "samples.jsonl").open("w") as out:
-        soak = Soak(tmp_path, SAMPLE_S, seed, out=out)
+        soak = Soak(tmp_path, SAMPLE_S, SEED, out=out)
         verdicts = soak.run()
-    table = f"PENSTOCK_SEED={seed}\n{told(verdicts)}\n{dict(soak.books.counts)}"
+    table = f"PENSTOCK_SEED={SEED}\n{told(verdicts)}\n{dict(soak.books.counts)}"
     print(table)
     assert soak.books.wrong == [], "\n".join([*soak.books.wrong[:30], table])
     assert soak.books.counts["kills"] == 1

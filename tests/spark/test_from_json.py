@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from choices import SEED
 from json_cases import BAD, SIMPLE, TYPES, Cases, read
 from penstock.spark.reading.bodies import BodyParser
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 BODIES = 150
 """For each type; `PENSTOCK_EFFORT` multiplies it."""
 

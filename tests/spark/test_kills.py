@@ -29,6 +29,7 @@ import pyarrow.compute
 import pyarrow.dataset
 import pytest
 
+from choices import SEED
 from penstock.cli.supervisor import Supervisor
 from penstock.config.load import load_mapping
 from penstock.spark.pipelines.lineage import read
@@ -36,7 +37,6 @@ from penstock.spark.remote import Remote, Where
 from spark_java import conf, home
 from spark_lab import command_of, descendants
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 PATIENCE_S = 240.0
 SETTLED = 32
 """The kind of a record that settles a planned batch."""

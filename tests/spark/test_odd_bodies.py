@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 
+from choices import SEED
 from json_cases import NO_JSON, SIMPLE, TYPES, Cases
 from spark_lab import Lab, sentence
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 KINDS = [*SIMPLE, "array<bigint>", "map<string,double>", "struct<b:decimal(20,2),c:string>"]
 SCHEMA = ", ".join(f"f{place} {name}" for place, name in enumerate(KINDS))
 

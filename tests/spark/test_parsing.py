@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import random
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -18,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from choices import SEED
 from json_cases import BAD, DEEP, NO_JSON, ODD, TYPES, Cases, expected
 from penstock.spark.reading.bodies import BodyParser, infer
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 BODIES = 200
 """For each type; `PENSTOCK_EFFORT` multiplies it."""
 
@@ -125,6 +123,8 @@ def test_what_values_become(kind: str, value: str, wanted: object) -> None:
         ("decimal(10,2)", "1e-9999999999999999999", "and its exponent is out of all bounds"),
         ("string", "[" * 300 + "]" * 300, "field 'a' is a list, nested too deeply for a text"),
         ("binary", '"a b"', "field 'a' is 'a b', not binary: it is no base64"),
+        ("binary", '"QUJD="', "field 'a' is 'QUJD=', not binary: its padding is not base64's"),
+        ("binary", '"QUJD===="', "field 'a' is 'QUJD====', not binary: its padding is not base64's"),
         ("date", '"20261120"', "field 'a' is '20261120', no date such as 2026-11-20"),
         ("timestamp", '"0001-01-01T00:00:00+05:00"', "not between the years 1 and 9999 UTC"),
         ("struct<b:bigint,c:string>", '"text"', "field 'a' is 'text', not an object"),

@@ -7,7 +7,6 @@ comes 20 times, in random order.  `PENSTOCK_SEED` repeats the choices.  What kil
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -18,10 +17,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import raise_error
 
+from choices import SEED
 from penstock.spark.checkpoint import Checkpoint
 from spark_lab import Lab, forget_last_commit, sentence
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 SOAK_RUNS = 2
 """Of each case with each step of more effort, so 20 in `make soak`; else one."""
 

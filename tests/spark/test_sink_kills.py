@@ -21,12 +21,12 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from choices import SEED
 from penstock.errors import PenstockError
 from penstock.spark.remote import Remote, Where
 from penstock.testing.process import ServerProcess
 from spark.sink_driver import start
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 ROWS = 400
 PATIENCE_S = 120.0
 

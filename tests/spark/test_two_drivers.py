@@ -19,12 +19,12 @@ from typing import Any
 import pyarrow as pa
 
 import penstock
+from choices import SEED
 from penstock.testing.process import ServerProcess
 from spark.sink_driver import start
 from spark_lab import sentence
 from waiting import eventually
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1, 1 << 30)
 PATIENCE_S = 120.0
 DRIVER = Path(__file__).with_name("sink_driver.py")
 
