@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from penstock.errors import Unavailable
 from penstock.server.cluster.registers import EtcdRegister
+from waiting import eventually
 
 ETCD = shutil.which("etcd")
 
@@ -22,6 +22,14 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port: int = one.getsockname()[1]
         return port
+
+
+def answers(client: str) -> bool:
+    try:
+        EtcdRegister([client], "probe").read()
+    except Unavailable:
+        return False
+    return True
 
 
 @contextmanager
@@ -39,15 +47,8 @@ def running_etcd(folder: Path) -> Iterator[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    until = time.monotonic() + 30
-    while True:
-        try:
-            EtcdRegister([client], "probe").read()
-            break
-        except Unavailable:
-            assert time.monotonic() < until, "etcd does not start"
-            time.sleep(0.1)
     try:
+        eventually(lambda: answers(client), "etcd does not start")
         yield client
     finally:
         process.kill()

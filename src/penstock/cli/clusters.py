@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from penstock.cli.output import Json, family, tell, write_json, write_table
 from penstock.cli.serving import ConfigFile, read_settings
@@ -71,6 +69,3 @@ def told(state: ClusterState) -> dict[str, Any]:
         "members": {key: {"name": one.name, "address": one.address} for key, one in sorted(state.members.items())},
         "terms": [one._asdict() for one in state.terms],
     }  # fmt: skip
-
-
-Member = Annotated[str, typer.Argument(help="Its id, or its name.")]

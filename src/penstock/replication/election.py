@@ -104,6 +104,7 @@ class Election:
         self._progress = now  # when commits and the loop last moved
         self._hearing: dict[str, int] = {}  # of a leader: member -> when its stream last said something
         self._next_lsn = 0
+        self._to: str | None = None  # of a leader: who is to take over at once
 
     # what happens
 
@@ -188,9 +189,9 @@ class Election:
 
     def hand_over(self, to: str, now: int) -> None:
         """Of a leader whose doors are closed and whose last record `to` has acked: let it take over at once."""
-        if self.role is Role.LEADING and self.state is not None and self._under_way is None:
-            self._asked = now
-            self._swap(self.state.handing_to(to))
+        if self.role is Role.LEADING:
+            self._to = to
+            self._look(now)
 
     def next_deadline(self) -> int | None:
         """When `steps` may have something although nothing happens; None: never."""
@@ -261,6 +262,8 @@ class Election:
     def _renew(self, state: ClusterState, now: int, due: bool) -> None:
         """Ask for a leader's next swap, when there is one to make."""
         wanted = state.raised(self._next_lsn).counting(self._leads().wanted(now))
+        if self._to is not None:
+            wanted = wanted.handing_to(self._to)
         if wanted != state or due:
             self._leads().asked(wanted.in_sync)
             self._asked = now

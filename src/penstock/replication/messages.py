@@ -22,8 +22,10 @@ PIECE_MOST = 1 << 20
 TERMS_MOST = 4096
 WHY_MOST = 1024
 
-SIDE_FILE = re.compile(r"accounts\.json|(?:stage|checkpoints|log)/[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
-"""Files that a leader may put into a follower's folder."""
+SIDE_FILE = re.compile(r"accounts\.json|checkpoints/[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
+"""Files that a leader may put into a follower's folder: none of the log, which comes as bytes at its own places."""
+SIDE_MOST = 64 << 20
+"""Bytes of one: both sides have it in memory.  A larger checkpoint stays at home: it saves time and nothing else."""
 
 
 class SegmentFile(NamedTuple):
@@ -205,6 +207,8 @@ def decode(head: bytes, body: bytes) -> Message:
 def _check_file(found: Mapping[str, Any], body: bytes) -> None:
     if not SIDE_FILE.fullmatch(found["name"]):
         raise ProtocolError(f"cluster file: {shown(found['name'])} is no file that a leader may send")
+    if found["size"] > SIDE_MOST:
+        raise ProtocolError(f"cluster file: {found['name']} has {found['size']} bytes; at most {SIDE_MOST} may come")
     if found["offset"] + len(body) > found["size"]:
         raise ProtocolError(f"cluster file: {found['offset']} and {len(body)} bytes, of {found['size']}")
 

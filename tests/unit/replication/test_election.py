@@ -193,3 +193,13 @@ def test_a_hand_over_names_the_next() -> None:
     a = leading()
     a.hand_over("b", 1)
     assert swap(a.steps(1)).to == "b"
+
+
+def test_a_hand_over_waits_for_the_beat_that_is_under_way() -> None:
+    a = leading()
+    beat = swap(a.steps(a.times.renew))
+    a.hand_over("b", a.times.renew)
+    assert a.steps(a.times.renew) == []
+    assert beat.to is None
+    a.swapped(100, a.times.renew)
+    assert swap(a.steps(a.times.renew)).to == "b"

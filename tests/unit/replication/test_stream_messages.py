@@ -11,6 +11,7 @@ from penstock.errors import ProtocolError
 from penstock.replication.cursor import Gone, Piece, Place, after, next_piece
 from penstock.replication.messages import (
     PIECE_MOST,
+    SIDE_MOST,
     Ack,
     Beat,
     Begin,
@@ -66,11 +67,19 @@ def test_what_is_not_said_as_agreed_ends_the_stream(head: bytes, body: bytes, to
 
 
 @pytest.mark.parametrize(
-    "name", ["../accounts.json", "log/../../x", "/etc/passwd", "lock", "stage/.hidden", "stage/a/b", "cut/x", "log/"]
-)
+    "name",
+    ["../accounts.json", "log/../../x", "/etc/passwd", "lock", "checkpoints/.hidden", "checkpoints/a/b", "cut/x",
+     "log/", "log/00000000000000000001.arrows", "stage/a"],
+)  # fmt: skip
 def test_a_leader_writes_where_it_may(name: str) -> None:
     head, body = encode(File(3, name, 1, 0, 0, 1, b"x"))
     with pytest.raises(ProtocolError, match="no file that a leader may send"):
+        decode(head, body)
+
+
+def test_a_file_that_would_take_the_memory_does_not_come() -> None:
+    head, body = encode(File(3, "checkpoints/7", SIDE_MOST + 1, 0, 0, 1, b"x"))
+    with pytest.raises(ProtocolError, match="at most 67108864 may come"):
         decode(head, body)
 
 

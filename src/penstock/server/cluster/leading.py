@@ -18,13 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import orjson
 
 from penstock.core.state.durable import Reign
-from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime
+from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
 BEAT_S = 0.1
+LOOK_S = 0.05
 HAND_OVER_S = 3.0
 
 
@@ -56,12 +58,14 @@ class Cluster:
         self._late = dict[bytes, bytes]()
         self._lock = threading.Lock()
         self._sock: socket.socket
-        self._process: subprocess.Popen[bytes]
+        self._process: subprocess.Popen[bytes] | None = None
         self._called: asyncio.Future[Turn]
         self._log: Log | None = None
         self._engine: Engine | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._leaving = False
+        self._next = ""  # who is to lead now
+        self._handed = asyncio.Event()  # the register names it, or it leads already
         self._role = ""
 
     # its start
@@ -106,7 +110,7 @@ class Cluster:
         self._leaving = True
         if self._timer is not None:
             self._timer.cancel()
-        if not hasattr(self, "_process"):
+        if self._process is None:
             return
         asyncio.get_running_loop().remove_reader(self._sock)
         self._sock.close()
@@ -144,7 +148,10 @@ class Cluster:
         self._tell(b"X", why.encode()[:1000])
 
     async def hand_over(self) -> str:
-        """The log is closed: let a follower that has all of it lead at once.  Its id; empty: there is none."""
+        """The log is closed: let a follower that has all of it lead at once.  Its id; empty: there is none.
+
+        This waits until the register names it, or the member has ended because it leads already: both are told.
+        """
         loop = asyncio.get_running_loop()
         assert self._log is not None
         last, until = self._log.appended, loop.time() + HAND_OVER_S
@@ -154,11 +161,12 @@ class Cluster:
             level = [one for one, about in followers.items() if about["acked_lsn"] >= last]
             level = [one for one in level if one in self.known.get("in_sync", ())]
             if level:
-                self._leaving = True
-                self._tell(b"H", level[0].encode())
-                await asyncio.sleep(0.3)
-                return str(level[0])
-            await asyncio.sleep(0.05)
+                self._leaving, self._next = True, str(level[0])
+                self._tell(b"H", self._next.encode())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._handed.wait(), until - loop.time())
+                return self._next
+            await asyncio.sleep(LOOK_S)
         return ""
 
     def _written(self, segment: int, end: int, last: int) -> None:
@@ -204,14 +212,7 @@ class Cluster:
     # what the member says
 
     def _hear(self) -> None:
-        while True:
-            try:
-                packet = self._sock.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            kind, content = packet[:1], packet[1:]
+        for kind, content in packets(self._sock):
             if kind == b"C":
                 if self._log is not None:
                     self._log.committed(*ONE.unpack(content))
@@ -225,6 +226,7 @@ class Cluster:
             elif kind == b"P":
                 self._learn(orjson.loads(content))
             elif self._leaving:
+                self._handed.set()
                 asyncio.get_running_loop().remove_reader(self._sock)
                 return
             else:
@@ -232,6 +234,8 @@ class Cluster:
 
     def _learn(self, known: dict[str, Any]) -> None:
         before, self.known = self.known, known
+        if self._next and known.get("to") == self._next:
+            self._handed.set()
         leader = known.get("leader")
         members: dict[str, dict[str, str]] = known.get("members", {})
         about = members.get(leader, {}) if leader else {}

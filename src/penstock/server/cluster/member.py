@@ -449,7 +449,7 @@ class Member:
         if state is not None:
             out |= {
                 "cluster": state.cluster, "term": state.term, "leader": state.leader, "format": state.format,
-                "in_sync": sorted(state.in_sync),
+                "in_sync": sorted(state.in_sync), "to": state.to,
                 "members": {key: _listed(one) for key, one in sorted(state.members.items())},
                 "terms": [list(one) for one in state.terms],
             }  # fmt: skip

@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -47,6 +47,20 @@ ONE, TWO, THREE = struct.Struct("<q"), struct.Struct("<2q"), struct.Struct("<3q"
 def boottime() -> int:
     """Microseconds on the clock that counts on while the machine is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def packets(sock: socket.socket) -> Iterator[tuple[bytes, bytes]]:
+    """What has come on a socket that does not block: kind and content, both empty where the other side has gone."""
+    while True:
+        try:
+            packet = sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        yield packet[:1], packet[1:]
+        if not packet:
+            return
 
 
 def main() -> None:
@@ -200,6 +214,7 @@ class Process:
             self._member.trouble = str(error)
             outcome = "unknown"
         self._member.swapped(outcome, value, own=own)
+        self._told_at = 0.0  # the server waits for some of them
 
     def connect(self, address: str) -> None:
         self._begin(self._call(address))
@@ -239,16 +254,9 @@ class Process:
 
     def _from_server(self) -> None:
         member = self._member
-        while True:
-            try:
-                packet = self._sock.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            if not packet:
+        for kind, content in packets(self._sock):
+            if not kind:
                 os._exit(LOST)
-            kind, content = packet[:1], packet[1:]
             if kind == b"W":
                 member.log_at(*THREE.unpack(content))
             elif kind == b"Y":

@@ -99,9 +99,9 @@ class FileRegister:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+            part.rename(self._folder / "register")
         except OSError as error:
             raise Unavailable(f"the register in {self._folder} cannot be written: {error}") from error
-        part.rename(self._folder / "register")
         try:
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
             try:

@@ -8,7 +8,8 @@ the leader nothing.  What a commit wrote is sent as soon as all of it is written
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
@@ -19,6 +20,7 @@ from penstock.ports import Disk, File
 from penstock.replication.cursor import Gone, Place, after, next_piece
 from penstock.replication.messages import (
     PIECE_MOST,
+    SIDE_MOST,
     Ack,
     Beat,
     Begin,
@@ -42,7 +44,6 @@ FORMAT = 1
 """Of the log that this version writes, and the newest that it reads."""
 
 ACCOUNTS = "accounts.json"
-SIDE_MOST = 1 << 30
 
 
 class Link(Protocol):
@@ -127,6 +128,7 @@ class Sending:
         self._floor = 0
         self._accounts = 0  # CRC of what was sent
         self._checkpoint = 0  # LSN of the newest that was sent
+        self._side: Iterator[SideFile] | None = None  # what is left to send of a file beside the log
         self._cut = common(hello.terms, written(state, files.log.last))
         self.link.send(Welcome(self.term, FORMAT, self._cut, seed=not self._cut and bool(hello.origin)))
 
@@ -158,8 +160,13 @@ class Sending:
     def pump(self) -> None:
         """Send what there is, as far as the connection takes it.  OSError where a file cannot be read."""
         while self._place is not None and not self.link.full:
+            beside = None if self._side is None else next(self._side, None)
+            if beside is None:
+                self._side = None
+            else:
+                self.link.send(beside)
             try:
-                if not self._piece(self._place):
+                if not self._piece(self._place) and beside is None:
                     return
             except (Gone, FileNotFoundError):
                 self._files.look()
@@ -202,27 +209,31 @@ class Sending:
         if log.floor > self._floor and self.acked >= log.base and self._place.segment >= log.floor:
             self._floor = log.floor
             self.link.send(Retire(self.term, log.floor, log.base))
-        self._side_files()
+        if self._side is None:
+            self._side = self._changed_file()
+            self.pump()
 
-    def _side_files(self) -> None:
+    def _changed_file(self) -> Iterator[SideFile] | None:
+        """The pieces of a file beside the log that the follower has not, or not so; None: it has all."""
         disk = self._files.disk
         if ACCOUNTS in disk.list():
             content = read_whole(disk, ACCOUNTS)
             if (crc := crc32c(content)) != self._accounts:
                 self._accounts = crc
-                self._file(ACCOUNTS, content, 0)
+                return self._pieces(ACCOUNTS, content, 0)
         newest = max(checkpoints.lsns(disk), default=0)
         if self._checkpoint < newest <= self.acked:
             self._checkpoint = newest
             name = checkpoints.name_of(newest)
-            if len(content := read_whole(disk, name)) <= SIDE_MOST:
-                self._file(name, content, newest)
+            if size_of(disk, name) <= SIDE_MOST:
+                return self._pieces(name, read_whole(disk, name), newest)
+        return None
 
-    def _file(self, name: str, content: bytes, lsn: int) -> None:
+    def _pieces(self, name: str, content: bytes, lsn: int) -> Iterator[SideFile]:
         crc = crc32c(content)
         for offset in range(0, max(1, len(content)), PIECE_MOST):
             part = content[offset : offset + PIECE_MOST]
-            self.link.send(SideFile(self.term, name, len(content), offset, crc, lsn, part))
+            yield SideFile(self.term, name, len(content), offset, crc, lsn, part)
 
     def close(self, why: str = "") -> None:
         """The stream ends."""
@@ -234,16 +245,18 @@ class Sending:
             self._open = None
 
 
+def size_of(disk: Disk, name: str) -> int:
+    """Bytes of a file; 0 when it has just gone."""
+    with suppress(FileNotFoundError), closing(disk.open(name, readonly=True)) as file:
+        return file.size()
+    return 0
+
+
 def read_whole(disk: Disk, name: str) -> bytes:
     """A file's content; nothing when it has just gone."""
-    try:
-        file = disk.open(name, readonly=True)
-    except FileNotFoundError:
-        return b""
-    try:
+    with suppress(FileNotFoundError), closing(disk.open(name, readonly=True)) as file:
         return file.pread(file.size(), 0)
-    finally:
-        file.close()
+    return b""
 
 
 def refused(hello: Hello, state: ClusterState, term: int, me: str, check: Callable[[str], bool]) -> Refusal | None:

@@ -75,9 +75,9 @@ class Peer(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.close)
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
         if self._closed:
             return
+        self._buffer += data
         if not self._shook and not self._shake():
             return
         try:
@@ -125,7 +125,7 @@ class Peer(asyncio.Protocol):
 
     def _shake(self) -> bool:
         """The first bytes; whether the other side has shown that it has the secret."""
-        wanted = NONCE if self._calls and not self._theirs else NONCE if self._calls else 2 * NONCE
+        wanted = NONCE if self._calls else 2 * NONCE
         if len(self._buffer) < wanted:
             return False
         said = bytes(self._buffer[:wanted])
