@@ -30,6 +30,7 @@ BACK_S = 6.0
 """It is back within a second of its end; a machine that does much else may take longer."""
 
 MESSAGES = 300
+WAITING = 100
 
 
 def door_of(pid: int | None) -> int:
@@ -158,7 +159,7 @@ def test_a_door_that_ends_gives_back_what_it_held(tmp_path: Path, state: str, ho
         channel = server.connect().channel()
         channel.queue_declare("kept", durable=True)
         channel.confirm_delivery()
-        for number in range(100):
+        for number in range(WAITING):
             channel.basic_publish("", "kept", b"%d" % number)
         door, failed = door_of(pid), list[BaseException]()
 
@@ -171,10 +172,14 @@ def test_a_door_that_ends_gives_back_what_it_held(tmp_path: Path, state: str, ho
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        time.sleep(0.3)
+
+        def begun() -> bool:
+            return bool(channel.queue_declare("kept", passive=True).method.message_count != WAITING)
+
+        eventually(begun, "the door does nothing yet")
         os.kill(door, how)
         began = time.monotonic()
-        for number in range(100, 150):
+        for number in range(WAITING, WAITING + 50):
             channel.basic_publish("", "kept", b"%d" % number)
         eventually(lambda: another_door(pid, door), "no other door began", 15)
         spent = time.monotonic() - began

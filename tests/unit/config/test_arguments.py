@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import timedelta
+from typing import get_args
 
 import pytest
 
@@ -11,6 +12,7 @@ from penstock.config.queue_arguments import arguments_of, given_names, queue_set
 from penstock.config.queue_settings import LATER_QUEUE_KEYS, QUEUE_KEYS
 from penstock.config.queue_values import argument_name
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.declared_types import QUEUE_TYPES, TypeName
 from penstock.records.field_tables import Timestamp
 from penstock.records.queue_settings import QueueSettings, Retry
 
@@ -18,6 +20,10 @@ from penstock.records.queue_settings import QueueSettings, Retry
 def test_the_table_has_a_row_for_every_setting() -> None:
     assert [field.name for field in fields(QueueSettings)] == list(QUEUE_KEYS)
     assert not LATER_QUEUE_KEYS.intersection(QUEUE_KEYS)
+
+
+def test_the_table_of_types_has_a_row_for_every_type_of_queue() -> None:
+    assert get_args(TypeName) == tuple(QUEUE_TYPES)
 
 
 def test_no_arguments_give_the_defaults_of_amqp() -> None:

@@ -5,35 +5,24 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
 
 from penstock.server.doors import door_process
 from penstock.server.doors.door_process import BUSY_S, PING_MS, SILENT_S, DoorProcess, runs
-
-
-def seen(ask: Callable[[], bool]) -> bool:
-    """Whether it is so within a while."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        if ask():
-            return True
-        time.sleep(0.01)
-    return False
+from waiting import eventually
 
 
 def test_who_works_runs_and_who_is_stopped_or_waits_does_not() -> None:
     works = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     waits = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=-1)
     try:
-        assert seen(lambda: runs(works.pid))
+        eventually(lambda: runs(works.pid))
         works.send_signal(signal.SIGSTOP)
-        assert seen(lambda: not runs(works.pid))
+        eventually(lambda: not runs(works.pid))
         assert waits.stdout is not None
         waits.stdout.readline()
-        assert seen(lambda: not runs(waits.pid))
+        eventually(lambda: not runs(waits.pid))
     finally:
         for one in (works, waits):
             one.kill()

@@ -307,10 +307,15 @@ def _may_take(consumer: Consumer) -> bool:
 def _first_cut(credit: Credit, shares: list[Share]) -> tuple[int, int] | None:
     """The first message, and the id of its queue, that has to see what those before it were given; None: none has."""
     beyond = _first_beyond(shares, credit.room)
-    if not (credit.whole and any(share.queue.settings.fairness_model == "proportional" for share in shares)):
+    if not (credit.whole and any(_in_proportion(share.queue) for share in shares)):
         return beyond
     begins = sorted((share.chunk[0], share.queue.id) for share in shares)  # what one queue took weighs in the next one
     return begins[1] if beyond is None else min(begins[1], beyond)
+
+
+def _in_proportion(queue: Queue) -> bool:
+    """Whether what its consumers hold of other queues decides whose turn it is in this one."""
+    return len(queue.consumers) > 1 and queue.settings.fairness_model == "proportional"
 
 
 def _first_beyond(shares: list[Share], room: int) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from penstock.core.effects import Effect, Reply
@@ -281,11 +282,13 @@ class Storing:
 
     def _persist(self, batch: Publishes, takers: Sequence[tuple[Queue, Sequence[int]]]) -> None:
         """What a queue takes in which everything outlives the server does so, whatever its header says."""
-        rows = [row for queue, taken in takers if queue.id in self._router.persisting for row in taken]
-        if rows:
-            said = batch.transient
-            passing = list(said) if isinstance(said, list) else [said] * len(batch.bodies)
-            for row in rows:
+        size, said = len(batch.bodies), batch.transient
+        keeping = [rows for queue, rows in takers if queue.id in self._router.persisting]
+        if any(len(rows) == size for rows in keeping):
+            batch.transient = False
+        elif keeping:
+            passing = list(said) if isinstance(said, list) else [said] * size
+            for row in chain.from_iterable(keeping):
                 passing[row] = False
             batch.transient = common(passing)
 

@@ -34,7 +34,7 @@ HASH_HEADER = "hash-header"
 class Index(ABC):
     """The bindings of one exchange."""
 
-    by_headers = False  # whether headers have a say in where a message goes
+    by_headers: bool = False  # whether headers have a say in where a message goes
 
     @abstractmethod
     def add(self, binding: Binding) -> None:
@@ -146,12 +146,9 @@ class _Headers(Index):
     def __init__(self) -> None:
         self._rules: list[HeaderRule] = []
 
-    @property
-    def by_headers(self) -> bool:  # type: ignore[override]
-        return bool(self._rules)
-
     def add(self, binding: Binding) -> None:
         self._rules.append(HeaderRule(binding))
+        self.by_headers = True
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         return (rule.end for rule in self._rules if rule.matches(headers))

@@ -54,7 +54,8 @@ def schema_there(payload: memoryview) -> pa.Schema:
 
 
 def _place(name: str, kind: pa.DataType) -> int:
-    return _PLACES.get((name, kind)) or next(place for place, one in enumerate(TABLE) if one.name == name)
+    exact = _PLACES.get((name, kind))
+    return next(place for place, one in enumerate(TABLE) if one.name == name) if exact is None else exact
 
 
 def _field(place: int) -> pa.Field[Any]:

@@ -66,6 +66,9 @@ CALL_MOST = COMMAND_LIMIT + (64 << 10)
 CAST_MOST = 64 << 20
 """Bytes by which a batch may grow in the door, where columns come to have the types of the table."""
 
+WHY_MOST = 1000
+"""Characters of what the door says that an operator reads."""
+
 COUNTS_MOST = 64
 """Figures that the door tells at a time."""
 
@@ -324,10 +327,15 @@ class Entrance:
         except Unavailable as error:
             raise OSError(0, str(error)) from None
         if "why" in answer:
-            raise OSError(0, str(answer["why"]))
-        wish |= {"port": int(answer["port"]), "again": True}
+            raise OSError(0, str(answer["why"])[:WHY_MOST])
+        try:
+            port = number(dict(answer), "port", 65535)
+        except Broken as broken:
+            self.process.cut_off(str(broken))
+            raise OSError(0, str(broken)) from None
+        wish |= {"port": port, "again": True}
         self.process.keep_asking(wish)
-        return str(wish["host"]), int(answer["port"])
+        return str(wish["host"]), port
 
     def renew(self, identity: Identity) -> None:
         """Show another certificate from now on.  In a thread of its own: it may wait for the port."""
@@ -362,7 +370,7 @@ class Entrance:
                 closed[door, why] = count
             self.connections.heard(there, closed)
         if "warning" in told:
-            logger.warning("%s", text(dict(told), "warning")[:1000])
+            logger.warning("%s", text(dict(told), "warning")[:WHY_MOST])
 
     # -- the threads of lines
 
