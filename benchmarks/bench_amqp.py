@@ -16,6 +16,7 @@ both-each          the same, ack each
 both-varied        sizes and topics varied, one queue, ack every 100
 both-varied-each   the same, ack each
 both-ids           the same as both-varied, and each message has an id of its own
+both-large         bodies of 10,000 bytes, ack every 100
 both-one-a-call    a send call for each message, ack each
 paced              publish at a steady rate (--rate) that does not wait: confirm p50, p99, p99.9 from when each was due
 one                one message in flight: until delivered, until confirmed, beside the disk's own sync
@@ -111,6 +112,11 @@ Make = Callable[[tuple[str, int], str], Place]
 def uniform(address: tuple[str, int], name: str) -> Place:
     """Bodies of 100 bytes, one queue."""
     return Place.uniform(address, name)
+
+
+def large(address: tuple[str, int], name: str) -> Place:
+    """Bodies of 10,000 bytes, one queue."""
+    return Place.uniform(address, name, 10_000)
 
 
 def one_queue(address: tuple[str, int], name: str) -> Place:
@@ -416,6 +422,7 @@ def modes(bench: Bench) -> dict[str, Callable[[], None]]:
         "both-varied": lambda: bench.both(f"{both}, varied, ack every 100", one_queue, 4.0, 100, rate=250_000),
         "both-varied-each": lambda: bench.both(f"{both}, varied, ack each", one_queue, 4.0, 1),
         "both-ids": lambda: bench.both(f"{both}, varied, ids", with_ids, 4.0, 100),
+        "both-large": lambda: bench.both(f"{both}, 10 kB", large, 18.0, 100, rate=50_000),
         "both-one-a-call": lambda: bench.both(f"{both}, one message a call", uniform, 6.0, 1, a_call=1),
         "paced": bench.paced,
         "one": bench.one,
