@@ -21,8 +21,8 @@ from penstock.log.writer import MEMORY, LogSettings
 from penstock.memory.caches import Caches
 from penstock.records.entries import Rows
 from penstock.records.properties import Properties, decode, encode
-from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.door import AmqpDoor
+from penstock.server.amqp.reading import Reading
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.logins import Logins
@@ -93,7 +93,7 @@ class Client:
         self._open: Content | None = None
         self._missing = 0
         self._unread = b""
-        self.session: Connection = life.door.open_session(self, peer)  # type: ignore[arg-type]
+        self.session: Reading = life.door.open_session(self, peer)  # type: ignore[arg-type]
         if login:
             tune = m.ConnectionTuneOk(channel_max=2047, frame_max=131_072, heartbeat=heartbeat)
             for part in (*HANDSHAKE[:2], frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):

@@ -241,12 +241,11 @@ class Channel(Receiver):
             self.tags.supersede(effect.consumer, piece.chunk)
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
-        outgoing = self.session.outgoing
-        outgoing.unsent += piece.size
         properties = piece.properties
         if self.informed or effect.attempt > 1:
             properties = self._told(effect, piece)
-        outgoing.frames += encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
+        frames = encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
+        self.session.outgoing.deliver(self.number, frames, piece.size)
         counters, count = self.session.counters, len(piece.chunk)
         if effect.consumer.no_ack:
             counters.delivered_consume_auto_ack += count
@@ -254,7 +253,6 @@ class Channel(Receiver):
             counters.delivered_consume_manual_ack += count
         if effect.redelivered:
             counters.redelivered += count
-        outgoing.mark_dirty()
 
     def _joined(self, consumer: Consumer) -> DeliveryEncoder | None:
         """The encoder of a consumer that joined a queue after its subscription began; None: it is over."""
@@ -305,8 +303,7 @@ class Channel(Receiver):
         )
 
         def write() -> None:
-            outgoing.frames += frames
-            outgoing.mark_dirty()
+            outgoing.deliver(self.number, frames, 0)
 
         answer.method, answer.then, answer.lasts = None, write, False
         self.answers.ready(answer)
@@ -322,11 +319,9 @@ class Channel(Receiver):
             super().deliver_each(effect, piece)
             return
         first = self.tags.give_each(consumers, piece.chunk)
-        outgoing = self.session.outgoing
-        outgoing.unsent += piece.size
-        outgoing.frames += encode_each(encoders, first, piece.topics, piece.properties, bodies)
+        frames = encode_each(encoders, first, piece.topics, piece.properties, bodies)
+        self.session.outgoing.deliver(self.number, frames, piece.size)
         self.session.counters.delivered_consume_manual_ack += len(bodies)
-        outgoing.mark_dirty()
 
     def cancelled(self, consumer: Consumer) -> None:
         """The queue went away: tell a client that understands it, and forget the consumer.

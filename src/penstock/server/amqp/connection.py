@@ -1,7 +1,8 @@
 """One AMQP connection: events of the wire machine become commands of the core; nothing here is a queue rule.
 
-Per read: publishes of a run become one batch, acks become chunks per consumer, other methods go to `commands`.  Per
-turn: one write.  Confirms leave when the log says so: one `basic.ack` with `multiple` a channel and commit.
+Publishes of a run become one batch, acks become chunks per consumer, other methods go to `commands`.  Confirms leave
+when the log says so: one `basic.ack` with `multiple` a channel and commit.  Who reads the client's bytes it does not
+know: `reading` does where they come to this process, and a door's process otherwise (`far`).
 """
 
 from __future__ import annotations
@@ -35,25 +36,17 @@ from penstock.server.amqp.publishers import HELD_MOST
 from penstock.server.amqp.session import Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
-from penstock.wire.amqp.machine import ServerConnection
-from penstock.wire.amqp.walk import ACK_FRAME
 
 if TYPE_CHECKING:
     from penstock.server.access import Who
     from penstock.server.amqp.links import Link
+    from penstock.server.amqp.port import Client, Guarded, Sending
     from penstock.server.amqp.publishers import Publishers
     from penstock.server.counters import Counters
     from penstock.server.entitlements import Rights
     from penstock.server.logins import Logins
-    from penstock.server.strangers import Stranger
     from penstock.server.tls import Peer
     from penstock.wire.amqp.publishes import Lone
-
-
-SMALL = 2048
-"""A longer read is no small one: it may have many messages, or is worth its own way."""
-
-PUBLISH, ACK = methods.BasicPublish.ID & 0xFF, methods.BasicAck.ID & 0xFF
 
 
 class Reception(Protocol):
@@ -81,7 +74,7 @@ class Reception(Protocol):
 
 
 class Connection(Session):
-    """A session with a peer.  `receive` for bytes in; `outgoing` has the bytes out until the end of the turn."""
+    """A session with a peer, whoever reads its bytes."""
 
     def __init__(
         self,
@@ -89,15 +82,16 @@ class Connection(Session):
         publishers: Publishers,
         logins: Logins,
         counters: Counters,
-        machine: ServerConnection,
+        machine: Client,
+        outgoing: Sending,
         link: Link,
         peer: str,
         local: str = "",
         tls: Peer | None = None,
-        stranger: Stranger | None = None,
+        stranger: Guarded | None = None,
     ) -> None:
         """stranger: what it is to the guard until it has logged in; None: nobody guards."""
-        super().__init__(publishers.engine, logins, counters, machine, link, peer, local, tls)
+        super().__init__(publishers.engine, logins, counters, machine, outgoing, link, peer, local, tls)
         self.channels: dict[int, Channel] = {}
         self.leaving: dict[int, Channel] = {}  # those that are over and still owe answers
         self.refused: Unavailable | None = None  # why its user may have no more connections
@@ -110,54 +104,12 @@ class Connection(Session):
         self._counted = False  # among those of its user
         self._partial = 0  # bytes of announced bodies that count against the budget
 
-    # -- bytes
+    # -- what comes
 
-    def receive(self, data: bytes) -> int:
-        """Handle what one read brought; microseconds that this took."""
-        incoming, machine = self.incoming, self.machine
-        if machine.finished:
-            return 0  # it has not heard our last word yet
-        if ACK_FRAME <= len(data) <= SMALL and self._small(data):
-            return 0
-        began = incoming.begin(len(data))
-        published = incoming.take(machine.receive(data))
-        while machine.unread and not self.closing:
-            published |= incoming.take(machine.receive(b""))
-        if machine.partial_size != self._partial:
-            self._count_partial()
-        self.outgoing.mark_dirty()
-        if published and not self.closing:
-            incoming.pace(len(data), self._unconfirmed)
-        self.engine.arm()
-        return self.engine.clock.mono() - began
-
-    def _small(self, data: bytes) -> bool:
-        """Gather a read that is one plain message, or some acks, or both, as most clients send it; False: it is as any.
-
-        This is the one place that says when that may be.  What is gathered is decided under what holds for all
-        (`Gathering`): room, alarms, full queues, filters, a topology that has changed.
-        """
-        if self.closing or self.incoming.holding:
-            return False
-        machine, gathering = self.machine, self._gathering
-        run: events.AckRun | None = None
-        if data[10] == PUBLISH:
-            message = machine.lone_message(data)
-            if message is None:
-                return False
-            end = message[-1]
-            if end < len(data) and (run := machine.lone_acks(data, end)) is None:
-                return False
-            if not self._gather(message):
-                return False
-        elif data[10] != ACK or (run := machine.lone_acks(data)) is None:
-            return False
-        if run is not None:
-            gathering.begin()
-            self._ack(run)
-        self.incoming.count(len(data), gathering.mono)
-        self.engine.arm()
-        return True
+    def bring(self, target: events.Target, header: bytes, body: bytes, mode: int) -> None:
+        """A message that a door has read.  mode: as `PublishRun.plain`."""
+        if mode < 0 or self.incoming.holding or self.closing or not self._gather((target, header, body, mode, 0)):
+            self.incoming.take((events.PublishRun(target.channel, target, header, [body], plain=mode, told=1),))
 
     def _gather(self, message: Lone) -> bool:
         """Have a message that came alone wait for those of others, if it may; before the acks behind it are settled."""
@@ -196,7 +148,7 @@ class Connection(Session):
     def _unconfirmed(self) -> int:
         return sum(channel.unconfirmed for channel in self.channels.values())
 
-    def _count_partial(self) -> None:
+    def count_partial(self) -> None:
         """Charge the bodies that were announced; when the budget is short, the first to come goes first."""
         caches, size = self.engine.bodies, 0 if self.closed else self.machine.partial_size
         caches.partial.add(size - self._partial)
@@ -208,7 +160,7 @@ class Connection(Session):
                 channel = self.machine.largest_partial()
                 error = DiskFull(f"there is no memory for it; a connection that consumes may have {most} bytes begun")
                 self.fail_channel(channel, error, methods.BasicPublish)
-                self._count_partial()
+                self.count_partial()
 
     @property
     def consumes(self) -> bool:
@@ -442,7 +394,7 @@ class Connection(Session):
         if not self.closed:
             self.closed = True
             self.outgoing.end()
-            self._count_partial()
+            self.count_partial()
             self.engine.gates.reopen(self)
             if not self.closing:
                 self._close_all(lost=True)

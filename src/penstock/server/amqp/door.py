@@ -11,6 +11,7 @@ from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Link, TlsLink
 from penstock.server.amqp.publishers import Publishers
+from penstock.server.amqp.reading import Reading
 from penstock.server.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
@@ -145,14 +146,14 @@ class AmqpDoor:
 
     def open_session(
         self, link: Link, peer: str, local: str = "", tls: Peer | None = None, stranger: Stranger | None = None
-    ) -> Connection:
+    ) -> Reading:
         """A connection came from one address to another.  tls: what its handshake has shown, where there was one.
 
         stranger: how long it may be one is somebody's care.
         """
         external = self._certificates and tls is not None and tls.der is not None
         machine = ServerConnection(self.limits, version=__version__, external=external)
-        session = Connection(
+        session = Reading(
             self, self.publishers, self.logins, self.counters, machine, link, peer, local, tls, stranger
         )  # fmt: skip
         self.sessions.add(session)
@@ -267,11 +268,11 @@ class AmqpDoor:
                     session.link.close()
                 continue
             interval = session.machine.heartbeat * 1_000_000
-            if not interval:
+            if not (interval and isinstance(session, Reading)):  # a door sees to the hearts of its own
                 continue
             if session_age > 2 * interval + 1_000_000 and not session.incoming.paused:
                 session.link.close()
             elif now - session.outgoing.sent_at > interval // 2:
-                session.machine.send_heartbeat()
+                session.reader.send_heartbeat()
                 session.outgoing.mark_dirty()
         self.engine.arm()

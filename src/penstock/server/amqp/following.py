@@ -107,11 +107,9 @@ class Following:
                 )
                 for row in range(count)
             ]
-        outgoing = session.outgoing
-        outgoing.unsent += page.size
-        outgoing.frames += self._encoder.encode(first, False, page.topics, properties, bodies)
+        frames = self._encoder.encode(first, False, page.topics, properties, bodies)
+        session.outgoing.deliver(self._channel.number, frames, page.size)
         session.counters.delivered_consume_auto_ack += count
-        outgoing.mark_dirty()
 
     def level(self) -> None:
         """AMQP has no word for it."""

@@ -362,4 +362,4 @@ class Publishers:
         confirms, self._confirms = self._confirms, {}
         for channel, sequence in confirms.items():
             if channel.open:
-                channel.session.outgoing.confirm(channel.number, sequence)
+                channel.session.outgoing.confirm_up_to(channel.number, sequence)

@@ -57,11 +57,10 @@ class Replies:
         elif self._early is not None:
             self._early.append(reply)
         else:
-            outgoing.unsent += len(reply.body) + len(reply.properties)
             tag = self._channel.tags.spend()
-            outgoing.frames += self._encoder.encode(tag, False, (reply.topic,), (reply.properties,), (reply.body,))
+            frames = self._encoder.encode(tag, False, (reply.topic,), (reply.properties,), (reply.body,))
+            outgoing.deliver(self._channel.number, frames, len(reply.body) + len(reply.properties))
             session.counters.delivered_consume_auto_ack += 1
-            outgoing.mark_dirty()
 
     def announce(self) -> None:
         """The client knows the tag now."""

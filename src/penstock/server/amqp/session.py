@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.settling.settle import Acked
     from penstock.records.chunks import Chunk, Now
     from penstock.server.amqp.links import Link
+    from penstock.server.amqp.port import Client, Sending
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
@@ -44,7 +45,7 @@ SEND_FREE = 64 << 10
 
 
 class Outgoing:
-    """What one connection has to send.  Deliveries add to `frames` and `unsent`, and mark it dirty."""
+    """What one connection has to send."""
 
     def __init__(
         self,
@@ -82,12 +83,18 @@ class Outgoing:
             self._dirty = True
             self._runtime.on_flush.append(self.flush)
 
+    def deliver(self, channel: int, pieces: Sequence[bytes], size: int) -> None:
+        """Encoded deliveries with about so many bytes of messages."""
+        self.unsent += size
+        self.frames += pieces
+        self.mark_dirty()
+
     def send(self, channel: int, method: methods.Method) -> None:
         """A method frame, in order with what is already in `frames`."""
         self._machine.send(channel, method)
         self.take_machine_output()
 
-    def confirm(self, channel: int, sequence: int) -> None:
+    def confirm_up_to(self, channel: int, sequence: int) -> None:
         """Everything that was published up to a number is durable."""
         self._machine.confirm(channel, sequence, multiple=True)
         if self.frames:
@@ -253,7 +260,8 @@ class Session(ABC):
         engine: Engine,
         logins: Logins,
         counters: Counters,
-        machine: ServerConnection,
+        machine: Client,
+        outgoing: Sending,
         link: Link,
         peer: str,
         local: str,
@@ -277,7 +285,7 @@ class Session(ABC):
         self.closed = False
         self.opened_at = engine.clock.mono()
         self.closing_at = 0  # when we gave it up, or said our last word
-        self.outgoing = Outgoing(engine, machine, link, self.go_on_delivering, self.linger)
+        self.outgoing = outgoing
         self.incoming = Incoming(engine, link, self)
         self.settling = Settling(engine)
         self.began_after = 0  # the last LSN when the present method came

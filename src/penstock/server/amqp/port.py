@@ -1,0 +1,131 @@
+"""What a session knows of its client and says to him: the port that is the same wherever the client's bytes are read.
+
+A client whose bytes come to this process has a wire machine, `session.Outgoing` and a link (`reading`); one at a door
+that is a process has `far.Far` in place of all three.  A session knows these shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.records.field_tables import FieldValue
+    from penstock.wire.amqp.methods import Method
+
+
+class Client(Protocol):
+    """What was negotiated, and what is said; what the client could not hear any more is dropped."""
+
+    mechanism: str
+    frame_max: int
+    channel_max: int
+    heartbeat: int
+    partial_size: int
+    """Bytes of bodies that were announced and are not complete."""
+    client_capabilities: frozenset[str]
+
+    @property
+    def client_properties(self) -> Mapping[str, FieldValue]:
+        """As its client has told them."""
+        ...
+
+    def largest_partial(self) -> int:
+        """The channel with the largest body that is not complete; only where there is one."""
+        ...
+
+    def accept_login(self) -> None:
+        """The credentials are good."""
+        ...
+
+    def refuse_login(self) -> None:
+        """They are not."""
+        ...
+
+    def accept_open(self) -> None:
+        """The vhost may be used."""
+        ...
+
+    def send(self, channel: int, method: Method, /) -> None:
+        """A method."""
+        ...
+
+    def send_pieces(self, channel: int, pieces: Iterable[bytes], /) -> None:
+        """Encoded frames of a channel."""
+        ...
+
+    def confirm(self, channel: int, tag: int, /, *, multiple: bool = False) -> None:
+        """A publish is durable, with `multiple` all up to it."""
+        ...
+
+    def refuse(self, channel: int, tag: int, /, *, multiple: bool = False) -> None:
+        """It is refused."""
+        ...
+
+    def fail_channel(self, channel: int, code: int, text: str, method: type[Method] | None = None, /) -> None:
+        """channel.close."""
+        ...
+
+    def fail_connection(self, code: int, text: str, method: type[Method] | None = None, /) -> None:
+        """connection.close."""
+        ...
+
+
+class Sending(Protocol):
+    """What goes out to one client, in order, and how much of it waits."""
+
+    blocked: bool
+    """The client does not read."""
+    unsent: int
+    """Bytes of deliveries of this turn, about."""
+    sent_at: int
+    sent: int
+    writes: int
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits for the client as may."""
+        ...
+
+    def deliver(self, channel: int, pieces: Sequence[bytes], size: int, /) -> None:
+        """Encoded deliveries of a channel, with about so many bytes of messages."""
+        ...
+
+    def send(self, channel: int, method: Method, /) -> None:
+        """A method frame, in order with deliveries."""
+        ...
+
+    def confirm_up_to(self, channel: int, sequence: int, /) -> None:
+        """Everything that was published up to a number is durable."""
+        ...
+
+    def take_machine_output(self) -> None:
+        """What the machine has to say goes behind the deliveries so far."""
+        ...
+
+    def mark_dirty(self) -> None:
+        """See that it leaves at the end of the turn."""
+        ...
+
+    def count_unsent(self) -> None:
+        """Charge what waits to the budget."""
+        ...
+
+    def end(self) -> None:
+        """The link is gone: nothing is written any more, and nothing waits."""
+        ...
+
+
+class Guarded(Protocol):
+    """What whoever guards a door knows of a client until it has logged in."""
+
+    held: bool
+    """It waits for us."""
+
+    def known(self) -> None:
+        """It has logged in."""
+        ...
+
+    def tell(self, why: str, /) -> None:
+        """A line in the log: it was sent away."""
+        ...
