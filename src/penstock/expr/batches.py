@@ -166,6 +166,7 @@ class View:
     origin: int | None = None
     seconds: float | None = None
     context: object = None
+    table: Callable[[bytes], Table] = parsed  # how its bodies are read
     columns: dict[object, Typed | Objects] = field(default_factory=dict["object", "Typed | Objects"])
 
     def __len__(self) -> int:
@@ -204,7 +205,7 @@ class View:
     @cached_property
     def records(self) -> list[Table]:
         """Bodies, each parsed once."""
-        return [parsed(body) for body in self.bodies]
+        return list(map(self.table, self.bodies))
 
     @cached_property
     def headers(self) -> bytes | list[bytes]:

@@ -28,6 +28,7 @@ import orjson
 
 from penstock.expr import numbers, text_patterns, values
 from penstock.expr.batches import NOTHING, Table, bookmark, header_tables, root, seconds, topic_name, walk
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.context import OF_THE_CONTEXT, answers
 from penstock.expr.functions import FUNCTIONS
 from penstock.expr.meter import TooMuchWork, meter
@@ -50,6 +51,7 @@ from penstock.expr.tree import (
     Not,
     Or,
     Sign,
+    message_type_of,
     walk_tree,
 )
 from penstock.records.dataclass import dataclass
@@ -210,8 +212,9 @@ class _Writer:
         if "body" in self.sources:
             self.needs.add("body")
             if not self.parsed:
-                steps += ("try:", "    record = loads(body)", "except NotJSON:", "    record = NOTHING")
-                steps += ("if record.__class__ is not dict:", "    record = root(record)")
+                kind = body_type(message_type_of(self.tree))
+                self.names["table"] = kind.table
+                steps += kind.inline
         if self.sources & {"headers", "properties"} or "properties" in self.needs:
             self.needs.add("properties")
             steps.append("headers, properties = header_tables(header)")

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.batches import Table
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
 from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group
 from penstock.expr.meter import meter
-from penstock.expr.tree import Call, Node, Scalar, walk_tree
+from penstock.expr.tree import Call, Node, Scalar, message_type_of, walk_tree
 from penstock.records.entries import Topic
+from penstock.records.message_types import MessageType, typed
 from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
@@ -52,12 +54,14 @@ class _Compiled:
     """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
 
     __slots__ = (
-        "__weakref__", "_changing", "_metered", "_needs", "_program", "_same", "cost", "deterministic", "text", "tree",
+        "__weakref__", "_changing", "_metered", "_needs", "_program", "_same", "cost", "deterministic",
+        "message_type", "text", "tree",
     )  # fmt: skip
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
         self.text = text
         self.tree: Node = checked.tree
+        self.message_type: MessageType = message_type_of(checked.tree)  # what it reads bodies as
         self.deterministic = checked.deterministic
         self._changing = checked.changing
         self._metered = checked.metered
@@ -132,7 +136,7 @@ class _Compiled:
         from penstock.expr.batches import View
 
         seconds = (time.time() if now is None else now / 1_000_000) if "now" in self._needs else None
-        return View(batch, origin, seconds, context)
+        return View(batch, origin, seconds, context, body_type(self.message_type).table)
 
 
 class Filter(_Compiled):
@@ -144,6 +148,11 @@ class Filter(_Compiled):
         super().__init__(text, checked, program)
         self._run_parsed: RunParsed | None = None
         self._selector: Selector | None = None
+
+    def reading(self, kind: MessageType) -> Filter:
+        """The same condition on bodies of a type.  InvalidArgument when it says itself that it reads another."""
+        text = typed(self.text, kind)
+        return self if text == self.text else compile_filter(text, EVERYTHING)
 
     def matches_parsed(
         self,

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from penstock.expr.batches import NOTHING, Table, header_tables, parsed, walk
+from penstock.expr.batches import NOTHING, Table, header_tables, walk
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.filter import Filter
 from penstock.expr.text_patterns import Equality, equality_of
 from penstock.expr.tree import And, Field, Node
 from penstock.expr.values import Value, flatten, parse_number
 from penstock.records.entries import Topic
+from penstock.records.message_types import MessageType
 
 
 def access_of(tree: Node) -> tuple[Equality, bool] | None:
@@ -119,6 +121,22 @@ LOOP_US = 20_000
 """Longer than this the filters of one batch may not hold the loop."""
 
 
+class _Records:
+    """The fields of a batch of bodies: read once for each message type that some filter asks for."""
+
+    __slots__ = ("_bodies", "_read")
+
+    def __init__(self, bodies: Sequence[bytes]) -> None:
+        self._bodies = bodies
+        self._read: dict[MessageType, list[Table]] = {}
+
+    def of(self, kind: MessageType) -> list[Table]:
+        found = self._read.get(kind)
+        if found is None:
+            found = self._read[kind] = list(map(body_type(kind).table, self._bodies))
+        return found
+
+
 class FilterSet:
     """Filters that are asked together.  Each has a slot, a small number, while it is in the set."""
 
@@ -186,15 +204,16 @@ class FilterSet:
                     rows = _true(only.matches(bodies, properties, topics, lsns=lsns, times=times))
                     return {slot: rows} if rows else {}
         out: dict[int, list[int]] = {}
-        records = self._read(bodies)
+        records = _Records(bodies)
         candidates: dict[int, list[int]] = {}
         for field, table in self._fields.items():
             self._look_up(field, table, records, bodies, properties, out, candidates)
         if candidates:
             self._judge(candidates, records, bodies, properties, topics, lsns, times, out)
         for slot, one in self._apart.items():
-            if records and isinstance(one, Filter) and "body" in one.needs:
-                found = one.matches_parsed(bodies, records, properties, topics, lsns=lsns, times=times)
+            if isinstance(one, Filter) and "body" in one.needs:
+                read = records.of(one.message_type)
+                found = one.matches_parsed(bodies, read, properties, topics, lsns=lsns, times=times)
             else:
                 found = one.matches(bodies, properties, topics, lsns=lsns, times=times)
             if True in found:
@@ -204,7 +223,7 @@ class FilterSet:
     def _judge(
         self,
         candidates: dict[int, list[int]],
-        records: list[Table],
+        records: _Records,
         bodies: Sequence[bytes],
         properties: bytes | Sequence[bytes],
         topics: Topic | Sequence[Topic],
@@ -212,13 +231,14 @@ class FilterSet:
         times: Sequence[int] | None,
         out: dict[int, list[int]],
     ) -> None:
-        """Evaluate by slot the rows whose equality holds; `records` is empty where nobody has read the bodies."""
+        """Evaluate by slot the rows whose equality holds."""
         for slot, rows in candidates.items():
             one = self._filters[slot]
             assert isinstance(one, Filter)
+            read = records.of(one.message_type) if "body" in one.needs else None
             found = one.matches_parsed(
                 [bodies[row] for row in rows],
-                [records[row] for row in rows] if records else [NOTHING] * len(rows),
+                [NOTHING] * len(rows) if read is None else [read[row] for row in rows],
                 properties if isinstance(properties, bytes) else [properties[row] for row in rows],
                 topics if isinstance(topics, Topic) else [topics[row] for row in rows],
                 lsns=None if lsns is None else [lsns[row] for row in rows],
@@ -228,21 +248,11 @@ class FilterSet:
             if wanted:
                 out[slot] = wanted
 
-    def _read(self, bodies: Sequence[bytes]) -> list[Table]:
-        """The bodies' fields, if several look at them; else an empty list."""
-        if any(field.source == "body" for field in self._fields):
-            return list(map(parsed, bodies))
-        if any(isinstance(one, Filter) and "body" in one.needs for one in self._apart.values()):
-            return list(map(parsed, bodies))
-        if any("body" in one.needs for slot in self._access if isinstance(one := self._filters[slot], Filter)):
-            return list(map(parsed, bodies))
-        return []
-
     def _look_up(
         self,
         field: Field,
         table: Equalities,
-        records: list[Table],
+        records: _Records,
         bodies: Sequence[bytes],
         properties: bytes | Sequence[bytes],
         out: dict[int, list[int]],
@@ -265,10 +275,12 @@ def _true(found: Sequence[bool]) -> list[int]:
     return [row for row, yes in enumerate(found) if yes]
 
 
-def _values(field: Field, records: list[Table], count: int, properties: bytes | Sequence[bytes]) -> list[Value]:
+def _values(field: Field, records: _Records, count: int, properties: bytes | Sequence[bytes]) -> list[Value]:
     """What the field holds in each message."""
-    tables: Sequence[Table] = records
-    if field.source != "body":
+    tables: Sequence[Table]
+    if field.source == "body":
+        tables = records.of(field.message_type)
+    else:
         at = 0 if field.source == "headers" else 1
         if isinstance(properties, bytes):
             tables = [header_tables(properties)[at]] * count

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Literal as OneOf
 from typing import NoReturn, cast
 
@@ -45,6 +45,7 @@ from penstock.expr.tree import (
     Source,
     Step,
 )
+from penstock.records.message_types import MessageType, untyped
 
 TEXT_LIMIT = 32_768
 """Characters of one expression: a page of IN values fits, and the parser never holds the loop for long."""
@@ -128,21 +129,23 @@ def parse(text: str) -> Node:
         raise ExpressionError(
             f"the expression has {len(text)} characters, at most {TEXT_LIMIT} are allowed", text=text, place=TEXT_LIMIT
         )
-    if not text.strip(" \t\r\n\f"):
+    kind, asked = untyped(text)
+    if not asked.strip(" \t\r\n\f"):
         raise ExpressionError("the expression is empty", text=text, place=0)
     try:
         # The transformer runs inside the parser, so what comes out is what `start` returned, not lark's own tree.
-        return _parser()(text)
+        return _parser(kind)(asked)
     except _Failed as failed:
         raise ExpressionError(str(failed), text=text, place=failed.place) from None
     except UnexpectedInput as unexpected:
-        message, place = _explain(unexpected, text)
+        message, place = _explain(unexpected, asked)
         raise ExpressionError(message, text=text, place=place) from None
 
 
-@lru_cache(maxsize=1)
-def _parser() -> Callable[[str], Node]:
-    lark = Lark(_GRAMMAR, parser="lalr", lexer="contextual", transformer=_Builder(), maybe_placeholders=False)
+@cache
+def _parser(kind: MessageType) -> Callable[[str], Node]:
+    """The parser of expressions over bodies of a type."""
+    lark = Lark(_GRAMMAR, parser="lalr", lexer="contextual", transformer=_Builder(kind), maybe_placeholders=False)
     return cast("Callable[[str], Node]", lark.parse)  # type: ignore[reportUnknownMemberType, unused-ignore]
 
 
@@ -241,6 +244,10 @@ def _unescape(token: Token) -> tuple[str, bool]:
 
 class _Builder(Transformer[Token, Node]):
     """One method a rule; each gets what the rule's parts became, tokens included."""
+
+    def __init__(self, kind: MessageType) -> None:
+        super().__init__()
+        self._kind: MessageType = kind
 
     def _level(self, place: int, *below: Node) -> int:
         depth = 1 + max((node.depth for node in below), default=0)
@@ -350,17 +357,17 @@ class _Builder(Transformer[Token, Node]):
                 if len(found[2]) > 9:
                     _refuse("a subscript has at most 9 digits", _place(token) + found.start(2))
                 steps.append(int(found[2]))
-        return _field(steps, _place(token))
+        return _field(steps, _place(token), self._kind)
 
     def bracketed(self, parts: list[Token]) -> Node:
         token = parts[0]
         steps = token[2:-1].split("/")
         if not all(steps):
             _refuse("a field name between slashes is empty", _place(token))
-        return _field(cast("list[Step]", steps), _place(token))
+        return _field(cast("list[Step]", steps), _place(token), self._kind)
 
 
-def _field(steps: list[Step], place: int) -> Field:
+def _field(steps: list[Step], place: int, kind: MessageType) -> Field:
     """A field of the body, or with a first step of `@headers` or `@properties` one of the AMQP header."""
     first = steps[0]
     if first in ("@headers", "@properties"):
@@ -368,7 +375,7 @@ def _field(steps: list[Step], place: int) -> Field:
             _refuse(f"a name must follow /{first}/", place)
         source: Source = "headers" if first == "@headers" else "properties"
         return Field(source, tuple(steps[1:]), place)
-    return Field("body", tuple(steps), place)
+    return Field("body", tuple(steps), place, message_type=kind)
 
 
 def _refuse(message: str, place: int) -> NoReturn:

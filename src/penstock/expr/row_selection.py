@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.expr.batches import View
 from penstock.expr.columnar import Columnar
 from penstock.expr.compiler import compile_tree
-from penstock.expr.text_patterns import NEEDLES_MOST, Joined, equality_of, necessary, needles_of
+from penstock.expr.text_patterns import NEEDLES_MOST, Joined, equality_of, necessary, needles_of, searchable
 from penstock.expr.tree import Affix, And, Compare, Field, Like, Literal, Node
 from penstock.expr.values import parse_number, to_bytes
 from penstock.records.compute import compute
@@ -81,7 +81,7 @@ def quoted(data: bytes) -> str:
 
 def _named(field: Field, values: list[str]) -> Shape | None:
     """The field's last name and one of the values behind it, or an array."""
-    if field.source != "body":
+    if not searchable(field):
         return None
     name = next((step for step in reversed(field.steps) if isinstance(step, str)), None)
     if name is None:
@@ -175,7 +175,7 @@ def _taken(column: Any, places: npt.NDArray[np.int64]) -> Any:
 
 def _some(view: View, places: npt.NDArray[np.int64]) -> View:
     wanted: Any = [name for name in ("body", "properties", "topic", "lsn", "time") if name in view.batch.schema.names]
-    return View(view.batch.select(wanted).take(places), view.origin, view.seconds, view.context)
+    return View(view.batch.select(wanted).take(places), view.origin, view.seconds, view.context, view.table)
 
 
 def _shaped(shapes: Shapes, bodies: Any, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

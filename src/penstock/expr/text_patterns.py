@@ -16,6 +16,7 @@ from dataclasses import field
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.meter import meter
 from penstock.expr.tree import Affix, And, Compare, Field, In, Like, Literal, Node, Or
 from penstock.expr.values import TEXT_LIMIT, Value, flatten, from_bytes, parse_number, text, to_bytes
@@ -127,7 +128,7 @@ def needles_of(tree: Node) -> Contains | None:
 
 def _equality(node: Node) -> Contains | None:
     equality = equality_of(node)
-    if equality is None or equality.field.source != "body" or len(equality.values) > NEEDLES_MOST:
+    if equality is None or not searchable(equality.field) or len(equality.values) > NEEDLES_MOST:
         return None
     needles: list[bytes] = []
     fractions: list[str] = []
@@ -185,7 +186,12 @@ def _affix(node: Affix) -> Contains | None:
 
 
 def _of_body(node: Node) -> bool:
-    return isinstance(node, Field) and node.source == "body"
+    return isinstance(node, Field) and searchable(node)
+
+
+def searchable(field: Field) -> bool:
+    """Whether the field stands in the body, and its value as an expression spells it."""
+    return field.source == "body" and body_type(field.message_type).searchable
 
 
 def _telling(text: str) -> bool:

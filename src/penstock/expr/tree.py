@@ -16,6 +16,7 @@ from typing import Literal as OneOf
 from typing import TypeAlias
 
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import JSON, MessageType
 
 Scalar: TypeAlias = "bool | int | float | str | None"
 """A value of the language: NULL, Boolean, integer, double, byte string.
@@ -48,6 +49,7 @@ class Field:
     steps: tuple[Step, ...]
     place: int = field(default=0, compare=False)
     depth: int = field(default=1, compare=False)
+    message_type: MessageType = JSON  # what the body is read as
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +206,9 @@ def walk_tree(node: Node) -> Iterator[Node]:
         here = waiting.pop()
         yield here
         waiting.extend(reversed(children(here)))
+
+
+def message_type_of(tree: Node) -> MessageType:
+    """What a tree reads bodies as: all its fields do so alike."""
+    found = (node.message_type for node in walk_tree(tree) if isinstance(node, Field) and node.source == "body")
+    return next(found, JSON)

@@ -1,0 +1,146 @@
+"""What a message type is to those who read bodies: a parser, and what follows from it alike for every type.
+
+    read(body)     the value as the language has it: objects, lists, texts, numbers, truth, None
+    exact(body)    the value with all that the type tells apart, which `write` writes again: for merging
+    write(fields)  a body of these fields; a type without it has no deltas and no select lists
+
+ValueError, with a sentence, for a body that is none of its type; nothing else is raised for what is in a body.  Texts
+are byte strings, as everywhere in the language; what a type has beyond that is told in text: binary values in base64,
+points in time as ISO 8601 in UTC, decimal numbers by their digits.
+
+Refuses to know the types: whoever reads a body asks its row (`type_table`) and never for a name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, cast
+
+import orjson
+
+from penstock.errors import InvalidArgument
+from penstock.expr.batches import NOTHING, Table, root
+from penstock.expr.values import to_bytes
+from penstock.records.message_bodies import DEPTH, deeper
+
+Fields: TypeAlias = dict[str, object]
+
+
+Reading: TypeAlias = Callable[[bytes], object]
+Writing: TypeAlias = Callable[[Fields], bytes]
+"""The inverse of `exact`, of an object.  ValueError for what the type cannot hold."""
+
+
+class Parser(Protocol):
+    """How bodies of one type are read.  Any thread; ValueError for a body that is none."""
+
+    @property
+    def read(self) -> Reading:
+        """Gives the value as the language has it."""
+        ...
+
+    @property
+    def exact(self) -> Reading:
+        """Gives the value with all that the type tells apart."""
+        ...
+
+    @property
+    def json(self) -> Callable[[bytes], bytes]:
+        """Gives the body as JSON text."""
+        ...
+
+
+class Made:
+    """A parser of a function that gives the value as the language has it, and one that gives it exactly."""
+
+    def __init__(self, read: Reading, exact: Reading | None = None) -> None:
+        self.read: Reading = read
+        self.exact: Reading = exact or read
+
+    def json(self, body: bytes) -> bytes:
+        """What is read, as JSON text."""
+        return json_text(self.read(body))
+
+
+class BodyType:
+    """One message type.  Unchanging; any thread."""
+
+    __slots__ = ("content_types", "exact", "inline", "json", "name", "read", "searchable", "table", "title", "write")
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        parser: Parser,
+        write: Writing | None = None,
+        *,
+        inline: tuple[str, ...] = ("record = table(body)",),
+        searchable: bool = False,
+        content_types: tuple[str, ...] = (),
+    ) -> None:
+        """
+        title           for a sentence, "JSON"
+        inline          lines of Python that make `record` of `body` in a compiled expression
+        searchable      names and values stand in a body as an expression spells them: texts can be looked for in it
+        content_types   what publishers say of such a body
+        """
+        self.name = name
+        self.title = title
+        self.read: Reading = parser.read
+        self.exact: Reading = parser.exact
+        self.json: Callable[[bytes], bytes] = parser.json
+        self.write: Writing | None = write
+        self.inline = inline
+        self.searchable = searchable
+        self.content_types = content_types
+        self.table = _table_of(parser.read)
+
+    def object(self, body: bytes, what: str) -> Fields:
+        """The fields of a body, exactly.  InvalidArgument, naming `what`, for one that is no object of this type."""
+        try:
+            value = self.exact(body)
+        except ValueError as error:
+            raise InvalidArgument(f"{what} is no {self.title}: {str(error)[:100]}") from None
+        if not isinstance(value, dict):
+            raise InvalidArgument(f"{what} is no {self.title} object, so it has no fields to merge")
+        return cast("Fields", value)
+
+
+def _table_of(read: Reading) -> Callable[[bytes], Table]:
+    def table(body: bytes) -> Table:
+        """The fields of a body; none if it cannot be read."""
+        try:
+            record = read(body)
+        except ValueError:
+            return NOTHING
+        return cast("Table", record) if record.__class__ is dict else root(cast("Any", record))
+
+    return table
+
+
+def bounded(value: object) -> object:
+    """A value that is nested no deeper than bodies may be.  ValueError for another."""
+    if deeper(value, DEPTH):
+        raise ValueError(f"it is nested more than {DEPTH} levels deep")
+    return value
+
+
+def json_text(value: object) -> bytes:
+    """A value of the language as JSON: NaN and infinities are null, bytes that are no UTF-8 are replaced."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # an integer beyond 64 bits, or a text that is no UTF-8
+        return json.dumps(_clean(value), separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, dict):
+        return {cast("str", _clean(name)): _clean(one) for name, one in cast("dict[object, object]", value).items()}
+    if isinstance(value, list):
+        return [_clean(one) for one in cast("list[object]", value)]
+    if isinstance(value, str):
+        return to_bytes(value).decode("utf-8", "replace")
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value

@@ -1,0 +1,76 @@
+"""XML: an element is an object, an attribute `@name`, text beside these `#text`, and an element of text alone a text.
+
+    <order id="7"><line>a</line><line>b</line></order>      /order/@id = '7', /order/line[1] = 'b'
+
+Names come without their namespaces.  Elements of one name are a list.  Text that is nothing but blanks between elements
+does not count.  A document type, and with it every entity beyond the five of XML itself, is refused: nothing is
+expanded and nothing is fetched.  XML has no deltas: which of its elements a list is cannot be told from one of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from penstock.records.message_bodies import DEPTH
+
+
+def read_xml(body: bytes) -> dict[str, object]:
+    """The root element under its name.  ValueError for what is no well-formed document."""
+    from xml.etree.ElementTree import ParseError
+
+    from defusedxml.ElementTree import DefusedXMLParser
+
+    builder = _Builder()
+    parser: Any = DefusedXMLParser(target=cast("Any", builder), forbid_dtd=True)
+    try:
+        parser.feed(body)
+        parser.close()
+    except ParseError as error:
+        raise ValueError(str(error)) from None
+    except LookupError:  # an encoding that there is not
+        raise ValueError("its encoding is unknown") from None
+    return builder.whole
+
+
+class _Builder:
+    """Takes what the parser finds."""
+
+    def __init__(self) -> None:
+        self.whole: dict[str, object] = {}
+        self._open: list[tuple[str, dict[str, object], list[str]]] = []
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        if len(self._open) >= DEPTH:
+            raise ValueError(f"it is nested more than {DEPTH} levels deep")
+        self._open.append((_local(tag), {f"@{_local(name)}": text for name, text in attributes.items()}, []))
+
+    def data(self, text: str) -> None:
+        self._open[-1][2].append(text)
+
+    def end(self, tag: str) -> None:
+        name, fields, texts = self._open.pop()
+        text = "".join(texts)
+        value: object = text
+        if fields:
+            if text.strip():
+                fields["#text"] = text
+            value = fields
+        _add(self._open[-1][1] if self._open else self.whole, name, value)
+
+    def close(self) -> None:
+        """The document ends."""
+
+
+def _add(into: dict[str, object], name: str, value: object) -> None:
+    if name not in into:
+        into[name] = value
+        return
+    present = into[name]
+    if isinstance(present, list):
+        cast("list[object]", present).append(value)
+    else:
+        into[name] = [present, value]
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]

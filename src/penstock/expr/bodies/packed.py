@@ -1,0 +1,83 @@
+"""MessagePack and BSON.
+
+What JSON has not is told in text: binary values in base64, points in time as ISO 8601 in UTC, object ids as hexadecimal
+digits, decimal numbers by their digits, UUIDs as they are usually written.  Names of MessagePack maps that are no texts
+are spelled.  An extension of MessagePack is its data, in base64.
+"""
+
+from __future__ import annotations
+
+# msgpack has no types
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgpack
+
+from penstock.expr.bodies.body_type import Fields, bounded
+
+Told = Callable[[Any], object]
+"""A value of a type that the language has not, in the language."""
+
+
+def plain(value: object, told: dict[type, Told]) -> object:
+    """A value as the language has it; nested no deeper than bodies may be."""
+    kind = type(value)
+    if kind is dict:
+        items = cast("dict[object, object]", value).items()
+        return {name if type(name) is str else _name(name): plain(one, told) for name, one in items}
+    if kind is list:
+        return [plain(one, told) for one in cast("list[object]", value)]
+    tell = told.get(kind)
+    return value if tell is None else tell(value)
+
+
+def _name(value: object) -> str:
+    if isinstance(value, bytes):
+        return _base64(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
+def iso(seconds: int, nanoseconds: int) -> str | None:
+    """A point in time; None for one beyond the years 1 to 9999."""
+    try:
+        text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return None
+    text = text.rjust(19, "0")
+    fraction = f"{nanoseconds:09d}"
+    return f"{text}.{fraction if nanoseconds % 1000 else fraction[:6]}Z"
+
+
+_OF_MSGPACK: dict[type, Told] = {
+    bytes: _base64,
+    msgpack.Timestamp: lambda one: iso(one.seconds, one.nanoseconds),
+    msgpack.ExtType: lambda one: _base64(one.data),
+}
+
+
+def exact_msgpack(body: bytes) -> object:
+    """The value of a MessagePack body.  ValueError for what is none, or nested too deeply."""
+    try:
+        value: object = msgpack.unpackb(body, raw=False, strict_map_key=False, timestamp=0)
+    except (msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from None
+    return bounded(value)
+
+
+def read_msgpack(body: bytes) -> object:
+    """The same as the language has it."""
+    return plain(exact_msgpack(body), _OF_MSGPACK)
+
+
+def write_msgpack(fields: Fields) -> bytes:
+    """The inverse of `exact_msgpack`."""
+    return cast("bytes", msgpack.packb(fields, use_bin_type=True))

@@ -1,0 +1,51 @@
+"""Message types: what the bodies of a topic or queue are declared to be, and how an expression says which one it reads.
+
+    /total > 500                fields of a JSON body
+    [msgpack] /total > 500      the same field of a MessagePack body
+
+A text with such a beginning is a whole expression everywhere, in this process and in others: whoever knows of what type
+the bodies are puts it there (`typed`), and nobody has to be told beside the text.  What the types mean is in
+`expr/bodies`; whoever has no bodies to read needs their names alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+from penstock.errors import InvalidArgument
+
+MessageType: TypeAlias = str
+
+MESSAGE_TYPE = "message_type"
+"""The setting's name."""
+
+JSON = "json"
+
+MESSAGE_TYPES: tuple[MessageType, ...] = (JSON, "binary", "nvfix", "fix", "xml", "msgpack", "bson")
+"""Every type whose bodies are read; `binary` has no fields."""
+
+_BEGINNING = re.compile(rf"\s*\[({'|'.join(MESSAGE_TYPES)})\](?=\s)")
+
+
+def typed(text: str, kind: MessageType) -> str:
+    """An expression over bodies of a type.  InvalidArgument for one that says itself that it reads another."""
+    found = _BEGINNING.match(text)
+    if found is None:
+        return text if kind == JSON else f"[{kind}] {text}"
+    if found[1] != kind:
+        raise InvalidArgument(f"the expression {text[:60]!r} reads {found[1]}, and the bodies here are {kind}")
+    return text if kind != JSON else text[found.end() :].lstrip()
+
+
+def untyped(text: str) -> tuple[MessageType, str]:
+    """The type that an expression reads, and its text with blanks where the type stood, so that places stay."""
+    found = _BEGINNING.match(text)
+    return (JSON, text) if found is None else (found[1], " " * found.end() + text[found.end() :])
+
+
+def wrong_type(value: object) -> str | None:
+    """Why this is no message type; None: it is one."""
+    if value in MESSAGE_TYPES:
+        return None
+    return f"{str(value)[:60]!r} is no message type: there is {', '.join(MESSAGE_TYPES)}"

@@ -1,0 +1,239 @@
+"""Every message type gives expressions the same fields, bounds and answers; what it cannot read has no fields."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import bson
+import msgpack
+import orjson
+import pyarrow as pa
+import pytest
+
+from choices import EFFORT, SEED
+from message_samples import SAMPLES, Sample
+from penstock.errors import ExpressionError, InvalidArgument
+from penstock.expr import FilterSet, compile_filter, compile_value, evaluate
+from penstock.expr.bodies.type_table import body_type
+from penstock.expr.scan import Scan
+from penstock.records.entries import Topic
+from penstock.records.message_bodies import DEPTH
+from penstock.records.message_types import MESSAGE_TYPES, typed
+from penstock.records.properties import EMPTY
+from penstock.records.schema import COLUMNS
+
+ORDERS = [
+    {"id": "a-1", "total": 700, "region": "north", "note": "x"},
+    {"id": "a-2", "total": 9, "region": "south", "note": "paid"},
+    {"id": "a-3", "total": 500.5, "region": "north", "note": "paid in full"},
+]
+FILTERS = {
+    "{region} = 'north'": [True, False, True],
+    "{total} > 500": [True, False, True],
+    "{total} = 9": [False, True, False],
+    "{note} LIKE 'paid'": [False, True, True],
+    "{note} BEGINS WITH ('paid ')": [False, False, True],
+    "{region} IN ('south', 'west') OR {id} = 'a-1'": [True, True, False],
+    "{region} = 'north' AND {total} > 600": [True, False, False],
+    "{region} IS NULL": [False, False, False],
+    "MESSAGE_SIZE() > 1": [True, True, True],
+}
+TOPIC = Topic("/", "", "orders")
+ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
+
+
+def _batch(bodies: list[bytes]) -> pa.RecordBatch:
+    return pa.record_batch({"body": pa.array(bodies, pa.binary())})
+
+
+@ALL
+def test_every_way_of_asking_a_filter_gives_the_same(sample: Sample) -> None:
+    bodies = [sample.body(order) for order in ORDERS]
+    texts = [typed(sample.said(text), sample.name) for text in FILTERS]
+    expected = list(FILTERS.values())
+    alone = [compile_filter(text) for text in texts]
+    assert [one.matches(bodies) for one in alone] == expected
+    assert [one.on_batch(_batch(bodies)).to_pylist() for one in alone] == expected
+    many = bodies * 50  # so many that shapes would be looked for
+    assert [one.on_batch(_batch(many)).to_pylist() for one in alone] == [answers * 50 for answers in expected]
+    together = FilterSet(alone).matches(bodies, EMPTY, TOPIC)
+    assert [[row in together.get(slot, ()) for row in range(3)] for slot in range(len(alone))] == expected
+    rows: dict[str, pa.Array] = {
+        "body": pa.array(bodies, pa.binary()),
+        "lsn": pa.array([5, 6, 7], pa.int64()),
+        "time": pa.array([1, 1, 1], COLUMNS.field("time").type),
+    }
+    log = pa.RecordBatch.from_arrays(
+        [rows.get(name, pa.nulls(3, COLUMNS.field(name).type)) for name in COLUMNS.names], schema=COLUMNS
+    )
+    for one, answers in zip(alone, expected, strict=True):
+        found, _ = Scan([one], lambda vias, names: [], lambda: 0).run(log)
+        assert found == [[lsn for lsn, yes in zip((5, 6, 7), answers, strict=True) if yes]]
+
+
+@ALL
+def test_values_and_columns(sample: Sample) -> None:
+    bodies = [sample.body(order) for order in ORDERS]
+    text = typed(sample.said("{total} + 1"), sample.name)
+    assert evaluate(text, bodies) == [701, 10, 501.5]
+    assert evaluate(text, bodies, "arrow") == [701, 10, 501.5]
+    assert compile_value(typed(sample.path("region"), sample.name)).values(bodies) == ["north", "south", "north"]
+
+
+def test_filters_of_several_types_are_asked_together() -> None:
+    body = SAMPLES["msgpack"].body(ORDERS[0])
+    texts = ["[msgpack] /region = 'north'", "/region = 'north'", "[nvfix] /region IS NULL", "[msgpack] /total > 1"]
+    assert FilterSet([compile_filter(text) for text in texts]).matches([body], EMPTY, []) == {0: [0], 2: [0], 3: [0]}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", MESSAGE_TYPES)
+def test_what_cannot_be_read_has_no_fields(kind: str) -> None:
+    bad = [
+        b"\xff\xfe\xfd",
+        b"{",
+        b"<a",
+        b"\xc1",
+        b"no pair",
+        b"\x01\x00\x00\x00",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+    ]
+    row = body_type(kind)
+    for body in bad:
+        assert row.table(body) == {}
+        assert compile_filter(typed("/a IS NULL", kind)).matches([body]) == [True]
+
+
+def test_an_expression_says_what_it_reads() -> None:
+    assert typed("/a = 1", "json") == "/a = 1"
+    assert typed("[bson] /a = 1", "bson") == "[bson] /a = 1"
+    assert typed("[json] /a = 1", "json") == "/a = 1"
+    assert evaluate("[json] /a", [b'{"a": 1}']) == [1]
+    with pytest.raises(InvalidArgument, match="reads json, and the bodies here are bson"):
+        typed("[json] /a = 1", "bson")
+    with pytest.raises(ExpressionError) as error:
+        compile_filter("[nvfix] /a = ")
+    assert error.value.place == len("[nvfix] /a =")
+    with pytest.raises(ExpressionError):
+        compile_filter("[nvfix] ")
+    with pytest.raises(ExpressionError):
+        compile_filter("[unknown] /a = 1")
+
+
+def test_values_that_json_has_not() -> None:
+    moment = datetime(2026, 11, 23, 4, 5, 6, 7000, UTC)
+    packed = msgpack.packb({"b": b"\xff\x00", "t": moment, "e": msgpack.ExtType(4, b"x"), 7: "seven"}, datetime=True)
+    assert body_type("msgpack").read(packed) == {
+        "b": "/wA=",
+        "t": "2026-11-23T04:05:06.007000Z",
+        "e": "eA==",
+        "7": "seven",
+    }
+    document = {
+        "b": b"\xff\x00", "t": moment, "o": bson.ObjectId("0" * 24), "d": bson.Decimal128("1.10"),
+        "u": bson.Binary.from_uuid(UUID(int=5)), "i": bson.Int64(5), "m": bson.MinKey(), "c": bson.Code("f()"),
+    }  # fmt: skip
+    assert body_type("bson").read(bson.encode(document)) == {
+        "b": "/wA=", "t": "2026-11-23T04:05:06.007000Z", "o": "0" * 24, "d": "1.10", "u": str(UUID(int=5)), "i": 5,
+        "m": None, "c": "f()",
+    }  # fmt: skip
+    assert evaluate("[bson] /d = 1.1", [bson.encode({"d": bson.Decimal128(Decimal("1.10"))})]) == [True]
+
+
+def test_pairs() -> None:
+    nvfix, fix = body_type("nvfix"), body_type("fix")
+    assert nvfix.read(b"a=1\x01b=x=y\x01a=2\x01c=") == {"a": ["1", "2"], "b": "x=y", "c": ""}
+    assert nvfix.read(b"") == {}
+    assert fix.read(b"35=D\x0195=3\x0196=a\x01b\x0158=t\x01") == {"35": "D", "95": "3", "96": "a\x01b", "58": "t"}
+    for body in (b"a=1\x01", b"95=9\x0196=ab\x01", b"95=1\x0158=a\x01", b"95=1\x01", b"95=x\x0196=a\x01", b"=1"):
+        with pytest.raises(ValueError, match="."):
+            fix.read(body)
+    for body in (b"a", b"=1", b"a=1\x01b"):
+        with pytest.raises(ValueError, match="is no name=value"):
+            nvfix.read(body)
+
+
+def test_xml() -> None:
+    xml = body_type("xml")
+    body = b'<?xml version="1.0"?><o xmlns:n="u" id="7"><n:l>a</n:l> <n:l>b</n:l><e/><m k="1">t<i/></m></o>'
+    assert xml.read(body) == {"o": {"@id": "7", "l": ["a", "b"], "e": "", "m": {"@k": "1", "i": "", "#text": "t"}}}
+    assert evaluate("[xml] /o/@id = 7 AND /o/l[1] = 'b'", [body]) == [True]
+    for bad in (
+        b"", b"<a>", b"text", b"<a/><b/>", b'<?xml version="1.0" encoding="nonsense"?><a/>',
+        b'<!DOCTYPE a [<!ENTITY e "x">]><a>&e;</a>', b'<!DOCTYPE a SYSTEM "http://127.0.0.1/x"><a/>', b"<a>&e;</a>",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="."):
+            xml.read(bad)
+
+
+def _nested(levels: int) -> dict[str, object]:
+    value: dict[str, object] = {"a": 1}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [
+        ("msgpack", lambda n: b"\x81\xa1a" * n + b"\x01"),
+        ("msgpack", lambda n: b"\x91" * n + b"\x01"),
+        ("xml", lambda n: b"<a>" * n + b"</a>" * n),
+        ("bson", lambda n: bson.encode(_nested(n - 1)) if n < 500 else b""),
+    ],
+)
+def test_depth_is_bounded(kind: str, write: object) -> None:
+    row = body_type(kind)
+    row.read(write(DEPTH - 5))  # type: ignore[operator]
+    for levels in (DEPTH + 5, 100_000):
+        with pytest.raises(ValueError, match="."):
+            row.read(write(levels))  # type: ignore[operator]
+
+
+@ALL
+def test_exactly_read_and_written_again(sample: Sample) -> None:
+    row = body_type(sample.name)
+    for order in ORDERS:
+        body = sample.body(order)
+        assert orjson.loads(row.json(body)) == row.read(body)
+        if row.write is not None:
+            assert row.exact(row.write(row.object(body, "a body"))) == row.exact(body)
+    assert (row.write is not None) == sample.merges
+    with pytest.raises(InvalidArgument, match=f"a delta is no {row.title}"):
+        row.object(b"\xff", "a delta")
+
+
+@ALL
+def test_damaged_bodies_raise_nothing_else(sample: Sample) -> None:
+    """Bytes of good bodies changed, cut and put together: each is read, or refused with a sentence."""
+    chance = random.Random(SEED)
+    row = body_type(sample.name)
+    seeds = [sample.body(order) for order in ORDERS]
+    for _ in range(1500 * EFFORT):
+        body = bytearray(chance.choice(seeds))
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(body) + 1)
+            match chance.randrange(4):
+                case 0:
+                    body[at : at + 1] = bytes([chance.randrange(256)])
+                case 1:
+                    del body[at : at + chance.randrange(9)]
+                case 2:
+                    body[at:at] = chance.randbytes(chance.randrange(6))
+                case _:
+                    body[at:at] = chance.choice(seeds)[: chance.randrange(20)]
+        whole = bytes(body)
+        said = ""
+        try:
+            row.read(whole)
+        except ValueError as error:
+            said = str(error) or "nothing"
+        assert said != "nothing"
+        if said:
+            assert row.table(whole) == {}
+        else:
+            orjson.loads(row.json(whole))
+            row.exact(whole)
