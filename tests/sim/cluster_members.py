@@ -13,12 +13,13 @@ land late, clocks that do not go together, and processes that die or lose power 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
 from penstock.errors import LogDamaged
 from penstock.log.log import Log
+from penstock.log.replica import Replica
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -103,6 +104,7 @@ class Host:
         self.boot = 0
         self.marks = FakeClock()  # of the log
         self.pending = list[tuple[int, bytes]]()  # appended in this life, not confirmed
+        self.copy: Mapping[str, bytes] | None = None  # its disk as it was at some time
 
     # what a member asks for
 
@@ -149,6 +151,20 @@ class Host:
     def end(self, why: str) -> None:
         self.world.seen["ended"] += 1
         self.stop()
+        if "older copy" in why or "was removed" in why:
+            self.world.seen["refused copies"] += 1
+            self.anew()
+
+    def anew(self) -> None:
+        """A person takes the folder away; what starts in the empty one is another member."""
+        self.world.reverted.add(self.id)
+        self.disk = SimDisk(seed=self.world.rng.randrange(1 << 30))
+        self.copy = None
+        folder.write(self.disk, folder.Known("", f"m-{self.name}-{self.world.rng.randrange(1 << 30)}", 0, 0))
+        for key, one in self.world.value.members.items():
+            if one.name == self.name and key != self.world.value.leader:
+                self.world.version += 1
+                self.world.value = self.world.value.without_member(key)
 
     # its server
 
@@ -222,7 +238,8 @@ class Host:
         if self.member is None:
             self.disk.lock()
             self.events.clear()
-            terms = Terms(self.name, self.name, self.world.min_in_sync, TIMES)
+            self.life += 1
+            terms = Terms(self.name, self.name, self.world.min_in_sync, TIMES, f"{self.life}")
             self.member = Member(self.disk, folder.opened(self.disk), terms, self)
 
     def stop(self, *, power: bool = False) -> None:
@@ -239,6 +256,13 @@ class Host:
             self.disk.crash()
         else:
             self.disk.kill()
+
+    @property
+    def id(self) -> str:
+        """Of the member whose folder it has."""
+        known = folder.read(SimDisk(self.disk.files()))
+        assert known is not None
+        return known.member
 
     def step(self) -> None:
         if self.events and self.member is not None:
@@ -259,6 +283,7 @@ class World:
         self.seen = Counter[str]()
         self.links = list[SimLink]()
         self.late = list[tuple[int, ClusterState]]()
+        self.reverted = set[str]()  # members whose folder lacks what they acked, as far as the register knows
         self.hosts = {f"p{n}": Host(self, f"p{n}") for n in range(members)}
         first = self.hosts["p0"].disk
         log = Log.open(first, FakeClock(), self.settings)
@@ -297,6 +322,7 @@ class World:
         if version != self.version:
             return False
         self.version, self.value = version + 1, decode_state(value.encode())
+        self.reverted &= self.value.in_sync
         return True
 
     def run(self, steps: int) -> None:
@@ -364,6 +390,29 @@ class World:
     def start(self, host: Host) -> None:
         host.start()
 
+    def snapshot(self, host: Host) -> None:
+        """Somebody copies a disk."""
+        host.copy = SimDisk(host.disk.files()).files()
+
+    def revert(self, host: Host) -> None:
+        """A machine gets an older copy of its disk, or loses its log.
+
+        Only where another one that may be elected has everything, and the register can know better: it says once in a
+        beat how far all are.
+        """
+        others = self.value.in_sync - {host.id} - self.reverted
+        copy = host.copy
+        if copy is None or not others or host.id not in self.value.in_sync:
+            return
+        if self.rng.random() < 0.3:
+            copy = {name: content for name, content in copy.items() if not name.startswith("log/")}
+        if Replica(SimDisk(copy), 0).last >= self.value.committed:
+            return
+        host.stop(power=True)
+        host.disk, host.copy = SimDisk(copy, seed=self.rng.randrange(1 << 30)), None
+        self.reverted.add(host.id)
+        self.seen["reverts"] += 1
+
     def quiet(self, rounds: int = 4000) -> None:
         """No more faults: the members find together, and have the same."""
         self.answers = self.told_of_ends = 1.0
@@ -419,6 +468,6 @@ class World:
 Action = Callable[[World, Host], None]
 ACTIONS: dict[Action, int] = {
     World.tick: 30, World.event: 45, World.deliver: 60, World.publish: 24, World.roll: 1, World.cut: 2,
-    World.arrive: 2, World.crash: 3, World.start: 8,
+    World.arrive: 2, World.crash: 3, World.start: 8, World.snapshot: 1, World.revert: 1,
 }  # fmt: skip
 """How often each comes."""

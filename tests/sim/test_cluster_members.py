@@ -48,6 +48,7 @@ def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int])
     broken, seen = walk(range(24 * EFFORT), shape)
     assert broken is None
     assert min(seen["terms"], seen["confirmed"], seen["crashes"]) > 20, seen
+    assert seen["reverts"] > 1, seen
 
 
 # a rule left out
@@ -88,6 +89,13 @@ def _all_up_to_here(state: ClusterState, last: int) -> list[Written]:
     return [Written(one.term, one.start, last) for one in state.terms if one.start <= last]
 
 
+_read = Election.read
+
+
+def _any_folder_is_believed(self: Election, version: int, state: ClusterState, now: int) -> None:
+    _read(self, version, replace(state, committed=0), now)
+
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -106,6 +114,9 @@ PLANTED: dict[str, Plant] = {
     "nothing is cut": lambda patch: patch.setattr(Replica, "cut", _keeps_its_tail),
     "marks are not cut": lambda patch: patch.setattr(Replica, "cut", _keeps_its_marks),
     "every term is taken to go on to the end": _in_both(_all_up_to_here),
+    "a folder is believed whatever the register says": lambda patch: patch.setattr(
+        Election, "read", _any_folder_is_believed
+    ),
 }
 
 

@@ -78,7 +78,7 @@ class Election:
         """What a member knows of itself at its start.
 
         last_lsn, highest_term: what its log and its folder say, also of terms that it has only heard of
-        intact: its disk has all that it ever acked.  Otherwise it is no candidate before it was dropped and came back
+        intact: its disk has all that it ever acked.  Otherwise it is no candidate before it was level with a leader
         """
         self.me = me
         self.role = Role.JOINING
@@ -168,6 +168,21 @@ class Election:
         """Our log was cut: it ends here."""
         self._last_lsn = last_lsn
 
+    @property
+    def intact(self) -> bool:
+        """Whether our log has all that we ever acked, as far as anybody knows."""
+        return self._intact
+
+    def incomplete(self) -> None:
+        """Our log is about to lose what we acked."""
+        self._intact = False
+        if self.role is Role.FOLLOWING:
+            self.role = Role.JOINING
+
+    def level(self) -> None:
+        """Our log has all that its leader had when it last said so: so it has all that we ever acked."""
+        self._intact = True
+
     def booted(self, next_lsn: int, now: int) -> None:
         """The boot record of our term is committed."""
         if self.role is Role.TAKING_OVER:
@@ -217,7 +232,8 @@ class Election:
         if state.leader is not None and (state.term > self._highest or state.beat > self._beat):
             self._highest, self._beat, self._alive = state.term, state.beat, now
         counts = self.me in state.in_sync
-        self._intact = self._intact or not counts
+        if counts and self._last_lsn < state.committed:
+            self._intact = False  # this disk has lost it, or is an older one
         self.role = Role.FOLLOWING if counts and self._intact else Role.JOINING
 
     def _won(self, state: ClusterState, now: int) -> None:
@@ -236,7 +252,8 @@ class Election:
         if state is None or self._steps or (self._under_way is not None and self.in_sync is None):
             return
         silent = now - self._alive >= self.times.lease
-        if self.role is Role.FOLLOWING and (silent or state.to == self.me):
+        whole = self._last_lsn >= state.committed
+        if self.role is Role.FOLLOWING and whole and (silent or state.to == self.me):
             self.role, self._alive = Role.CAMPAIGNING, now
             asked = state.led_by(self.me, self._last_lsn)
             self._tried.add(asked.term)
@@ -267,7 +284,7 @@ class Election:
         if wanted != state or due:
             self._leads().asked(wanted.in_sync)
             self._asked = now
-            self._swap(wanted.beaten())
+            self._swap(wanted.beaten(self._leads().held))
 
     def _heard_by_all(self, now: int) -> bool:
         """Whether every other member that could be elected is connected and beats: who hears us does not campaign."""

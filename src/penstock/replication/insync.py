@@ -57,6 +57,11 @@ class InSync:
         return frozenset(self._counted)
 
     @property
+    def held(self) -> int:
+        """The LSN up to which every member has all that could be elected."""
+        return min([self._synced, *self._counted.values()])
+
+    @property
     def enough(self) -> bool:
         """Whether anything may be confirmed."""
         return len(self._fewest) >= self.min_in_sync
@@ -135,4 +140,4 @@ class InSync:
 
     def _commit(self) -> None:
         if self.enough:
-            self.committed = max(self.committed, min([self._synced, *self._counted.values()]))
+            self.committed = max(self.committed, self.held)

@@ -49,6 +49,7 @@ class Member:
     address: str
     reads: int  # the newest format of the log that it can read
     starts: int = 0  # how often its folder was opened: a folder put back from an older copy has a lower number
+    process: str = ""  # of the one that opened it last: of two with one folder, or a copy of it, one is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class ClusterState:
     beat: int = 0  # grows while the leader lives
     ceiling: int = 1  # no LSN from here on has been given out by anybody
     in_sync: frozenset[str] = frozenset()  # ids of those that hold everything that was ever confirmed
+    committed: int = 0  # all of these have all up to this LSN, as of the last beat: whose folder ends before lost it
     members: Mapping[str, Member] = field(default_factory=dict[str, Member])
     terms: tuple[Tenure, ...] = ()  # the newest ones, oldest first
     to: str | None = None  # whom the leader hands over to
@@ -81,6 +83,7 @@ class ClusterState:
         Its LSNs end at the old ceiling, so none is ever used for two records, whatever was lost.
         """
         assert candidate in self.in_sync, "only who holds everything may lead"
+        assert last >= self.committed, "it has lost what it acked"
         before = [one if one.last is not None else one._replace(last=last) for one in self.terms]
         return replace(
             self,
@@ -93,9 +96,9 @@ class ClusterState:
             to=None,
         )
 
-    def beaten(self) -> ClusterState:
-        """The same with the next beat."""
-        return replace(self, beat=self.beat + 1)
+    def beaten(self, committed: int = 0) -> ClusterState:
+        """The same with the next beat, and with how far all that are in sync are known to be."""
+        return replace(self, beat=self.beat + 1, committed=max(self.committed, committed))
 
     def raised(self, next_lsn: int) -> ClusterState:
         """The same with room for more LSNs, where the next one is near the ceiling."""
@@ -134,8 +137,12 @@ class ClusterState:
             {
                 "cluster": self.cluster, "origin": self.origin, "format": self.format, "term": self.term,
                 "leader": self.leader, "beat": self.beat, "ceiling": self.ceiling, "in_sync": sorted(self.in_sync),
+                "committed": self.committed,
                 "members": {
-                    key: {"name": one.name, "address": one.address, "reads": one.reads, "starts": one.starts}
+                    key: {
+                        "name": one.name, "address": one.address, "reads": one.reads, "starts": one.starts,
+                        "process": one.process,
+                    }
                     for key, one in self.members.items()
                 },
                 "terms": [list(one) for one in self.terms], "to": self.to,
@@ -179,6 +186,7 @@ def decode(data: bytes) -> ClusterState:
         beat=fields.number("beat"),
         ceiling=fields.number("ceiling", 1),
         in_sync=frozenset(fields.texts("in_sync", MEMBERS_MOST)),
+        committed=fields.count("committed"),
         members=members,
         terms=terms,
         to=fields.optional_text("to"),
@@ -212,7 +220,7 @@ def _member(where: str, value: object) -> Member:
     fields = Fields.of(where, value)
     found = Member(
         fields.name("name", NAME_LIMIT), fields.name("address", ADDRESS_MOST), fields.number("reads", 1),
-        fields.count("starts"),
+        fields.count("starts"), fields.text("process"),
     )  # fmt: skip
     fields.finish()
     return found

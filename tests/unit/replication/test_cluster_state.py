@@ -49,6 +49,14 @@ def test_a_member_goes_unless_it_leads() -> None:
         LED.without_member("a")
 
 
+def test_how_far_all_are_never_falls_and_nobody_leads_who_has_less() -> None:
+    state = LED.beaten(500).beaten(300)
+    assert state.committed == 500
+    assert state.led_by("b", 500).committed == 500
+    with pytest.raises(AssertionError):
+        state.led_by("b", 499)
+
+
 def test_members_are_bounded() -> None:
     state = NEW
     for n in range(13):
@@ -59,7 +67,7 @@ def test_members_are_bounded() -> None:
 
 
 def test_what_is_written_is_what_is_read() -> None:
-    state = LED.led_by("b", 900).handing_to("c").beaten().counting("bc")
+    state = LED.led_by("b", 900).handing_to("c").beaten(800).counting("bc")
     assert decode(state.encode()) == state
 
 

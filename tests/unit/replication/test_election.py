@@ -67,12 +67,42 @@ def test_only_who_is_in_sync_tries() -> None:
     assert c.role is Role.FOLLOWING
 
 
-def test_one_that_may_have_lost_what_it_acked_has_to_come_back_first() -> None:
+def test_one_that_may_have_lost_what_it_acked_has_to_be_level_first() -> None:
+    """That it was dropped and is in sync again proves nothing: a swap that was lost before may have landed late."""
     c = member("c", intact=False)
     assert (c.role, c.steps(60 * SECOND)) == (Role.JOINING, [])
     c.read(2, LED.counting("ab"), 60 * SECOND)
     c.read(3, LED, 61 * SECOND)
+    assert (c.role, c.steps(120 * SECOND)) == (Role.JOINING, [])
+    c.level()
+    c.read(4, LED.beaten(), 121 * SECOND)
     assert c.role is Role.FOLLOWING
+
+
+def test_one_whose_log_ends_before_what_all_had_is_no_candidate() -> None:
+    """Its disk has lost what it acked, or is an older copy of itself."""
+    state = LED.beaten(500)
+    c = member("c", state, last=499)
+    assert (c.role, c.intact, c.steps(60 * SECOND)) == (Role.JOINING, False, [])
+    c.copied(500)
+    c.read(2, state.beaten(), 60 * SECOND)
+    assert c.role is Role.JOINING, "it may have acked more than the register says"
+    assert member("c", state, last=500).role is Role.FOLLOWING
+
+
+def test_a_log_that_is_about_to_be_emptied_leads_nobody() -> None:
+    b = member("b", last=900)
+    b.incomplete()
+    assert (b.role, b.steps(60 * SECOND)) == (Role.JOINING, [])
+
+
+def test_a_beat_says_how_far_all_are() -> None:
+    a = leading()
+    assert a.in_sync is not None
+    a.in_sync.synced(90)
+    for one, lsn in (("b", 50), ("c", 70)):
+        a.in_sync.acked(one, lsn, 90, 0, level=True)
+    assert swap(a.steps(SECOND)).committed == 50
 
 
 def test_who_is_named_takes_over_at_once() -> None:

@@ -22,6 +22,8 @@ class Known(NamedTuple):
     member: str  # its id, minted with the folder
     highest_term: int  # that it has heard of: it acks nothing of a lower one
     starts: int  # how often the folder was opened
+    intact: bool = True  # its log has all that it ever acked; if not, it is no candidate before it was level again
+    listed: bool = False  # the register had it as a member: one that is no longer there was removed
 
 
 def read(disk: Disk) -> Known | None:
@@ -33,7 +35,7 @@ def read(disk: Disk) -> Known | None:
         fields = Fields(NAME, read_json(file.pread(_MOST, 0), NAME))
         found = Known(
             fields.optional_text("cluster") or "", fields.name("member"), fields.number("highest_term"),
-            fields.number("starts"),
+            fields.number("starts"), fields.flag("intact", default=True), fields.flag("listed"),
         )  # fmt: skip
         fields.finish()
         return found
@@ -56,9 +58,14 @@ def write(disk: Disk, known: Known) -> None:
     disk.sync_folder()
 
 
+def new_member() -> str:
+    """An id that no other member has."""
+    return f"m-{secrets.token_hex(6)}"
+
+
 def opened(disk: Disk) -> Known:
     """The same at a start, with one start more, kept."""
-    before = read(disk) or Known("", f"m-{secrets.token_hex(6)}", 0, 0)
+    before = read(disk) or Known("", new_member(), 0, 0)
     now = before._replace(starts=before.starts + 1)
     write(disk, now)
     return now

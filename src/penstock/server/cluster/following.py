@@ -7,7 +7,7 @@ before its first ack.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
@@ -28,13 +28,22 @@ RaiseTerm = Callable[[int], bool]
 """Keeps a term that was heard of, synced; False: a higher one is known."""
 
 
+class Mine(NamedTuple):
+    """What a stream says of its member."""
+
+    member: str
+    cluster: str
+    intact: bool  # its log has all that it ever acked
+    terms: Sequence[Written]  # what the register says of its log
+
+
 class Following:
     """One stream from one leader.  After an OSError never again."""
 
     def __init__(
-        self, link: Link, replica: Replica, member: str, cluster: str, terms: Sequence[Written], raise_term: RaiseTerm
+        self, link: Link, replica: Replica, mine: Mine, raise_term: RaiseTerm, incomplete: Callable[[], None]
     ) -> None:
-        """terms: what the register says of our log."""
+        """incomplete: keeps that the log lacks what was acked, synced, before it does."""
         self.link = link
         self.term = 0  # 0: it was not welcomed yet
         self.beat = 0
@@ -43,12 +52,17 @@ class Following:
         self.leader_wall = 0
         self.refusal = ""
         self._replica = replica
-        self._raise_term = raise_term
+        self._raise_term, self._incomplete = raise_term, incomplete
         self._received = 0
         self._dirty = False  # something came that is to be synced and acked
         self._side = bytearray()
         self._retire: Retire | None = None
-        link.send(Hello(cluster, replica.origin, member, FORMAT, True, tuple(terms)))
+        link.send(Hello(mine.cluster, replica.origin, mine.member, FORMAT, mine.intact, tuple(mine.terms)))
+
+    @property
+    def level(self) -> bool:
+        """Whether this disk has all that the leader had when it last said so."""
+        return 0 < self.leader_last <= self._replica.synced
 
     def heard(self, message: Message) -> None:
         """Take one message.  ProtocolError ends the stream."""
@@ -90,6 +104,8 @@ class Following:
         self.term = message.term
         replica = self._replica
         if message.seed:
+            self.leader_last = 0  # what it said so far was said of a log that we had a part of
+            self._incomplete()
             replica.empty()
         else:
             replica.cut(message.cut)

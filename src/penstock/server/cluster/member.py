@@ -23,7 +23,7 @@ from penstock.replication.messages import Ack, Begin, Bye, Hello, Message, Refus
 from penstock.replication.register import ClusterState, written
 from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
-from penstock.server.cluster.following import Following
+from penstock.server.cluster.following import Following, Mine
 from penstock.server.cluster.sending import FORMAT, Files, Link, Sending, refused
 
 logger = logging.getLogger("penstock.cluster")
@@ -39,6 +39,7 @@ class Terms(NamedTuple):
     address: str  # where others reach its stream
     min_in_sync: int
     times: Times
+    process: str = ""  # an id of this process
 
 
 class Outside(Protocol):
@@ -89,7 +90,7 @@ class Member:
         self.replica: Replica | None = Replica(disk, 0)
         self.election = Election(
             known.member, last_lsn=self.replica.last, highest_term=known.highest_term, min_in_sync=terms.min_in_sync,
-            times=terms.times, now=outside.now(),
+            times=terms.times, now=outside.now(), intact=known.intact,
         )  # fmt: skip
         self.state: ClusterState | None = None  # of the register, as last seen or swapped in
         self.following: Following | None = None
@@ -135,20 +136,27 @@ class Member:
         if refusal := self._not_ours(state):
             self._refuse(refusal)
             return
-        mine = Listed(self.terms.name, self.terms.address, FORMAT, self.known.starts)
+        mine = Listed(self.terms.name, self.terms.address, FORMAT, self.known.starts, self.terms.process)
         there = state.members.get(self.me)
-        if there != mine and not self._registered:
-            if there is not None and there.starts >= self.known.starts:
-                self._refuse(
-                    f"the register knows of {there.starts} starts of member {self.me}, and this folder of "
-                    f"{self.known.starts}: it is an older copy, or another process has it"
-                )
-            elif not self._registering:
+        if refusal := self._no_longer(there, mine):
+            self._refuse(refusal)
+            return
+        if there != mine:
+            if not self._registering:
                 self._registering = True
                 self._out.swap(version, state.with_member(self.me, mine), own=True)
             return
         self._registered = True
+        if not self.known.listed:
+            self._keep(self.known._replace(listed=True))
         self.election.read(version, state, self._out.now())
+        if self.known.intact and not self.election.intact:
+            self._incomplete()
+            self.trouble = (
+                f"this folder's log ends at LSN {0 if self.replica is None else self.replica.last}, and it had all up "
+                f"to LSN {state.committed}: it is an older copy, or was damaged; it is copied again from the leader"
+            )
+            self._stop_following()  # and call again, as one that is not intact
         self._do()
         self._look_for_leader()
 
@@ -173,9 +181,29 @@ class Member:
         if replica is not None and replica.origin not in {0, state.origin}:
             return f"the cluster's log is of origin {state.origin}, and this folder's of {replica.origin}"
         if not self.known.cluster:
-            self.known = self.known._replace(cluster=state.cluster)
-            folder.write(self.disk, self.known)
+            self._keep(self.known._replace(cluster=state.cluster))
         return ""
+
+    def _no_longer(self, there: Listed | None, mine: Listed) -> str:
+        """Why this process cannot be what the register has under its id; empty: it can, or is to be listed."""
+        if there is None:
+            return f"member {self.me} was removed from the cluster" if self.known.listed else ""
+        if there != mine and (self._registered or there.starts >= mine.starts):
+            return (
+                f"the register knows of {there.starts} starts of member {self.me}, and this folder of "
+                f"{mine.starts}: it is an older copy, or another process has it"
+            )
+        return ""
+
+    def _keep(self, known: folder.Known) -> None:
+        self.known = known
+        folder.write(self.disk, known)
+
+    def _incomplete(self) -> None:
+        """The log is about to lose what was acked, or has lost it: it is no candidate."""
+        self.election.incomplete()
+        if self.known.intact:
+            self._keep(self.known._replace(intact=False))
 
     def _refuse(self, why: str) -> None:
         self.trouble = why
@@ -248,8 +276,7 @@ class Member:
         if term < self.known.highest_term:
             return False
         if term > self.known.highest_term:
-            self.known = self.known._replace(highest_term=term)
-            folder.write(self.disk, self.known)
+            self._keep(self.known._replace(highest_term=term))
         return True
 
     # following
@@ -276,9 +303,8 @@ class Member:
             link.close()
             return
         self._heard_at = self._out.now()
-        self.following = Following(
-            link, replica, self.me, state.cluster, written(state, replica.last), self._raise_term
-        )  # fmt: skip
+        mine = Mine(self.me, state.cluster, self.known.intact, written(state, replica.last))
+        self.following = Following(link, replica, mine, self._raise_term, self._incomplete)
 
     def _stop_following(self) -> None:
         following, self.following = self.following, None
@@ -313,6 +339,9 @@ class Member:
         """All that had come by a link was heard."""
         if not self._ended and self.following is not None and link is self.following.link:
             self.following.gathered()
+            if not self.known.intact and self.following.level:
+                self._keep(self.known._replace(intact=True))
+                self.election.level()
 
     def lost(self, link: Link | None) -> None:
         """A link has ended; None: the leader could not be reached."""
@@ -353,6 +382,9 @@ class Member:
                 self._strangers.discard(link)
                 self.sendings[link] = sending = Sending(link, message, self.files, state)
                 sending.heard_at = self._out.now()
+                if self.election.in_sync is not None and (sending.seeds or not message.intact):
+                    self.election.in_sync.gone(message.member)  # it is no candidate: nothing waits for it
+                    self._do()
                 return
             link.send(refusal)
         self._strangers.discard(link)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 import struct
@@ -104,7 +105,7 @@ class Process:
         asked, loop = self._asked, self._loop
         self._disk.lock()
         times = Times(lease=asked["lease"], ack_timeout=asked["ack_timeout"], stall=asked["stall"])
-        terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times)
+        terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times, secrets.token_hex(4))
         self._member = Member(self._disk, folder.opened(self._disk), terms, self)
         host, port = asked["listen"]
         try:

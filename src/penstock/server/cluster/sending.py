@@ -130,7 +130,8 @@ class Sending:
         self._checkpoint = 0  # LSN of the newest that was sent
         self._side: Iterator[SideFile] | None = None  # what is left to send of a file beside the log
         self._cut = common(hello.terms, written(state, files.log.last))
-        self.link.send(Welcome(self.term, FORMAT, self._cut, seed=not self._cut and bool(hello.origin)))
+        self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing
+        self.link.send(Welcome(self.term, FORMAT, self._cut, seed=self.seeds))
 
     @property
     def level(self) -> bool:
