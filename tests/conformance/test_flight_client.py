@@ -377,7 +377,7 @@ def test_stopping_the_server_ends_consumers_politely(tmp_path: Path) -> None:
     house.__enter__()
     client = penstock.connect(house.url)
     client.declare("q")
-    consumer = client.consume("q")
+    consumer = client.consume("q", reconnect=0)
     assert consumer.take(0.01) is None
     stopper = threading.Thread(target=house.__exit__)
     stopper.start()

@@ -371,7 +371,7 @@ def test_a_killed_server_and_a_reader_that_goes_on(tmp_path: Path) -> None:
             publisher.start()
             seen = list[tuple[str, bytes]]()
             with suppress(penstock.PenstockError):
-                for message in client.replay("q", "EPOCH", follow=True, timeout=WAIT_S):
+                for message in client.replay("q", "EPOCH", follow=True, timeout=WAIT_S, reconnect=0):
                     seen.append((message.bookmark, message.body))
                     if len(seen) == 300:
                         server.kill()

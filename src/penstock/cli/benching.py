@@ -228,7 +228,7 @@ def take(
     client: Client, queue: str, count: int, backlog: int, moved: Callable[[int, int], None] | None = None
 ) -> Iterator[Message]:
     """So many messages, each acknowledged; all acks are on disk at the end.  Unavailable when fewer come."""
-    consumer = client.consume(queue, backlog=min(backlog, count), timeout=IDLE_S)
+    consumer = client.consume(queue, backlog=min(backlog, count), timeout=IDLE_S, reconnect=0)
     done = 0
     try:
         for message in consumer:

@@ -252,6 +252,12 @@ def consume(
         note(f"{settled[0]:,} done, {settled[1]:,} put back")
 
 
+def _acked(message: Message) -> None:
+    """Say so where the message comes again."""
+    if not message.ack():
+        note(f"{message.bookmark} comes again: the connection it came over was lost")
+
+
 def read_command(text: str) -> list[str]:
     """The words of a command, which is looked up before any message is taken.  InvalidArgument when it cannot run."""
     try:
@@ -286,7 +292,7 @@ def take(
         if arguments is None:
             show(message, as_json=as_json)
             sys.stdout.flush()
-            message.ack()
+            _acked(message)
             done += 1
         else:
             try:
@@ -295,7 +301,7 @@ def take(
                 message.release()
                 raise InvalidArgument(f"--exec {shlex.join(arguments)!r}: {error.strerror or error}") from error
             if status == 0:
-                message.ack()
+                _acked(message)
                 done += 1
             else:
                 message.retry(error=f"{arguments[0]} ended with status {status}")

@@ -27,6 +27,7 @@ from penstock.client.link import Link
 from penstock.client.messages import Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import Upload, batches_of, columns_of, is_mandatory, one_row, unroutable
 from penstock.client.reading import Querying
+from penstock.client.retrying import PATIENCE, patience
 from penstock.client.transactions import Transaction
 from penstock.client.urls import parse_url, reason_of
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
@@ -295,6 +296,7 @@ class Client(Querying):
         timeout: Duration | None = None,
         heartbeat: Duration = "30s",
         max_backlog: int | None = None,
+        reconnect: Duration | None = PATIENCE,
     ) -> Consumer:
         """Messages of a queue, leased to this consumer as they come.
 
@@ -305,7 +307,10 @@ class Client(Querying):
         name         of this consumer, for people
         timeout      the iterator ends when nothing came for so long; None waits for ever
         heartbeat    the server takes the leases back when nothing was heard for so long
-        Errors, when iterating: NotFound, AccessRefused, ExpressionError; Unavailable when the connection breaks.
+        reconnect    how long the server may be away: until then it is tried again when the connection breaks, and the
+                     iterator goes on; what was leased and is not settled comes again.  0: not at all; None: for ever
+        Errors, when iterating: NotFound, AccessRefused, ExpressionError; Unavailable when no server answers at first,
+        when it is away for longer than `reconnect`, and when it is away at the end of `timeout`.
         """
         count = _most(backlog, prefetch)
         seconds = span(heartbeat, "heartbeat") / 1e6
@@ -328,6 +333,7 @@ class Client(Querying):
             backlog=count if max_backlog is None else max_backlog,
             heartbeat=seconds,
             timeout=None if timeout is None else span(timeout, "timeout") / 1e6,
+            reconnect=patience(reconnect),
         )
         self._consumers.add(consumer)
         return consumer

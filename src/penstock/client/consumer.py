@@ -1,17 +1,17 @@
-"""One consumer: an iterator of messages over a Flight exchange.
+"""One consumer: an iterator of messages, which goes on when a connection was lost.
 
-Settles are gathered and sent together: when half the backlog is waiting, when nothing more has come, and at the latest
-after ten milliseconds.  One thread reads what comes, one sends heartbeats and what was gathered.  The iterator ends
-when it is closed; it raises when the server ends it or the connection breaks.
+The iterator ends when it is closed; it raises what the server says no with, and when the server was away for longer
+than its patience.  Each connection is an `Exchange` of its own.  What came over a lost one and was not settled comes
+again: what nobody has taken of it is dropped here, and a settle of what was taken has no effect, which is told.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -20,122 +20,17 @@ from typing import Any, Protocol, Self, cast
 import orjson
 import pyarrow as pa
 
-from penstock.client.link import Link, rebuilt
-from penstock.client.messages import Following, Message, Rows
-from penstock.client.transactions import Opening, Transaction
-from penstock.errors import LogBroken, PenstockError, Unavailable
-from penstock.wire.flight.commands import SETTLE
-from penstock.wire.flight.failures import error_from
+from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
+from penstock.client.link import Link
+from penstock.client.messages import Message, Rows
+from penstock.client.retrying import Outage
+from penstock.client.transactions import Opening
+from penstock.errors import PenstockError, Unavailable
 
-WAIT_S = 30.0
-"""How long the server may take to answer."""
-
-GATHERED = 1000
-"""Settles that are sent together at the latest, where the backlog has no limit."""
-
-
-class End:
-    """The stream has ended; `error` None: as it should."""
-
-    def __init__(self, error: PenstockError | None) -> None:
-        self.error = error
-
-
-class Answers:
-    def __init__(self, backlog: int) -> None:
-        """backlog: what was asked for; 0 is no limit."""
-        self.stale = 0  # settles that had no effect
-        self.half = max(1, backlog // 2) if backlog else GATHERED  # settles that are sent together at the latest
-        self.failures: deque[PenstockError] = deque()  # settles that will never be durable
-        self.ended: End | None = None
-        self._changed = threading.Condition()
-        self._terms: dict[str, Any] | None = None  # as the server told them
-        self._replies: dict[int, dict[str, Any]] = {}  # to replacements, by number
-        self._heard = 0  # number of the last question about settles that was answered
-
-    # -- the thread that reads
-
-    def hear(self, said: dict[str, Any]) -> None:
-        number = said.get("answer")
-        with self._changed:
-            if "subscribed" in said:
-                self._set_terms(said["subscribed"])
-            elif number is None:
-                return
-            elif "replaced" in said or "refused" in said:
-                self._replies[number] = said
-            else:
-                self._heard = number
-                self.stale += said.get("stale", 0)
-                if "broken" in said:
-                    self.failures.append(LogBroken(f"the log is broken: {said['broken']}"))
-            self._changed.notify_all()
-
-    def end(self, end: End) -> None:
-        with self._changed:
-            self.ended = end
-            self._changed.notify_all()
-
-    def _set_terms(self, terms: dict[str, Any]) -> None:
-        self._terms = terms
-        limit = terms["effective_backlog"]
-        self.half = GATHERED if limit is None else max(1, limit // 2)
-
-    # -- those that wait
-
-    def _wait(self, done: Callable[[], bool], seconds: float, late: str) -> None:
-        """Until it is so, or the stream has ended; holding `_changed`.  Unavailable, as `late` says, when it is not."""
-        deadline = time.monotonic() + seconds
-        while not done() and self.ended is None:
-            if not self._changed.wait(max(0.0, deadline - time.monotonic())):
-                raise Unavailable(late)
-
-    def _gone(self, why: str) -> PenstockError:
-        return (self.ended.error if self.ended is not None else None) or Unavailable(why)
-
-    def terms(self) -> dict[str, Any]:
-        """Those in force; waits for them."""
-        late = f"the server did not answer within {WAIT_S:g} s"
-        with self._changed:
-            self._wait(lambda: self._terms is not None, WAIT_S, late)
-            if self._terms is None:
-                raise self._gone("the stream ended")
-            return self._terms
-
-    def replaced(self, number: int, seconds: float) -> None:
-        """The terms that were asked for with this number are in force; raises what the server refuses them for."""
-        with self._changed:
-            late = f"the server did not answer within {seconds:g} s"
-            self._wait(lambda: number in self._replies, seconds, late)
-            said = self._replies.pop(number, None)
-            if said is None:
-                raise self._gone("the stream ended")
-            if "refused" in said:
-                raise error_from(said["refused"])
-            self._set_terms(said["replaced"])
-
-    def durable(self, number: int, seconds: float) -> None:
-        """All settles up to the question of this number are durable."""
-        with self._changed:
-            late = f"the server did not say within {seconds:g} s that the settles are durable"
-            self._wait(lambda: self._heard >= number, seconds, late)
-            if self._heard < number:
-                raise self._gone("the stream ended before the settles were durable")
-
-
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
-
-
-FLUSH_S = 0.01
-"""A settle is sent at the latest so long after it was asked for; what is asked for meanwhile goes with it."""
-
-GIVE_BACK_S = 5.0
-"""How long `close` waits for the server to send no more, to say then what nobody has seen."""
+logger = logging.getLogger("penstock.client")
 
 CLOSE_S = WAIT_S
-"""How long `close` waits for the server to say that the settles are durable."""
+"""How long `flush` waits for the server to say that the settles are durable."""
 
 
 class Owner(Opening, Protocol):
@@ -148,37 +43,35 @@ class Consumer:
     """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
 
     def __init__(
-        self, client: Owner, link: Link, command: bytes, *, backlog: int, heartbeat: float, timeout: float | None
+        self,
+        client: Owner,
+        link: Link,
+        command: bytes,
+        *,
+        backlog: int,
+        heartbeat: float,
+        timeout: float | None,
+        reconnect: float | None = 0.0,
     ) -> None:
-        """`heartbeat`: seconds after which the server gives up a silent consumer.  `timeout`: see `Client.consume`."""
-        self._answers = Answers(backlog)
+        """`heartbeat`: seconds after which the server gives up a silent consumer.  `timeout`: see `Client.consume`.
+
+        reconnect: seconds that the server may be away once it had taken the subscription; None: for ever.
+        """
         self._client = client
+        self._link = link
+        self._command = command
+        self._past = Past()
+        self._make = partial(Exchange, client, link, past=self._past, backlog=backlog, heartbeat=heartbeat)
         self._timeout = timeout
-        self._beat = heartbeat / 3
-        self._incoming: queue.SimpleQueue[Rows | End] = queue.SimpleQueue()
+        self._reconnect = reconnect
+        self._outage = Outage(reconnect)
         self._here: Iterator[Message] = iter(())
-        self._gathered: list[tuple[int, int, str, int | None, str | None, str | None]] = []
-        self._lock = threading.Lock()  # of what is gathered and of the writer
-        self._work = threading.Event()  # something was gathered, or it ends
-        self._unasked = False  # settles were sent since the last question
-        self._asked = 0  # number of the last question about settles
-        self._numbered = 0  # of all questions
-        self._over: End | None = None  # the stream has ended, and the caller has taken all that came before
+        self._over: End | None = None  # the stream has ended for good, and the caller has taken all that came before
         self._entered = False
         self._closing = False
         self._closed = False
-        self._writer, self._reader = link.exchange(command)
-        try:
-            self._writer.begin(SETTLE)
-        except pa.ArrowException as error:
-            raise rebuilt(error) from None
-        self._sent_at = time.monotonic()
-        self._threads = [
-            threading.Thread(target=self._read, name="penstock-consumer-read", daemon=True),
-            threading.Thread(target=self._send, name="penstock-consumer-send", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._ended = threading.Event()  # `close` was called
+        self._exchange = self._make(command)
 
     # -- the caller's thread
 
@@ -191,62 +84,105 @@ class Consumer:
                 self.close()
 
     def take(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when none came for so many seconds, or when the consumer is closed."""
+        """The next message; None when none came for so many seconds, or when the consumer is closed.
+
+        While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
+        this may be called again, and when it is given up.
+        """
+        if self._exchange.answers.ended is not None and self._dropping:
+            self._here = iter(())
         for message in self._here:
             return message
-        if self._closed or self._over is not None:
-            return None
         if timeout is None:
             timeout = self._timeout
-        if self._incoming.empty():
-            self._flush()
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._closed and self._over is None:
+            item = self._next(until)
+            if item is None:
+                break
+            if isinstance(item, End):
+                self._lost(item)
+            elif not self._dropping:
+                self._here = map(partial(Message, item, consumer=self._exchange), range(len(item)))
+                return next(self._here, None)
+        return None
+
+    @property
+    def _dropping(self) -> bool:
+        """Whether what came and was not taken comes again, over another connection."""
+        answers = self._exchange.answers
+        return self._reconnect != 0 and answers.leased and answers.ended is not None and not self._closing
+
+    def _next(self, until: float | None) -> Rows | End | None:
+        """What comes next; None when nothing did until then."""
+        exchange = self._exchange
+        if self._outage.error is not None and exchange.answers.ended is not None and exchange.incoming.empty():
+            if not self._outage.wait(until, self._ended):
+                if self._closed:
+                    return None
+                raise Unavailable(f"the server is away, and is tried again: {self._outage.error}")
+            try:
+                exchange = self._exchange = self._make(self._command)
+            except PenstockError as error:
+                return End(error)
+        if exchange.incoming.empty():
+            with suppress(Unavailable):  # its end says so, too
+                exchange.flush()
         try:
-            item = self._incoming.get(timeout=timeout)
+            item = exchange.incoming.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
         except queue.Empty:
-            return None
-        if isinstance(item, End):
-            self._over = item
-            if item.error is not None and not self._closing:
-                self._abandon()
-                raise item.error
-            return None
-        self._here = map(partial(Message, item, consumer=self), range(len(item)))
-        return next(self._here, None)
+            item = None
+        if exchange.answers.subscribed and self._outage.over():
+            logger.warning("connected to %s again", self._link.address)
+        if item is None and self._outage.error is not None:
+            raise Unavailable(f"the server is away, and is tried again: {self._outage.error}")
+        return item
 
-    def ack_with(self, message: Message, following: Sequence[Following]) -> None:
-        """Ack a message and publish others, both or neither.  (Messages call this.)"""
-        with Transaction(self._client) as transaction:
-            transaction.ack(message)
-            for one in following:
-                topic, body, options = one if len(one) == 3 else (*one, {})
-                transaction.publish(topic, body, **cast("dict[str, Any]", options))
-
-    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> None:
-        """Gather one settle.  (Messages call this.)"""
-        if self._closed:
-            raise Unavailable("the consumer is closed; the server has given the message back")
-        with self._lock:
-            self._gathered.append((message.lsn, message.attempt, verb, delay, reason, message.queue))
-            full = len(self._gathered) >= self._answers.half
-        if full:
-            self._flush()
-        else:
-            self._work.set()
+    def _lost(self, end: End) -> None:
+        """The exchange has ended: for good, or another one is tried later."""
+        error = end.error
+        if error is None or self._closing:
+            self._over = end
+            return
+        exchange, first = self._exchange, self._outage.error is None
+        exchange.abandon()
+        try:
+            if first and not exchange.answers.subscribed:
+                raise error
+            self._outage.failed(error)
+        except PenstockError:
+            self._over = end
+            self._closed = True
+            self._client.forget(self)
+            raise
+        if first:
+            unknown = exchange.unknown
+            self._past.unknown += unknown
+            self._past.stale += exchange.answers.stale
+            exchange.answers.stale = 0
+            told = f"; what became of {unknown:,} settles is not known" if unknown else ""
+            logger.warning("the connection to %s was lost and is tried again: %s%s", self._link.address, error, told)
 
     @property
     def stale(self) -> int:
-        """Settles that had no effect, for somebody else held the message by then; complete after `flush` or `close`."""
-        return self._answers.stale
+        """Settles that had no effect, for somebody else held the message by then, or nobody, since the connection it
+        came over was lost; complete after `flush` or `close`.
+        """
+        return self._past.stale + self._exchange.answers.stale
 
     @property
     def client(self) -> Owner:
         """The client that made it, on whose connection it is."""
         return self._client
 
+    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
+        """Gather one settle of what came over the present connection."""
+        return self._exchange.settle(message, verb, delay, reason)
+
     @property
     def tag(self) -> str:
         """What the server calls it.  Waits for its word; errors as for `take`."""
-        return cast("str", self._answers.terms()["consumer"])
+        return self._exchange.tag
 
     @property
     def effective_backlog(self) -> int | None:
@@ -254,12 +190,12 @@ class Consumer:
 
         Waits for the server's word.  Errors as for `take`, when the subscription was refused.
         """
-        return cast("int | None", self._answers.terms()["effective_backlog"])
+        return cast("int | None", self._exchange.answers.terms()["effective_backlog"])
 
     @property
     def queues(self) -> list[str]:
         """The queues it consumed from when it began or was replaced; a pattern may match more since."""
-        return list(self._answers.terms()["queues"])
+        return list(self._exchange.answers.terms()["queues"])
 
     @property
     def lease_period(self) -> float | None:
@@ -267,7 +203,7 @@ class Consumer:
 
         As it was when the subscription began or was replaced.  Waits for the server's word.
         """
-        micros = cast("int | None", self._answers.terms()["lease_period"])
+        micros = cast("int | None", self._exchange.answers.terms()["lease_period"])
         return None if micros is None else micros / 1e6
 
     def replace(self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None) -> None:
@@ -279,32 +215,25 @@ class Consumer:
         Messages taken after this match the new terms, but for those that had come already.
         Errors: what the server refuses it for; nothing is changed then.
         """
-        terms = {"filter": filter, "max_backlog": max_backlog, "queue": queue}
-        self._flush()
-        self._replace({name: value for name, value in terms.items() if value is not None})
-
-    def _replace(self, terms: dict[str, object], wait: float = CLOSE_S) -> None:
-        """Ask for other terms and wait for the answer, which follows all that was granted before."""
-        with self._lock:
-            if self._closed:
-                raise Unavailable("the consumer is closed")
-            self._numbered += 1
-            number = self._numbered
-            try:
-                self._writer.write_metadata(orjson.dumps({"number": number, "replace": terms}))
-            except pa.ArrowException as error:
-                raise rebuilt(error) from None
-        self._answers.replaced(number, wait)
+        given = {"filter": filter, "max_backlog": max_backlog, "queue": queue}
+        terms: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+        self._exchange.flush()
+        self._exchange.replace(terms, CLOSE_S)
+        asked = cast("dict[str, dict[str, Any]]", orjson.loads(self._command))
+        asked["consume"] |= {name: value or None if name == "filter" else value for name, value in terms.items()}
+        self._command = orjson.dumps({"consume": {k: v for k, v in asked["consume"].items() if v is not None}})
 
     def flush(self, timeout: float = CLOSE_S) -> None:
         """Wait until everything settled so far is durable.
 
-        Raises Unavailable when it takes longer or the connection breaks, LogBroken when it never will be.
+        Raises Unavailable when it takes longer or the connection breaks, and, once, when a connection broke before the
+        server had said so of all that was settled over it; LogBroken when it never will be.
         """
-        self._flush(ask=True)
-        self._answers.durable(self._asked, timeout)
-        if self._answers.failures:
-            raise self._answers.failures[0]
+        self._exchange.durable(timeout)
+        if self._past.unknown:
+            unknown, self._past.unknown = self._past.unknown, 0
+            told = f"a connection was lost with {unknown:,} settles on their way"
+            raise Unavailable(f"{told}: of what the server did not take the messages come again")
 
     def close(self) -> None:
         """Give back what is not settled, and wait until what is settled is durable.  Twice does no harm.
@@ -315,77 +244,56 @@ class Consumer:
         if self._closed:
             return
         self._closing = True
-        try:
-            self._flush()
-            if self._answers.ended is None:
-                with suppress(PenstockError, pa.ArrowException):  # without it they go back, too, and count as delivered
-                    self.give_back()
-            self._flush(ask=True)
-            with self._lock:
-                self._writer.done_writing()
-        except (PenstockError, pa.ArrowException):
-            pass  # the stream is gone; the reading thread says why
+        self._ended.set()
+        exchange = self._exchange
+        exchange.closing()
+        with suppress(PenstockError, pa.ArrowException):  # without it they go back, too, and count as delivered
+            exchange.flush()
+            if exchange.answers.ended is None:
+                self.give_back()
         self._closed = True
-        self._work.set()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(CLOSE_S)
+        exchange.close()
         self._client.forget(self)
-        if self._threads[0].is_alive():
-            self._reader.cancel()
-        try:
-            self._writer.close()
-        except pa.ArrowException:
-            pass  # it was broken before
-        if self._answers.failures:
-            raise self._answers.failures[0]
+        if exchange.answers.failures:
+            raise exchange.answers.failures[0]
 
     def give_back(self) -> None:
         """Give back what came and was not taken, uncounted, and be sent no more; what was taken stays.
 
         Unavailable when the server does not answer.  In the thread that takes.
         """
+        exchange = self._exchange
         # the server sends no more once it has answered that the backlog is 0
-        self._replace({"max_backlog": 0}, GIVE_BACK_S)
+        exchange.replace({"max_backlog": 0}, GIVE_BACK_S)
         items = list[Rows | End]()
         first = next(self._here, None)
         unseen = [] if first is None else [first.place]
         self._here = iter(())
-        while not self._incoming.empty():
-            items.append(self._incoming.get())
+        while not exchange.incoming.empty():
+            items.append(exchange.incoming.get())
         unseen += [(item, 0) for item in items if isinstance(item, Rows)]
-        with self._lock:
-            for rows, row in unseen:
-                self._writer.write_batch(rows.unseen(row))
-                self._unasked = True
+        for rows, row in unseen:
+            exchange.unseen(rows, row)
         for item in items:
             if isinstance(item, End):
-                self._incoming.put(item)
+                exchange.incoming.put(item)
 
     def catch_up(self) -> bool:
         """Wait until all that the server has granted so far is here; whether some of it was not taken yet.
 
         Unavailable when the server does not answer.  In the thread that takes.
         """
-        self._replace({})  # nothing changes; the answer follows what was granted before
-        return not self._incoming.empty()
+        self._exchange.replace({}, CLOSE_S)  # nothing changes; the answer follows what was granted before
+        return not self._exchange.incoming.empty()
 
     def take_ready(self) -> Message | None:
         """The next message if it has come already; never waits."""
+        if self._dropping:
+            return None  # `take` goes on
         message = next(self._here, None)
-        if message is None and not self._incoming.empty():
+        if message is None and not self._exchange.incoming.empty():
             message = self.take(0.0)
         return message
-
-    def _abandon(self) -> None:
-        """The server has ended the stream."""
-        self._closed = True
-        self._work.set()
-        self._client.forget(self)
-        try:
-            self._writer.close()
-        except pa.ArrowException:
-            pass  # says again what `take` raises
 
     def __enter__(self) -> Self:
         self._entered = True
@@ -395,78 +303,3 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    # -- both
-
-    def _flush(self, *, ask: bool = False) -> None:
-        """Send what is gathered; with `ask`, the server is to say when all settles so far are durable."""
-        with self._lock:
-            if self._closed:
-                return
-            gathered, self._gathered = self._gathered, []
-            try:
-                if gathered:
-                    columns = zip(*gathered, strict=True)
-                    kinds = [field.type for field in SETTLE]
-                    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
-                    self._writer.write_batch(pa.RecordBatch.from_arrays(cast("Any", arrays), schema=SETTLE))
-                    self._unasked = True
-                if ask and self._unasked:
-                    self._unasked = False
-                    self._numbered += 1
-                    self._asked = self._numbered
-                    self._writer.write_metadata(orjson.dumps({"number": self._asked}))
-                elif not gathered:
-                    return
-            except pa.ArrowInvalid:  # our side was ended meanwhile, see `_hear`; what is written here is always valid
-                raise Unavailable("the server has ended the stream and taken the messages back") from None
-            except pa.ArrowException as error:
-                raise rebuilt(error) from None
-            self._sent_at = time.monotonic()
-
-    # -- threads
-
-    def _read(self) -> None:
-        error: PenstockError | None = None
-        try:
-            while True:
-                chunk: Any = self._reader.read_chunk()
-                if chunk.app_metadata is not None:
-                    self._hear(chunk.app_metadata.to_pybytes())
-                if chunk.data is not None and chunk.data.num_rows:
-                    self._incoming.put(Rows(chunk.data))
-        except StopIteration:
-            if not self._closing:
-                error = Unavailable("the server ended the stream")
-        except pa.ArrowException as failure:
-            error = rebuilt(failure)
-        end = End(error)
-        self._answers.end(end)
-        self._incoming.put(end)
-        self._work.set()
-
-    def _hear(self, metadata: bytes) -> None:
-        said = cast("dict[str, Any]", orjson.loads(metadata))
-        if "ended" in said:  # the error follows when we have ended our side
-            with self._lock:
-                self._writer.done_writing()
-            return
-        self._answers.hear(said)
-
-    def _send(self) -> None:
-        while True:
-            self._work.wait(self._beat)
-            self._work.clear()
-            if self._closed or self._answers.ended is not None:
-                return
-            try:
-                if self._gathered:
-                    time.sleep(FLUSH_S)
-                    self._flush()
-                elif time.monotonic() - self._sent_at >= self._beat:
-                    with self._lock:
-                        if not self._closed:
-                            self._writer.write_metadata(b'{"heartbeat":true}')
-                            self._sent_at = time.monotonic()
-            except (PenstockError, pa.ArrowException):
-                return  # the reading thread says why

@@ -19,6 +19,10 @@ from penstock.wire.flight.failures import decode_error, lost
 KEEPALIVE_MS = 300_000
 """A silent connection is probed so often; gRPC servers refuse clients that do it more often."""
 
+RECONNECTING = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500))
+"""How soon gRPC looks again for a server that was away; calls in between fail at once.  Its own way is up to
+two minutes."""
+
 
 @contextmanager
 def translated() -> Generator[None, None, None]:
@@ -66,10 +70,9 @@ class Link:
         self.options = flight.FlightCallOptions(headers=headers)
         self._timed = flight.FlightCallOptions(headers=headers, timeout=timeout)
         tls = address.trust.options(str(address)) if address.tls else {}
+        generic: Any = [("grpc.keepalive_time_ms", KEEPALIVE_MS), *RECONNECTING]
         with translated():
-            self.client: Any = flight.FlightClient(
-                address.location, generic_options=[("grpc.keepalive_time_ms", KEEPALIVE_MS)], **tls
-            )
+            self.client: Any = flight.FlightClient(address.location, generic_options=generic, **tls)
 
     def act(self, name: str, fields: Mapping[str, object]) -> dict[str, Any]:
         """The answer of an action.  Raises what the server refuses, Unavailable when it does not answer in time."""

@@ -201,7 +201,9 @@ class Holder(Protocol):
         """What the server calls it."""
         ...
 
-    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> None: ...
+    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
+        """False: the server has taken the message back with a connection that was lost, so that it has no effect."""
+        ...
 
     def ack_with(self, message: Message, following: Sequence[Following]) -> None:
         """Ack a message and publish others, both or neither."""
@@ -217,10 +219,11 @@ class Message(Values):
         super().__init__(rows, row)
         self._consumer = consumer
         self.outcome: str | None = None
-        """How this holder settled it: ack, release, retry or reject; None so far."""
+        """How this holder settled it: ack, release, retry or reject; None so far; lost, when that came too late."""
 
-    def ack(self, *, publish: Iterable[Following] = ()) -> None:
-        """Done: it will not come again.
+    def ack(self, *, publish: Iterable[Following] = ()) -> bool:
+        """Done: it will not come again.  False, as of each way to settle: too late, it comes again all the same, for
+        the connection that it came over was lost.
 
         publish    messages, (topic, body) or (topic, body, options of `publish`), that are published with the ack, both
                    or neither; then this waits until all is durable.  `Client.transaction` does the same with more.
@@ -228,34 +231,35 @@ class Message(Values):
         """
         following = list(publish)
         if not following:
-            self._settle("ack")
-            return
+            return self._settle("ack")
         self.holder.ack_with(self, following)
+        return True
 
-    def release(self) -> None:
+    def release(self) -> bool:
         """Back to its place at once, not counted as a failure."""
-        self._settle("release")
+        return self._settle("release")
 
-    def retry(self, *, delay: Duration | None = None, error: str | None = None) -> None:
+    def retry(self, *, delay: Duration | None = None, error: str | None = None) -> bool:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        self._settle("retry", delay, error)
+        return self._settle("retry", delay, error)
 
-    def reject(self, *, reason: str | None = None) -> None:
-        """Refused for good: a dead letter, where the queue has a place for them."""
-        self._settle("reject", None, reason)
+    def reject(self, reason: str | None = None) -> bool:
+        """Refused for good: a dead letter, where the queue has a place for them, which tells the reason."""
+        return self._settle("reject", None, reason)
 
     cancel = retry
     expire = reject
 
-    def extend(self, period: Duration) -> None:
+    def extend(self, period: Duration) -> bool:
         """Hold it until `period` from now at least."""
-        self.holder.settle(self, "extend", span(period, "extend"), None)
+        return self.holder.settle(self, "extend", span(period, "extend"), None)
 
-    def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> None:
+    def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> bool:
         holder = self.holder
         self.check_unsettled()
-        holder.settle(self, verb, None if delay is None else span(delay, "delay"), reason)
-        self.outcome = verb
+        in_time = holder.settle(self, verb, None if delay is None else span(delay, "delay"), reason)
+        self.outcome = verb if in_time else "lost"
+        return in_time
 
     def check_unsettled(self) -> None:
         """PreconditionFailed once it was settled."""

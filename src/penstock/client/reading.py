@@ -17,8 +17,10 @@ from penstock.client.contents import Contents, chunks, messages_of, texts
 from penstock.client.link import translated
 from penstock.client.messages import Message
 from penstock.client.replaying import Bookmarks, Replay
+from penstock.client.retrying import PATIENCE, patience
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.units import Duration, span
+from penstock.wire.flight.bookmarks import resumed
 from penstock.wire.flight.tickets import command
 
 
@@ -67,6 +69,7 @@ class Reading(Contents):
         live: bool = False,
         fully_durable: bool = False,
         timeout: Duration | None = None,
+        reconnect: Duration | None = PATIENCE,
     ) -> Replay:
         """Messages of a topic after a bookmark, settled or not.  Leases nothing; nothing can be settled.
 
@@ -81,6 +84,8 @@ class Reading(Contents):
         select      which fields of a JSON body are sent: `-/, +/id` the id alone, `-/notes` all but the notes
         live, fully_durable  all that comes is durable: the first is refused, the second always so
         timeout     the iterator ends when nothing came for so long; None waits for ever
+        reconnect   how long the server may be away: until then it is tried again when the connection breaks, and the
+                    replay goes on after the last message that came.  0: not at all; None: for ever
         """
         text = bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark
         done = saved = None
@@ -90,26 +95,35 @@ class Reading(Contents):
             done, saved = partial(bookmarks.store, name), bookmarks.save
             text = bookmarks.begin(name, text)
         id = secrets.token_hex(8) if follow or rate is not None else None
-        asked = command(
-            "replay",
-            topic=topic,
-            pattern=pattern,
-            exchange=exchange or None,
-            vhost=self._vhost,
-            bookmark=text,
-            filter=filter,
-            limit=limit,
-            follow=follow or None,
-            rate=rate,
-            rate_max_gap=None if rate_max_gap is None else span(rate_max_gap, "rate_max_gap") / 1e6,
-            bookmark_not_found=bookmark_not_found,
-            stream=stream,
-            id=id,
-            select=texts(select),
-            live=live or None,
-            fully_durable=fully_durable or None,
-        )
-        return Replay(self._link, asked, id=id, timeout=timeout, done=done, saved=saved)
+        fields = {
+            "topic": topic,
+            "pattern": pattern,
+            "exchange": exchange or None,
+            "vhost": self._vhost,
+            "filter": filter,
+            "follow": follow or None,
+            "rate_max_gap": None if rate_max_gap is None else span(rate_max_gap, "rate_max_gap") / 1e6,
+            "bookmark_not_found": bookmark_not_found,
+            "stream": stream,
+            "select": texts(select),
+            "live": live or None,
+            "fully_durable": fully_durable or None,
+        }
+
+        def again(after: str | None, came: int, id: str | None, other: str | None) -> bytes:
+            return command(
+                "replay",
+                bookmark=text if after is None else resumed(text, after),
+                limit=None if limit is None else limit - came,
+                id=id,
+                rate=other or rate,
+                **fields,
+            )
+
+        return Replay(
+            self._link, again(None, 0, id, None), id=id, timeout=timeout, done=done, saved=saved, again=again,
+            reconnect=patience(reconnect),
+        )  # fmt: skip
 
     def sow_and_subscribe(
         self,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from collections import deque
@@ -27,7 +28,8 @@ import orjson
 
 from penstock.client.link import Link, translated
 from penstock.client.messages import Message, Rows
-from penstock.errors import InvalidArgument, Unavailable
+from penstock.client.retrying import Outage
+from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
 from penstock.units import Duration, span
 
 logger = logging.getLogger("penstock.client")
@@ -94,6 +96,10 @@ class Bookmarks:
         self._saved_at = time.monotonic()
 
 
+Again = Callable[["str | None", int, "str | None", "str | None"], bytes]
+"""The ticket that goes on after a bookmark, with so many messages less, under another id, at another rate."""
+
+
 class Replay:
     """An iterator of messages.  Made by `Client.replay`; closing it ends it, also from another thread."""
 
@@ -106,8 +112,14 @@ class Replay:
         timeout: Duration | None = None,
         done: Callable[[str], None] | None = None,
         saved: Callable[[], None] | None = None,
+        again: Again | None = None,
+        reconnect: float | None = 0.0,
     ) -> None:
-        """For `Client.replay` alone.  done, saved: what remembers bookmarks."""
+        """For `Client.replay` alone.  done, saved: what remembers bookmarks.
+
+        again, reconnect: how it goes on after a lost connection, and how many seconds the server may be away; None:
+        for ever.
+        """
         self.id = id
         self.completed = False
         """Whether the replay is over: the end of its range, or level with what is published."""
@@ -118,10 +130,19 @@ class Replay:
         self._timeout = None if timeout is None else span(timeout, "timeout") / 1e6
         self._done = done
         self._saved = saved
+        self._again = again
+        self._outage = Outage(0.0 if again is None else reconnect)
+        self._answered = False
+        self._after: str | None = None  # bookmark up to which all has come
+        self._came = 0  # messages
+        self._going = threading.Event()  # it is not paused
+        self._going.set()
+        self._rate: str | None = None  # another one than it began with
         self._reader: Any = None
         self._ready: deque[Message] = deque()
         self._last: Message | None = None
         self._closed = False
+        self._ended = threading.Event()
 
     def __iter__(self) -> Self:
         return self
@@ -133,27 +154,33 @@ class Replay:
         return message
 
     def take(self) -> Message | None:
-        """The next message; None at the end, and when nothing came within `timeout`.  Errors come with the first."""
+        """The next message; None at the end, and when nothing came within `timeout`.  Errors come with the first.
+
+        While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
+        this may be called again, and when it is given up.
+        """
         if self._last is not None and self._done is not None:
             self._done(self._last.bookmark)
             self._last = None
-        waiting_since = time.monotonic()
+        until = None if self._timeout is None else time.monotonic() + self._timeout
         while not self._ready:
-            if self._closed or not self._read(waiting_since):
+            if self._closed or not self._read(until):
                 self.close()
                 return None
         self._last = self._ready.popleft()
         return self._last
 
-    def _read(self, since: float) -> bool:
-        """Wait for one chunk; False at the end."""
+    def _read(self, until: float | None) -> bool:
+        """Wait for one chunk; False at the end, and at that moment of the monotonic clock."""
         timer: threading.Timer | None = None
+        if self._reader is None and not self._due(until):
+            return False
         try:
+            if self._reader is None:
+                self._open()
             with translated():
-                if self._reader is None:
-                    self._reader = self._link.get(self._ticket)
-                if self._timeout is not None:
-                    left = since + self._timeout - time.monotonic()
+                if until is not None:
+                    left = until - time.monotonic()
                     if left <= 0:
                         return False
                     timer = threading.Timer(left, self.close)
@@ -164,23 +191,63 @@ class Replay:
                 except StopIteration:
                     self.completed = True
                     return False
-        except Unavailable:
-            if self._closed:
+        except PenstockError as error:
+            if self._closed and isinstance(error, Unavailable):
                 return False
-            raise
+            self._lost(error)
+            return True
         finally:
             if timer is not None:
                 timer.cancel()
+        self._answered = True
+        if self._outage.over():
+            logger.warning("connected to %s again", self._link.address)
         if chunk.app_metadata is not None:
             self._told(orjson.loads(chunk.app_metadata.to_pybytes()))
         if chunk.data is not None and chunk.data.num_rows:
             rows = Rows(chunk.data)
             self._ready.extend(Message(rows, row) for row in range(len(rows)))
+            self._came += len(rows)
+            if self._again is not None:
+                self._after = self._ready[-1].bookmark
         return True
+
+    def _due(self, until: float | None) -> bool:
+        """Wait until the server is to be asked, after an outage; False when this is closed."""
+        error = self._outage.error
+        if error is None:
+            return True
+        if not self._outage.wait(until, self._ended):
+            if self._closed:
+                return False
+            raise Unavailable(f"the server is away, and is tried again: {error}")
+        while not self._going.wait(0.1):
+            if self._closed:
+                return False
+        return True
+
+    def _open(self) -> None:
+        if self._answered and self._again is not None:
+            self.id = None if self.id is None else secrets.token_hex(8)
+            self._ticket = self._again(self._after, self._came, self.id, self._rate)
+            self.completed = False
+        self._reader = self._link.get(self._ticket)
+
+    def _lost(self, error: PenstockError) -> None:
+        """The connection was lost; raises what ends the replay."""
+        if not self._answered:
+            raise error
+        self._reader = None
+        first = self._outage.error is None
+        self._outage.failed(error)
+        if first:
+            logger.warning("the connection to %s was lost and is tried again: %s", self._link.address, error)
 
     def _told(self, said: dict[str, Any]) -> None:
         if said.get("completed"):
             self.completed = True
+        if self._after is None:
+            self._after = said.get("after")
         notice = said.get("notice")
         if isinstance(notice, str):
             self.notice = notice
@@ -188,11 +255,25 @@ class Replay:
 
     def pause(self) -> None:
         """Nothing more is sent until `resume`; what is under way still comes."""
-        self._link.act("replay_pause", {"id": self._named()})
+        name = self._named()
+        self._going.clear()
+        if self._outage.error is None:
+            self._tell("replay_pause", id=name)
 
     def resume(self, rate: str | None = None) -> None:
         """Go on, from now on at this rate if one is given."""
-        self._link.act("replay_resume", {"id": self._named(), "rate": rate})
+        name = self._named()
+        self._rate = rate or self._rate
+        self._going.set()
+        if self._outage.error is None:
+            self._tell("replay_resume", id=name, rate=rate)
+
+    def _tell(self, what: str, **fields: object) -> None:
+        try:
+            self._link.act(what, fields)
+        except NotFound:
+            if self._closed or self.completed or self._again is None:
+                raise  # else the connection is lost, which the next message tells: it is done when there is another
 
     def _named(self) -> str:
         if self.id is None:
@@ -202,6 +283,7 @@ class Replay:
     def close(self) -> None:
         """End it; twice does no harm."""
         self._closed = True
+        self._ended.set()
         if self._reader is not None:
             self._reader.cancel()
         if self._saved is not None:

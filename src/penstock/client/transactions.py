@@ -102,7 +102,7 @@ class Transaction:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
         self._settle(message, "retry", None if delay is None else span(delay, "delay"), error)
 
-    def reject(self, message: Message, *, reason: str | None = None) -> None:
+    def reject(self, message: Message, reason: str | None = None) -> None:
         """Refused for good: a dead letter, which is part of the transaction."""
         self._settle(message, "reject", None, reason)
 

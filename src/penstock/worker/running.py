@@ -256,7 +256,9 @@ class Running:
     async def _consuming(self, client: Client, grace: float) -> None:
         worker = self.worker
         consumer = await self._off(
-            lambda: client.consume(worker.queue, backlog=worker.backlog, filter=worker.filter, name=self._name)
+            lambda: client.consume(
+                worker.queue, backlog=worker.backlog, filter=worker.filter, name=self._name, reconnect=0
+            )
         )
         lease = await self._off(lambda: consumer.lease_period)
         self.counts.connections += 1

@@ -92,8 +92,9 @@ class Counts:
     running: int = 0  # at this moment
 
     def settled(self, verb: str) -> None:
-        """One more of an outcome: ack, retry, reject or release."""
-        name = {"ack": "done", "retry": "retried", "reject": "rejected", "release": "released"}[verb]
+        """One more of an outcome: ack, retry, reject, release or lost."""
+        names = {"ack": "done", "retry": "retried", "reject": "rejected", "release": "released", "lost": "lost"}
+        name = names[verb]
         setattr(self, name, getattr(self, name) + 1)
 
 

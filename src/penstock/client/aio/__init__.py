@@ -269,7 +269,7 @@ class Transaction:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
         self._asked.append(lambda inner: inner.retry(message.blocking, delay=delay, error=error))
 
-    def reject(self, message: Message, *, reason: str | None = None) -> None:
+    def reject(self, message: Message, reason: str | None = None) -> None:
         """Refused for good: a dead letter, which is part of the transaction."""
         self._asked.append(lambda inner: inner.reject(message.blocking, reason=reason))
 

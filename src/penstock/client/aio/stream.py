@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.client import consumer, messages, replaying
 from penstock.client.messages import Following, Values
@@ -26,43 +26,43 @@ class Message(Values):
 
     __slots__ = ("_inner", "_run")
 
-    def __init__(self, inner: messages.Message, run: Callable[[Callable[[], object]], Awaitable[object]]) -> None:
+    def __init__(self, inner: messages.Message, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         super().__init__(*inner.place)
         self._inner = inner
         self._run = run
 
     @property
     def outcome(self) -> str | None:
-        """How this holder settled it: ack, release, retry or reject; None so far."""
+        """How this holder settled it: ack, release, retry or reject; None so far; lost, when that came too late."""
         return self._inner.outcome
 
-    async def ack(self, *, publish: Iterable[Following] = ()) -> None:
-        """Done: it will not come again.  publish: as for `penstock.Message.ack`."""
-        await self._run(partial(self._inner.ack, publish=list(publish)))
+    async def ack(self, *, publish: Iterable[Following] = ()) -> bool:
+        """Done: it will not come again.  publish, and when this is False: as for `penstock.Message.ack`."""
+        return bool(await self._run(partial(self._inner.ack, publish=list(publish))))
 
     @property
     def blocking(self) -> messages.Message:
         """The message of the blocking consumer, which this one is made of."""
         return self._inner
 
-    async def release(self) -> None:
+    async def release(self) -> bool:
         """Back to its place at once, not counted as a failure."""
-        await self._run(self._inner.release)
+        return bool(await self._run(self._inner.release))
 
-    async def retry(self, *, delay: Duration | None = None, error: str | None = None) -> None:
+    async def retry(self, *, delay: Duration | None = None, error: str | None = None) -> bool:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        await self._run(partial(self._inner.retry, delay=delay, error=error))
+        return bool(await self._run(partial(self._inner.retry, delay=delay, error=error)))
 
-    async def reject(self, *, reason: str | None = None) -> None:
-        """Refused for good: a dead letter, where the queue has a place for them."""
-        await self._run(partial(self._inner.reject, reason=reason))
+    async def reject(self, reason: str | None = None) -> bool:
+        """Refused for good: a dead letter, where the queue has a place for them, which tells the reason."""
+        return bool(await self._run(partial(self._inner.reject, reason)))
 
     cancel = retry
     expire = reject
 
-    async def extend(self, period: Duration) -> None:
+    async def extend(self, period: Duration) -> bool:
         """Hold it until `period` from now at least."""
-        await self._run(partial(self._inner.extend, period))
+        return bool(await self._run(partial(self._inner.extend, period)))
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,7 +213,7 @@ class Consumer(Stream[consumer.Consumer, messages.Message, Message]):
         def close() -> None:
             if untaken is not None:  # it came for a caller that had gone
                 with suppress(PenstockError):
-                    opened.settle(untaken, "unseen", None, None)
+                    untaken.holder.settle(untaken, "unseen", None, None)
             opened.close()
 
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, close))

@@ -93,10 +93,15 @@ def terms_of(wish: Subscription) -> dict[str, object]:
         "effective_backlog": limit,
         "queues": names[:NAMES_TOLD],
         "lease_period": min(filter(None, leases), default=None),  # microseconds, the shortest of them; null: no end
+        "leased": not wish.no_ack and wish.pattern is None and _all_leased(wish),  # what is not settled comes again
     }
     if limit is not None and asked is not None and limit < asked:
         told["warning"] = f"max_per_subscription_backlog of a queue limits the backlog of {asked} to {limit}"
     return told
+
+
+def _all_leased(wish: Subscription) -> bool:
+    return all(one.queue.settings.semantics == "at-least-once" for one in wish.consumers.values())
 
 
 @dataclass(frozen=True, slots=True)

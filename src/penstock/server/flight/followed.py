@@ -3,7 +3,8 @@
     Flight thread   resolves the bookmark, reads the past (History, or the child), then waits for pages and sends
     loop            a follower hands pages to an outlet, up to a bound
 
-Metadata beside a batch, JSON: `{"notice": ...}` for a bookmark that was not found, `{"completed": true, "last": bool}`
+Metadata beside a batch, JSON: `{"after": bookmark}` at first, which is where it begins whatever NOW is later;
+`{"notice": ...}` for a bookmark that was not found, `{"completed": true, "last": bool}`
 when the replay is over (`last`: the end of a range, after which nothing comes), `{"heartbeat": true}` when all is
 quiet, so that a client that has vanished is noticed.
 """
@@ -35,7 +36,7 @@ from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection, fields_of, selection_of, sieve_of
 from penstock.server.sow.query import selected
 from penstock.server.streams import recent
-from penstock.wire.flight.bookmarks import Point, parse_span
+from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_span
 from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, one_or_each, topic_columns
 from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, Get, Replay, select
 
@@ -208,8 +209,12 @@ class Following:
         stretch: Stretch,
         schema: pa.Schema,
     ) -> Iterator[Piece]:
+        empty = pa.RecordBatch.from_pylist([], schema=schema)
+        if not stretch.since:
+            after = format_bookmark(self._handover.engine.log.origin, stretch.start - 1)
+            yield empty, orjson.dumps({"after": after})
         if stretch.notice:
-            yield pa.RecordBatch.from_pylist([], schema=schema), orjson.dumps({"notice": stretch.notice})
+            yield empty, orjson.dumps({"notice": stretch.notice})
         handle = Handle(caller.user)
         if name is not None:
             self._handover.call(partial(self._name, name, handle), caller.gone, durable=False)

@@ -110,12 +110,30 @@ def parse_span(text: str, recent: Recent | None = None) -> Span:
     return Span(start, end, text[0] == "[", text[-1] == "]")
 
 
+def resumed(text: str, last: str) -> str:
+    """What to read that has been read up to a bookmark, which is behind where it began: a range keeps its end.
+
+    Raises InvalidArgument.
+    """
+    text = text.strip()
+    if not text or text[0] not in "[(":
+        return last
+    place, _, _ = _colon(text[1:-1], lambda: Point("epoch"))
+    return f"({last}:{text[place + 2 : -1]}{text[-1]}"
+
+
 def _halves(inner: str, recent: Recent | None) -> tuple[Point, Point]:
-    """Both ends of a range: the colon between them leaves a place on either side, those within times do not."""
+    """Both ends of a range."""
+    _, start, end = _colon(inner, recent)
+    return start, end
+
+
+def _colon(inner: str, recent: Recent | None) -> tuple[int, Point, Point]:
+    """Where the colon between both ends of a range is, which has a place on either side, other than those in times."""
     for place, letter in enumerate(inner):
         if letter == ":":
             try:
-                return parse_point(inner[:place], recent), parse_point(inner[place + 1 :], recent)
+                return place, parse_point(inner[:place], recent), parse_point(inner[place + 1 :], recent)
             except InvalidArgument:
                 continue
     raise InvalidArgument(f"the range [{inner[:60]}] is not two places with a colon between them")
