@@ -176,8 +176,7 @@ class Replay:
         if self._reader is None and not self._due(until):
             return False
         try:
-            if self._reader is None:
-                self._open()
+            reader = self._reader or self._open()
             with translated():
                 if until is not None:
                     left = until - time.monotonic()
@@ -187,7 +186,7 @@ class Replay:
                     timer.daemon = True
                     timer.start()
                 try:
-                    chunk = self._reader.read_chunk()
+                    chunk = reader.read_chunk()
                 except StopIteration:
                     self.completed = True
                     return False
@@ -226,12 +225,14 @@ class Replay:
                 return False
         return True
 
-    def _open(self) -> None:
+    def _open(self) -> Any:
+        """The stream, or what goes on after what came of a lost one."""
         if self._answered and self._again is not None:
             self.id = None if self.id is None else secrets.token_hex(8)
             self._ticket = self._again(self._after, self._came, self.id, self._rate)
             self.completed = False
         self._reader = self._link.get(self._ticket)
+        return self._reader
 
     def _lost(self, error: PenstockError) -> None:
         """The connection was lost; raises what ends the replay."""
