@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-interleavings test-others test-cluster check mypy pyright
-.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-claims conformance audit sbom clean
+.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-cluster soak-claims conformance audit sbom clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-spark  the same of the Spark side"
 	@echo "make bench-peers  the same work on Penstock and on RabbitMQ, NATS and Redis where they are installed"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
+	@echo "make soak-cluster an hour of three servers that keep one log: kills, cuts, pauses, full disks, and the logs compared"
 	@echo "make house        how big and how tangled the code is, beside what it should be"
 	@echo "make conformance  unmodified clients of others against a real server"
 	@echo "make audit        known faults of what the locks name, where the index of the packages tells them"
@@ -106,6 +107,11 @@ soak-interleavings: $(STAMP)
 
 soak-queues: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m property.queue_walk
+
+# Three servers that keep one log, for PENSTOCK_SOAK_SECONDS (3600): kills, partitions, pauses, full and failing disks, a
+# register that is gone.  It ends with the logs of all members compared.
+soak-cluster: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m soak.cluster_soak
 
 # Do the tests that documents name notice what breaks?  An hour and a half; CLAIMS_ARGS="--only limits" for a part.
 soak-claims: $(STAMP)

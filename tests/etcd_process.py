@@ -32,24 +32,47 @@ def answers(client: str) -> bool:
     return True
 
 
+class Etcd:
+    """One that can be killed and started again with what it has kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.client, self._peer = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begin, and wait until it answers."""
+        assert ETCD is not None
+        client, peer = f"http://{self.client}", f"http://{self._peer}"
+        self._process = subprocess.Popen(
+            [
+                ETCD, "--data-dir", str(self._folder), "--listen-client-urls", client, "--advertise-client-urls",
+                client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
+                f"default={peer}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        eventually(lambda: answers(self.client), "etcd does not start")
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 @contextmanager
 def running_etcd(folder: Path) -> Iterator[str]:
     """Where it answers; the test is left out where there is none."""
     if ETCD is None:
         pytest.skip("etcd is not installed (Debian: etcd-server): its register is not tried")
-    client, peer = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    process = subprocess.Popen(
-        [
-            ETCD, "--data-dir", str(folder), "--listen-client-urls", f"http://{client}", "--advertise-client-urls",
-            f"http://{client}", "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls",
-            f"http://{peer}", "--initial-cluster", f"default=http://{peer}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    etcd = Etcd(folder)
     try:
-        eventually(lambda: answers(client), "etcd does not start")
-        yield client
+        etcd.start()
+        yield etcd.client
     finally:
-        process.kill()
-        process.wait()
+        etcd.kill()

@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +21,7 @@ from typing import Any, Self
 import pika
 from pika.exceptions import AMQPError
 
+from fault_proxy import Network, Way
 from waiting import eventually
 
 SECRET = "not known to strangers"
@@ -37,11 +39,30 @@ def free_ports(count: int) -> list[int]:
 
 
 class Server:
-    """One member: its settings file, its folder, and the process while one runs."""
+    """One member: its settings file, its folder, and the process while one runs.
 
-    def __init__(self, folder: Path, number: int, registry: str, section: str, more: str) -> None:
+    In a network others reach it by its ways, and it reaches etcd by one.
+    """
+
+    stream_way: Way
+    door_way: Way
+    register_way: Way | None = None
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, number: int, section: str, more: str, network: Network | None
+    ) -> None:  # fmt: skip
         self.folder, self.name = folder, f"p{number}"
         self.amqp, self.http, self.stream = free_ports(3)
+        self.door, registry, advertise = self.amqp, cluster.registry, ""
+        self._command, self._environ = cluster.command, cluster.environ
+        if network is not None:
+            self.stream_way = network.way(self.stream, cluster.groups)
+            self.door_way = network.way(self.amqp)
+            self.door, advertise = self.door_way.port, f'advertise = "127.0.0.1:{self.stream_way.port}"'
+            if registry.startswith("etcd://"):
+                host, slash, key = registry.removeprefix("etcd://").partition("/")
+                self.register_way = network.way(int(host.rpartition(":")[2]))
+                registry = f"etcd://127.0.0.1:{self.register_way.port}{slash}{key}"
         folder.mkdir(parents=True, exist_ok=True)
         self.settings = folder / "penstock.toml"
         self.settings.write_text(
@@ -56,6 +77,7 @@ flight = "off"
 [cluster]
 registry = "{registry}"
 listen = "127.0.0.1:{self.stream}"
+{advertise}
 secret = "{SECRET}"
 {section}
 [[user]]
@@ -83,21 +105,36 @@ name = "work"
     def start(self) -> None:
         """Begin; whether it leads or follows is for the cluster to say."""
         assert self.process is None or self.process.poll() is not None
-        with self.output.open("ab") as out:
+        said_much = self.output.exists() and self.output.stat().st_size > 100_000
+        with self.output.open("wb" if said_much else "ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", "serve", str(self.settings)], stdout=out, stderr=out,
-                start_new_session=True, env={**os.environ, **QUIET},
+                [*self._command, "serve", str(self.settings)], stdout=out, stderr=out, start_new_session=True,
+                env={**os.environ, **QUIET, **self._environ},
             )  # fmt: skip
 
     @property
     def runs(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def group(self) -> int:
+        """All its processes are in it."""
+        assert self.process is not None
+        return self.process.pid
+
+    def processes(self) -> list[int]:
+        """The server, then all others of its group."""
+        found = [self.group]
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                if os.getpgid(int(name)) == self.group and int(name) != self.group:
+                    found.append(int(name))
+        return found
+
     def signal(self, number: int) -> None:
         """To the server and to its member's process alike."""
-        assert self.process is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+            os.killpg(self.group, number)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
@@ -122,8 +159,8 @@ name = "work"
 
     def connect(self) -> pika.BlockingConnection:
         """Raises AMQPError or OSError where nobody serves."""
-        socket.create_connection(("127.0.0.1", self.amqp), 5).close()
-        parameters = pika.ConnectionParameters("127.0.0.1", self.amqp, socket_timeout=5, heartbeat=20)
+        socket.create_connection(("127.0.0.1", self.door), 5).close()
+        parameters = pika.ConnectionParameters("127.0.0.1", self.door, socket_timeout=5, heartbeat=20)
         connection = pika.BlockingConnection(parameters)
         self.connections.append(connection)
         return connection
@@ -141,13 +178,19 @@ class Cluster:
 
     def __init__(
         self, folder: Path, members: int, *, section: str = 'lease = "1s"\nack_timeout = "1s"', more: str = "",
-        registry: str = "",
+        registry: str = "", network: Network | None = None,
+        command: Sequence[str] = (sys.executable, "-m", "penstock"), environ: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.registry = registry or f"file://{folder / 'register'}"
+        self.command, self.environ = list(command), dict(environ or {})
         (folder / "register").mkdir(parents=True, exist_ok=True)
-        self.servers = [
-            Server(folder / f"p{number}", number, self.registry, section, more) for number in range(1, members + 1)
-        ]
+        self.servers = list[Server]()
+        for number in range(1, members + 1):
+            self.servers.append(Server(self, folder / f"p{number}", number, section, more, network))
+
+    def groups(self) -> list[int]:
+        """Of the servers' processes."""
+        return [one.group for one in self.servers if one.process is not None]
 
     def __enter__(self) -> Self:
         self.servers[0].run("cluster", "init")

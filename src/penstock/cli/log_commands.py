@@ -28,7 +28,10 @@ from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.core.audit.histories import Report
+    from penstock.log.copies import Copy
 
 
 DataFolder = Annotated[
@@ -331,9 +334,15 @@ def _named_columns(text: str) -> tuple[str, ...]:
 
 @root.command()
 def audit(
+    folders: Annotated[
+        list[str] | None, typer.Argument(help="With --members: data folders of a cluster's members.")
+    ] = None,
     data: DataFolder = None,
     archive: ArchiveFolder = None,
     url: OfServer = None,
+    members: Annotated[
+        bool, typer.Option("--members", help="Whether these folders hold the same log, up to what is committed.")
+    ] = False,
     spark: Annotated[
         bool, typer.Option("--spark", help="Have Spark read the folder in parallel; the verdict is the same.")
     ] = False,
@@ -344,8 +353,12 @@ def audit(
 
     With an archive that goes back to the beginning, so does the audit; else it begins at the log's newest base.
 
-    Example: penstock audit --data ./data --json
+    Examples: penstock audit --data ./data --json
+    penstock audit --members node-1/data node-2/data node-3/data
     """
+    if members or folders:
+        _audit_members(folders or [], members, json)
+        return
     folder, url = _place(data, url)
     if spark:
         report = _audited_by_spark(folder, archive, master)
@@ -387,3 +400,53 @@ def _audited(data: str, archive: str | None) -> dict[str, Any]:
 def _told(report: Report) -> dict[str, Any]:
     findings = [{"guarantee": one.guarantee, "lsns": one.lsns, "text": one.text} for one in report.findings]
     return {"counts": report.counts, "findings": findings}
+
+
+def _audit_members(folders: list[str], members: bool, json: bool) -> None:
+    from penstock.cli.logfiles import open_folder
+    from penstock.log.copies import compare
+
+    if not members:
+        raise InvalidArgument(f"{folders[0]!r} goes with --members; a single folder is named with --data")
+    if len(folders) < 2:
+        raise InvalidArgument("--members: name the data folders of two members at least")
+    report = compare([(folder, open_folder(folder)) for folder in folders])
+    findings = [{"guarantee": "copies", "lsns": lsns, "text": said} for said, lsns in report.wrong]
+    if json:
+        copies = [{**asdict(one), "kept": [kept._asdict() for kept in one.kept]} for one in report.copies]
+        terms = [one._asdict() for one in report.terms]
+        write_json({"copies": copies, "terms": terms, "bytes": report.bytes, "findings": findings})
+    else:
+        write_table(
+            ("folder", "first LSN", "last LSN", "term", "committed", "lacks", "of its own"),
+            [
+                (one.folder, one.first, one.last, one.term, one.committed, one.lacks, one.unconfirmed)
+                for one in report.copies
+            ],
+        )
+        write_table(
+            ("term", "led by", "from LSN", "found up to LSN"),
+            [(one.term, one.member, one.first, one.before) for one in report.terms],
+        )
+        for one in report.copies:
+            for said in _explained(one):
+                write(said)
+        for finding in findings:
+            write(f"WRONG: {finding['text']} (LSN {', '.join(map(str, finding['lsns']))})")
+        if not findings:
+            write(f"the same log: {counted(report.bytes, 'byte')} and {counted(report.records, 'record')} compared")
+    if findings:
+        raise typer.Exit(1)
+
+
+def _explained(copy: Copy) -> Iterator[str]:
+    """What differs and may."""
+    if copy.parts_at:
+        many = counted(copy.unconfirmed, "record")
+        why = "was never confirmed: it is cut, and kept, when the member joins again"
+        yield f"{copy.folder}: {many} from LSN {copy.parts_at} on {why}"
+    elif copy.lacks:
+        yield f"{copy.folder}: behind by {counted(copy.lacks, 'record')}"
+    for kept in copy.kept:
+        what = f"LSN {kept.first} to {kept.last}, {counted(kept.rows, 'record')}" if kept.rows else "no whole batch"
+        yield f"{copy.folder}: gave up {what}, in {kept.name}"

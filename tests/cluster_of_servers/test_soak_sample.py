@@ -1,0 +1,22 @@
+"""A sample of `make soak-cluster`; `PENSTOCK_CLUSTER_SAMPLE_SECONDS` sets how long it makes trouble (8)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from choices import SEED
+from soak.cluster_soak import ClusterSoak, told
+
+SAMPLE_S = float(os.environ.get("PENSTOCK_CLUSTER_SAMPLE_SECONDS", "8"))
+
+
+def test_a_sample(tmp_path: Path) -> None:
+    soak = ClusterSoak(tmp_path, SAMPLE_S, SEED, pause_most=3.0)
+    soak.run()
+    said = f"PENSTOCK_SEED={SEED}\n{told(soak)}"
+    print(said)
+    assert soak.books.wrong == [], "\n".join([*soak.books.wrong[:30], said])
+    assert soak.counts["confirmed"] > 200
+    assert soak.counts["bytes compared"] > 10_000
+    assert soak.counts["terms"] >= 2

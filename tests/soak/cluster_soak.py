@@ -1,0 +1,380 @@
+"""`make soak-cluster`: three servers that keep one log, a load, and all that can become of machines and networks.
+
+    PYTHONPATH=tests python -m soak.cluster_soak --seconds 3600
+
+Servers are killed, stopped, paused, cut off from each other, from the register and from clients in all ways of
+`fault_proxy`, alone and two at once; disks are full, or fail; the register goes, too.  Judged are: what was confirmed
+and is absent, what was settled for sure and came again, what came twice at most once, the order of each publisher, that
+it all goes on by itself once it is healed, and at the end the logs of all members, byte by byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from cluster_of_servers.house import Cluster, Server
+from etcd_process import ETCD, Etcd
+from fault_proxy import Fault, Network, Way
+from penstock.log.copies import compare
+from penstock.log.disk import OsDisk
+from soak.books import Books
+from soak.clients import drained
+from soak.cluster_clients import Client, Publisher, Worker
+
+SECTION = 'lease = "1500ms"\nack_timeout = "1s"\nstall = "4s"'
+MORE = """
+[[queue]]
+name = "busy"
+[[queue]]
+name = "once"
+semantics = "at-most-once"
+[[queue]]
+name = "markers"
+max_length = 100
+[log]
+segment = "4MiB"
+retention = { bytes = "24MiB" }
+checkpoint_bytes = "8MiB"
+"""
+QUEUES = ("work", "busy", "once")
+PATIENCE_S = 60.0
+"""So long after everything was healed somebody must confirm again."""
+NO_QUOTA, SQUEEZED = 1 << 60, 20 << 20
+FILE_MOST = 256 << 10
+"""Bytes of a file of a server whose disk fails: beyond them is the log, and not what it says."""
+ENDED_WELL = {0, 6, -signal.SIGKILL}
+
+
+class Register:
+    """The cluster's register, which may be gone for a while: etcd where it is installed, else a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "register"
+        self.etcd = None if ETCD is None else Etcd(folder / "etcd")
+        if self.etcd is not None:
+            self.etcd.start()
+        self.url = f"file://{self.folder}" if self.etcd is None else f"etcd://{self.etcd.client}/soak"
+
+    def away(self, chance: random.Random) -> Callable[[], object]:
+        """It goes; what brings it back."""
+        if self.etcd is None:
+            hidden = self.folder.rename(self.folder.with_name("hidden"))
+            return lambda: hidden.rename(self.folder)
+        if chance.random() < 0.5:
+            self.etcd.kill()
+            return self.etcd.start
+        self.etcd.signal(signal.SIGSTOP)
+        return lambda: self.etcd is not None and self.etcd.signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        if self.etcd is not None:
+            self.etcd.kill()
+
+
+class ClusterSoak:
+    """One run.  Faults are in `books.wrong`."""
+
+    def __init__(
+        self, folder: Path, seconds: float, seed: int, *, pause_most: float = 60.0, say: Callable[[str], object] = print
+    ) -> None:
+        """pause_most: seconds that a process is stopped at the longest."""
+        self.folder, self.seconds, self.pause_most, self.say = folder, seconds, pause_most, say
+        self.random = random.Random(seed)
+        self.books = Books()
+        self.counts: Counter[str] = self.books.counts
+        self.pace = 0.02
+        self.team = list[Client]()
+        self.quota = folder / "quota"
+        self._squeeze(NO_QUOTA)
+        self._failing = set[Server]()  # whose writes have failed, or may have
+        self._over = threading.Event()
+        self.cluster: Cluster
+        self.register: Register
+
+    def random_servers(self) -> list[Server]:
+        servers = list(self.cluster.servers)
+        random.shuffle(servers)
+        return servers
+
+    def run(self) -> None:
+        """All of it."""
+        self.register = Register(self.folder)
+        environ = {"SOAK_QUOTA": str(self.quota), "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, str(Path(__file__).with_name("hosted.py"))]
+        try:
+            with Network() as network, Cluster(
+                self.folder, 3, section=SECTION, more=MORE, registry=self.register.url, network=network,
+                command=command, environ=environ,
+            ) as self.cluster:  # fmt: skip
+                keeper = threading.Thread(target=self._keep, daemon=True)
+                keeper.start()
+                self.cluster.leader()
+                self.cluster.level()
+                self.team += [Publisher(self, queue) for queue in QUEUES]
+                self.team += [Worker(self, "work"), Worker(self, "once")]
+                self.team += [Worker(self, "busy", alone=False) for _ in range(2)]
+                for client in self.team:
+                    client.start()
+                try:
+                    self._trouble()
+                    self._rest()
+                    self._account()
+                finally:
+                    self._over.set()
+                    keeper.join(30)
+        finally:
+            self.register.end()
+
+    # what happens
+
+    def _trouble(self) -> None:
+        troubles = [self.killed, self.paused, self.parted, self.parted, self.stopped, self.no_register,
+                    self.failing_disk, self.full_disk, self.blackout]  # fmt: skip
+        self.cluster.leader().signal(signal.SIGKILL)
+        self.counts["killed"] += 1
+        end, turns = time.monotonic() + self.seconds, list[Callable[[], object]]()
+        while time.monotonic() < end and not self.books.wrong:
+            if not turns:
+                turns = [*troubles, *troubles]
+                self.random.shuffle(turns)
+            with ExitStack() as stack:
+                for _ in range(self.random.choice((1, 1, 2))):
+                    trouble = turns.pop() if turns else self.killed
+                    said = stack.enter_context(trouble())  # type: ignore[arg-type]
+                    self.say(f"{said}")
+                    self.counts[trouble.__name__.replace("_", " ")] += 1
+                time.sleep(self.random.uniform(0.3, 4.0))
+            if self.random.random() < 0.6:
+                self._goes_on()
+            self._listen()
+
+    def _goes_on(self) -> None:
+        """All is healed: somebody confirms again, by itself."""
+        began = time.monotonic()
+        publishers = [one for one in self.team if isinstance(one, Publisher)]
+        while not all(one.confirmed_at > began for one in publishers):
+            if time.monotonic() - began > PATIENCE_S:
+                told = [f"nothing was confirmed for {PATIENCE_S:g} s after all was healed"]
+                told += [f"--- {one.name} at port {one.door}\n{one.said()[-2000:]}" for one in self.cluster.servers]
+                told += [f"{one.name}, {one.state}" for one in publishers]
+                self.books.fault("\n".join(told))
+                return
+            if any(one.failure for one in self.team):
+                return
+            time.sleep(0.05)
+
+    @contextmanager
+    def killed(self) -> Generator[str]:
+        server = self._one()
+        server.signal(signal.SIGKILL)
+        yield f"{server.name} killed"
+
+    @contextmanager
+    def stopped(self) -> Generator[str]:
+        server = self._one()
+        with suppress(ProcessLookupError):
+            os.kill(server.group, signal.SIGTERM)
+        yield f"{server.name} stopped"
+
+    @contextmanager
+    def blackout(self) -> Generator[str]:
+        """All at once."""
+        for server in self.cluster.servers:
+            server.signal(signal.SIGKILL)
+        yield "all killed"
+
+    @contextmanager
+    def paused(self) -> Generator[str]:
+        """The server and its member's process, or one of the two."""
+        server = self._one()
+        pids = server.processes()
+        chosen = self.random.choice((pids, pids[:1], pids[1:]))
+        for pid in chosen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        yield f"{server.name} paused, {len(chosen)} of its {len(pids)} processes"
+        if self.random.random() < 0.1:
+            time.sleep(self.random.uniform(0, self.pause_most))
+        for pid in chosen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def parted(self) -> Generator[str]:
+        """A server and the others, the register, clients, or some of these."""
+        server, fault = self._one(), self.random.choice(list(Fault))
+        others = [one for one in self.cluster.servers if one is not server]
+        ways = list[tuple[Way, int]]()
+        said = list[str]()
+        if (register := server.register_way) is not None and self.random.random() < 0.5:
+            ways.append((register, 0))
+            said.append("the register")
+        if self.random.random() < 0.4:
+            ways.append((server.door_way, 0))
+            said.append("clients")
+        if not said or self.random.random() < 0.7:
+            some = others if self.random.random() < 0.6 else others[:1]
+            for one in some:
+                ways += [(server.stream_way, one.group), (one.stream_way, server.group)]
+                said.append(one.name)
+        for way, caller in ways:
+            way.fault(fault, caller)
+        yield f"{server.name} and {', '.join(said)}: {fault.value}"
+        for way, caller in ways:
+            way.heal(caller)
+
+    @contextmanager
+    def no_register(self) -> Generator[str]:
+        back = self.register.away(self.random)
+        yield "the register is gone"
+        back()
+
+    @contextmanager
+    def failing_disk(self) -> Generator[str]:
+        """Files of one server cannot grow beyond a size: a write fails."""
+        server = self._one()
+        pids = server.processes()
+        self._failing.add(server)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (FILE_MOST, hard))
+        yield f"{server.name}: writes fail"
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+    @contextmanager
+    def full_disk(self) -> Generator[str]:
+        """Whoever leads has no room for more than acks."""
+        self._squeeze(max(map(_size_of, (one.folder / "data" for one in self.cluster.servers))) + SQUEEZED)
+        yield "disks are full"
+        self._squeeze(NO_QUOTA)
+
+    def _one(self) -> Server:
+        """The leader more often than others."""
+        leads = [one for one in self.cluster.servers if one.runs and one.serves]
+        return leads[0] if leads and self.random.random() < 0.5 else self.random.choice(self.cluster.servers)
+
+    def _squeeze(self, size: int) -> None:
+        part = self.quota.with_suffix(".new")
+        part.write_text(str(size))
+        part.replace(self.quota)
+
+    # servers
+
+    def _keep(self) -> None:
+        """Who has ended is started again, as any supervisor does."""
+        while not self._over.wait(0.1):
+            for server in self.cluster.servers:
+                if server.process is not None and (status := server.process.poll()) is not None:
+                    self.counts[f"ended with {status}"] += 1
+                    well = ENDED_WELL | {1} if server in self._failing else ENDED_WELL  # 1: a start was refused
+                    if status not in well and not self._over.is_set():
+                        self.books.fault(f"{server.name} ended with {status}:\n{server.said()[-3000:]}")
+                    self._failing.discard(server)
+                    server.start()
+
+    def _listen(self) -> None:
+        for client in self.team:
+            if client.failure is not None:
+                self.books.fault(f"{client.name}: {client.failure!r}")
+
+    # the end
+
+    def _rest(self) -> None:
+        self._goes_on()
+        for client in self.team:
+            client.stopping.set()
+        for client in self.team:
+            client.join(30)
+            if client.is_alive():
+                self.books.fault(f"{client.name} does not stop")
+        self._listen()
+
+    def _account(self) -> None:
+        """What is still there; then the logs."""
+        if self.books.wrong:
+            return
+        self.cluster.level()
+        leader = self.cluster.leader()
+        self.books.close(drained(leader.door, self.books, QUEUES, quiet=1.0))
+        self.cluster.level()
+        self._over.set()
+        for server in self.cluster.servers:
+            server.signal(signal.SIGKILL)
+        for server in self.cluster.servers:
+            assert server.process is not None
+            server.process.wait(20)
+        report = compare([(one.name, OsDisk(one.folder / "data")) for one in self.cluster.servers])
+        for said, _ in report.wrong:
+            self.books.fault(f"logs: {said}")
+        for one in report.copies:
+            if one.lacks or one.unconfirmed:
+                self.books.fault(f"{one.folder} lacks {one.lacks} records, and has {one.unconfirmed} of its own")
+            self.counts["records cut"] += sum(kept.rows for kept in one.kept)
+        self.counts["bytes compared"], self.counts["records compared"] = report.bytes, report.records
+        self.counts["terms"] = report.terms[-1].term
+
+
+def _size_of(folder: Path) -> int:
+    total = 0
+    for one in folder.rglob("*"):
+        with suppress(OSError):
+            total += one.stat().st_blocks * 512
+    return total
+
+
+def told(soak: ClusterSoak) -> str:
+    """What happened, in lines."""
+    gaps = sorted(gap for one in soak.team if isinstance(one, Publisher) for gap in one.gaps)
+    lines = [", ".join(f"{count:,} {name}" for name, count in soak.counts.items())]
+    if gaps:
+        half = gaps[len(gaps) // 2]
+        lines.append(f"{len(gaps)} times no confirm for 0.5 s or longer: median {half:.1f} s, longest {gaps[-1]:.1f} s")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run; 1 when something is wrong."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seconds", type=float, default=float(os.environ.get("PENSTOCK_SOAK_SECONDS", "3600")))
+    options.add_argument(
+        "--seed", type=int, default=int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1 << 30)
+    )
+    options.add_argument("--folder", type=Path, help="where all is kept; without one it goes when nothing is wrong")
+    given = options.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-soak-cluster-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"PENSTOCK_SEED={given.seed}, {given.seconds:.0f} s in {folder}", flush=True)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True)
+
+    soak = ClusterSoak(folder, given.seconds, given.seed, say=say)
+    soak.run()
+    print(told(soak))
+    for line in soak.books.wrong:
+        print(f"WRONG: {line}")
+    if not soak.books.wrong and given.folder is None:
+        shutil.rmtree(folder)
+    return 1 if soak.books.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
