@@ -29,11 +29,16 @@ QUIET = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that the system gives to nobody who calls: a follower's is bound late."""
+    """Ports that nobody listens on, and that the system gives to nobody who calls: a follower's is bound late.
+
+    A socket at another address of this machine keeps other tests from choosing the same, until this process ends.
+    """
     found = list[int]()
     while len(found) < count:
         port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)), socket.socket() as token:
+            token.bind(("127.0.0.2", port))
+            token.detach()
             found.append(port)
     return found
 

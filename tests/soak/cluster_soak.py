@@ -30,7 +30,7 @@ from etcd_process import ETCD, Etcd
 from fault_proxy import Fault, Network, Way
 from penstock.log.copies import compare
 from penstock.log.disk import OsDisk
-from soak.books import Books
+from soak.books import DELIVERED, LOST, Books, Id
 from soak.clients import drained
 from soak.cluster_clients import Client, Publisher, Worker
 
@@ -312,7 +312,9 @@ class ClusterSoak:
             return
         self.cluster.level()
         leader = self.cluster.leader()
-        self.books.close(drained(leader.door, self.books, QUEUES, quiet=1.0))
+        found = drained(leader.door, self.books, QUEUES, quiet=1.0)
+        self._settle_once(found)
+        self.books.close(found)
         self.cluster.level()
         self._over.set()
         for server in self.cluster.servers:
@@ -329,6 +331,14 @@ class ClusterSoak:
             self.counts["records cut"] += sum(kept.rows for kept in one.kept)
         self.counts["bytes compared"], self.counts["records compared"] = report.bytes, report.records
         self.counts["terms"] = report.terms[-1].term
+
+    def _settle_once(self, found: Counter[Id]) -> None:
+        """What is sent at most once may have been removed for a send that never came."""
+        books = self.books
+        for publisher, queue in enumerate(books.queues):
+            if queue == "once":
+                unseen = [(publisher, n) for n, flags in enumerate(books.flags[publisher]) if not flags & DELIVERED]
+                books.settle([one for one in unseen if one not in found], LOST)
 
 
 def _size_of(folder: Path) -> int:
