@@ -29,6 +29,7 @@ from penstock.replication.register import TERM_LSNS, ClusterState
 from penstock.replication.register import Member as Listed
 from penstock.replication.register import decode as decode_state
 from penstock.server.cluster import folder
+from penstock.server.cluster.facts import plain
 from penstock.server.cluster.member import Member, Terms
 from penstock.server.cluster.sending import FORMAT
 from sim.logkit import SMALL, T0, FakeClock, content, messages
@@ -436,7 +437,7 @@ class World:
             self.links = [one for one in self.links if not (one.closed and not one.inbox)]
             if n > 50 and self._level():
                 return
-        told = {name: None if host.member is None else host.member.plain() for name, host in self.hosts.items()}
+        told = {name: None if host.member is None else plain(host.member) for name, host in self.hosts.items()}
         raise Broken(f"they do not find together: {told}")
 
     def _level(self) -> bool:

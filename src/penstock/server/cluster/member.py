@@ -113,6 +113,10 @@ class Member:
         """After so long without a word a stream has ended, though nobody said so: four beats."""
         return 2 * self.terms.times.renew
 
+    def now(self) -> int:
+        """Microseconds, on the clock of its times."""
+        return self._out.now()
+
     @property
     def role(self) -> Role:
         return self.election.role
@@ -468,46 +472,3 @@ class Member:
         if in_sync is not None and in_sync.committed > self.committed and self.leads:
             self.committed = in_sync.committed
             self._out.committed(self.committed)
-
-    # what is told of it
-
-    def plain(self) -> dict[str, object]:
-        """For people and programs."""
-        state, now = self.state, self._out.now()
-        out: dict[str, object] = {
-            "member": self.me, "name": self.terms.name, "role": self.role.value, "trouble": self.trouble,
-            "min_in_sync": self.terms.min_in_sync,
-        }  # fmt: skip
-        if state is not None:
-            out |= {
-                "cluster": state.cluster, "term": state.term, "leader": state.leader, "format": state.format,
-                "in_sync": sorted(state.in_sync), "to": state.to,
-                "members": {key: _listed(one) for key, one in sorted(state.members.items())},
-                "terms": [list(one) for one in state.terms],
-            }  # fmt: skip
-        if self.leads:
-            log = self.files.log
-            followers = {
-                one.member: {
-                    "acked_lsn": one.acked, "lag_bytes": max(0, one.sent - one.received),
-                    "level": one.level, "silent_seconds": round((now - one.heard_at) / 1e6, 3),
-                }
-                for one in self.sendings.values()
-            }  # fmt: skip
-            enough = self.election.in_sync is not None and self.election.in_sync.enough
-            out |= {
-                "lsn": log.last, "committed_lsn": self.committed, "followers": followers, "enough": enough,
-                "lease_left_seconds": round((self.election.until(now) - now) / 1e6, 3),
-            }  # fmt: skip
-        elif self.replica is not None:
-            following = self.following
-            out |= {"lsn": self.replica.last, "synced_lsn": self.replica.synced, "connected": following is not None}
-            if following is not None:
-                out |= {
-                    "leader_lsn": following.leader_last, "committed_lsn": following.leader_committed,
-                }  # fmt: skip
-        return out
-
-
-def _listed(one: Listed) -> dict[str, object]:
-    return {"name": one.name, "address": one.address, "reads": one.reads}

@@ -31,6 +31,7 @@ from penstock.replication.election import Outcome
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, decode
 from penstock.server.cluster import folder
+from penstock.server.cluster.facts import plain
 from penstock.server.cluster.member import Member, Terms
 from penstock.server.cluster.registers import Kept, Register, register_at
 from penstock.server.cluster.speech import STRANGERS_MOST, Peer
@@ -129,7 +130,7 @@ class Process:
             self._tell(kind, self._late.pop(kind))
         if time.monotonic() - self._told_at >= TELL_S:
             self._told_at = time.monotonic()
-            self._tell(b"P", orjson.dumps(self._member.plain()))
+            self._tell(b"P", orjson.dumps(plain(self._member)))
 
     # streams
 
