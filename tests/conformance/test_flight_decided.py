@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -287,3 +287,29 @@ def test_a_topic_that_nobody_keeps_is_found_before_the_decision_and_rows_are_rea
     client.declare("small", max_length=1000, overflow="reject-publish")
     assert commit(batch=3, stages=(names := [put(3, 0, "out", None)]))["stored"] == 200
     assert read[3:] == names * 2, "some queue may refuse rows: each is looked at"
+
+
+def test_all_who_may_take_over_have_the_stages_before_the_log_needs_them(
+    client: penstock.Client, house: FlightHouse
+) -> None:
+    asked, kept, thens = threading.Event(), list[str](), list[Callable[[], object]]()
+
+    class Others:
+        def keep(self, names: Sequence[str], then: Callable[[], object]) -> None:
+            kept.extend(names)
+            thens.append(then)
+            asked.set()
+
+        def forget(self, names: Sequence[str]) -> None:
+            kept.clear()
+
+    house.engine.copies = Others()
+    name = stage(client, 0, 0, 300)
+    with ThreadPoolExecutor(1) as pool, penstock.connect(house.url) as driver:
+        running = pool.submit(driver.action, "sink_commit", query="query", batch=0, stages=[name])
+        assert asked.wait(30)
+        assert kept == [f"stage/{name}.arrows"]
+        assert kinds(house).count(35) == 0
+        house.loop.call_soon_threadsafe(thens[0])
+        assert running.result(60)["stored"] == 300
+    assert kinds(house).count(35) == 1

@@ -105,6 +105,9 @@ class Host:
         self.boot = 0
         self.marks = FakeClock()  # of the log
         self.pending = list[tuple[int, bytes]]()  # appended in this life, not confirmed
+        self.number = 0  # of files beside the log
+        self.staged = dict[int, str]()  # those that are not everywhere yet
+        self.decided = list[str]()  # those that the log needs, durably
         self.copy: Mapping[str, bytes] | None = None  # its disk as it was at some time
 
     # what a member asks for
@@ -146,6 +149,38 @@ class Host:
     def committed(self, lsn: int) -> None:
         self.later(lambda: self._committed(lsn))
 
+    def kept(self, number: int) -> None:
+        self.later(lambda: self._kept(number))
+
+    def _kept(self, number: int) -> None:
+        """Files are on every disk that counts: what needs them may be logged."""
+        for one in [one for one in self.staged if one <= number]:
+            self._decide(self.staged.pop(one))
+
+    def _decide(self, name: str) -> None:
+        if self.log is not None and not self.log.broken:
+            self._note(b"decided " + name.encode())
+
+    def stage(self) -> None:
+        """A leader gets a file whose rows it will copy into the log, or has copied one."""
+        member, log, rng = self.member, self.log, self.world.rng
+        if log is None or log.broken or member is None or member.role.value != "leading":
+            return
+        if self.decided and rng.random() < 0.5:
+            self._note(b"copied " + self.decided.pop().encode())
+            return
+        name, content = f"stage/{rng.getrandbits(128):032x}.arrows", rng.randbytes(rng.randint(0, 99))
+        self.world.stages[name] = content
+        self.disk.mkdir("stage")
+        file = self.disk.open(name, create=True)
+        file.pwrite(content, 0)
+        file.sync()
+        self.disk.sync_folder("stage")
+        self.disk.sync_folder()
+        self.number += 1
+        self.staged[self.number] = name
+        member.keep(name, self.number)
+
     def may_lead(self, until: int) -> None:
         pass
 
@@ -185,6 +220,11 @@ class Host:
         if lacking:
             raise Broken(f"{self.name} leads term {term} and lacks {min(lacking)}")
         self.log, self.boot, self.next_lsn, self.pending = log, start, start, []
+        self.staged.clear()
+        self.decided = self.world.check_stages(self.disk.files(), have, f"{self.name}, which leads term {term},")
+        for name in self.decided:
+            self.number += 1
+            self._running().keep(name, self.number)
         log.on_broken = lambda error: self.later(lambda: self._running().broken(str(error)))
         log.wait_for_copies(self._told, lambda lsn: self._running().log_synced(lsn))
         self.world.seen["terms"] += 1
@@ -201,6 +241,9 @@ class Host:
         self.pending.append((self.next_lsn, body))
         self.log.append([entry])
         self.next_lsn += 1
+
+    def _note(self, body: bytes) -> None:
+        self._append(Control(Kind.SETTLE, "orders", b"{}", body, self.next_lsn, T0), body)
 
     def publish(self) -> None:
         """A leader takes some messages and writes them."""
@@ -226,7 +269,16 @@ class Host:
         if self.world.rng.random() < 0.5:  # it idles: a mark
             self.marks.pass_by(1_000_000)
             log.tick()
-        self.world.confirmed.update(one for one in self.pending if one[0] <= log.durable)
+        confirmed = [one for one in self.pending if one[0] <= log.durable]
+        self.world.confirmed.update(confirmed)
+        for _, body in confirmed:
+            what, _, name = body.decode("latin-1").partition(" ")
+            if what == "decided":
+                self.decided.append(name)
+                self.world.seen["decided"] += 1
+            elif what == "copied":
+                self._running().forget(name)
+                self.disk.remove(name)
         self.pending = [one for one in self.pending if one[0] > log.durable]
         if self.boot and log.durable >= self.boot:
             self.boot = 0
@@ -284,6 +336,7 @@ class World:
         self.seen = Counter[str]()
         self.links = list[SimLink]()
         self.late = list[tuple[int, ClusterState]]()
+        self.stages = dict[str, bytes]()  # all that there ever were
         self.reverted = set[str]()  # members whose folder lacks what they acked, as far as the register knows
         self.hosts = {f"p{n}": Host(self, f"p{n}") for n in range(members)}
         first = self.hosts["p0"].disk
@@ -309,6 +362,16 @@ class World:
         for lsn, body in have.items():
             if self.written.get(lsn) != body:
                 raise Broken(f"{who} has {body[:20]!r} at LSN {lsn}, where {self.written.get(lsn)!r} was written")
+
+    def check_stages(self, files: Mapping[str, bytes], have: dict[int, bytes], who: str) -> list[str]:
+        """Whether a disk has all files that its log needs; these."""
+        bodies = [body.decode("latin-1") for body in have.values() if body.startswith((b"decided ", b"copied "))]
+        copied = {body.removeprefix("copied ") for body in bodies}
+        needed = [name for body in bodies if (name := body.removeprefix("decided ")) != body and name not in copied]
+        for name in needed:
+            if files.get(name) != self.stages[name]:
+                raise Broken(f"{who} has {files.get(name)!r} as {name}, and needs {self.stages[name]!r}")
+        return needed
 
     def swap(self, version: int, value: ClusterState) -> int | str:
         if self.rng.random() < self.loses:
@@ -361,6 +424,9 @@ class World:
 
     def publish(self, host: Host) -> None:
         host.publish()
+
+    def stage(self, host: Host) -> None:
+        host.stage()
 
     def roll(self, host: Host) -> None:
         if host.log is not None and not host.log.broken:
@@ -459,6 +525,7 @@ class World:
                 pass
             found[name] = dict(content(log))
             self.check(found[name], name)
+            self.check_stages(host.disk.files(), found[name], name)
             if lacking := self.confirmed - found[name].items():
                 raise Broken(f"{name} lacks {min(lacking)}")
         first, *others = found.values()
@@ -470,5 +537,6 @@ Action = Callable[[World, Host], None]
 ACTIONS: dict[Action, int] = {
     World.tick: 30, World.event: 45, World.deliver: 60, World.publish: 24, World.roll: 1, World.cut: 2,
     World.arrive: 2, World.crash: 3, World.start: 8, World.snapshot: 1, World.revert: 1,
+    World.stage: 3,
 }  # fmt: skip
 """How often each comes."""

@@ -19,6 +19,7 @@ from penstock.replication.terms import Written
 from penstock.server.cluster import member as members
 from penstock.server.cluster import sending
 from penstock.server.cluster.following import Following
+from penstock.server.cluster.member import Member
 from sim.cluster_members import Broken, World
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
@@ -49,6 +50,7 @@ def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int])
     assert broken is None
     assert min(seen["terms"], seen["confirmed"], seen["crashes"]) > 20, seen
     assert seen["reverts"] > 1, seen
+    assert seen["decided"] > 1, seen
 
 
 # a rule left out
@@ -96,6 +98,16 @@ def _any_folder_is_believed(self: Election, version: int, state: ClusterState, n
     _read(self, version, replace(state, committed=0), now)
 
 
+def _decides_before_it_is_everywhere(patch: pytest.MonkeyPatch) -> None:
+    keep = Member.keep
+
+    def kept(self: Member, name: str, number: int) -> None:
+        keep(self, name, number)
+        self._out.kept(number)
+
+    patch.setattr(Member, "keep", kept)
+
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -116,6 +128,10 @@ PLANTED: dict[str, Plant] = {
     "every term is taken to go on to the end": _in_both(_all_up_to_here),
     "a folder is believed whatever the register says": lambda patch: patch.setattr(
         Election, "read", _any_folder_is_believed
+    ),
+    "a batch is decided before its stages are everywhere": _decides_before_it_is_everywhere,
+    "a follower counts without the files beside the log": lambda patch: patch.setattr(
+        sending.Sending, "kept", property(lambda self: 1 << 60)
     ),
 }
 

@@ -50,6 +50,7 @@ class InSync:
         self._adding = dict[str, int]()  # member -> what it must have acked before it is swapped in
         self._level = dict[str, tuple[int | None, int]]()  # member -> since when it keeps up; how long it has to
         self._synced = 0
+        self._kept = dict[str, int]()  # member -> the number up to which it has the files beside the log
 
     @property
     def counted(self) -> frozenset[str]:
@@ -89,6 +90,14 @@ class InSync:
         self._level[member] = (since, long)
         if since is not None and now - since >= long:
             self._counted[member], self._heard[member], self._adding[member] = lsn, now, appended
+
+    def keeps(self, member: str, number: int) -> None:
+        """A follower has the files beside the log up to this number."""
+        self._kept[member] = number
+
+    def kept_by_all(self, newest: int) -> int:
+        """The number up to which every member has the files beside the log that could be elected; 0: too few could."""
+        return min([newest, *(self._kept.get(one, 0) for one in self._counted)]) if self.enough else 0
 
     def gone(self, member: str) -> None:
         """A follower's connection ended, or its disk failed: it is dropped as soon as the register agrees."""

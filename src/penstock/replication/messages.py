@@ -15,17 +15,21 @@ import orjson
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.replication.terms import Written
-from penstock.wire.fields import LSN_MAX, Field, Fields, as_list, count, flag, name, read_json, shown, text
+from penstock.wire.fields import LSN_MAX, Field, Fields, as_list, count, flag, name, read_json, shown, text, texts
 
 PIECE_MOST = 1 << 20
 """Bytes of a file in one message."""
 TERMS_MOST = 4096
 WHY_MOST = 1024
 
-SIDE_FILE = re.compile(r"accounts\.json|checkpoints/[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
+STAGE = "stage/"
+SIDE_FILE = re.compile(r"accounts\.json|checkpoints/[0-9A-Za-z][0-9A-Za-z._-]{0,199}|stage/[0-9a-f]{32}\.arrows")
 """Files that a leader may put into a follower's folder: none of the log, which comes as bytes at its own places."""
 SIDE_MOST = 64 << 20
-"""Bytes of one: both sides have it in memory.  A larger checkpoint stays at home: it saves time and nothing else."""
+"""Bytes of one.  A larger checkpoint stays at home: it saves time and nothing else."""
+STAGE_MOST = 1 << 34
+"""Bytes of a stage."""
+STAGES_MOST = 10_000
 
 
 class SegmentFile(NamedTuple):
@@ -65,6 +69,7 @@ class Begin(NamedTuple):
     term: int
     segment: int  # the first LSN of a file; 0: its folder is empty, so from the first file on
     offset: int
+    stages: tuple[str, ...] = ()  # that it has, whole
 
 
 class Refusal(NamedTuple):
@@ -84,13 +89,13 @@ class Bytes(NamedTuple):
 
 
 class File(NamedTuple):
-    """A piece of another file, at its place in the stream; with the last one it is put into place."""
+    """A piece of another file, in its turn; with the last one it is put into place."""
 
     term: int
     name: str
     size: int
     offset: int
-    crc: int  # CRC-32C of the whole
+    crc: int  # CRC-32C of the file up to the end of this piece
     lsn: int  # it counts when the log is synced up to here
     data: bytes
 
@@ -101,6 +106,7 @@ class Ack(NamedTuple):
     term: int
     synced: int  # LSN
     received: int  # bytes of this stream
+    files: int = 0  # other files of this stream that are in place, or were not wanted
 
 
 class Beat(NamedTuple):
@@ -111,6 +117,13 @@ class Beat(NamedTuple):
     appended: int
     committed: int
     wall: int  # microseconds since the epoch
+
+
+class Keep(NamedTuple):
+    """Which stages count: others may go."""
+
+    term: int
+    stages: tuple[str, ...]
 
 
 class Retire(NamedTuple):
@@ -127,7 +140,7 @@ class Bye(NamedTuple):
     why: str
 
 
-Message: TypeAlias = Hello | Welcome | Begin | Refusal | Bytes | File | Ack | Beat | Retire | Bye
+Message: TypeAlias = Hello | Welcome | Begin | Refusal | Bytes | File | Ack | Beat | Keep | Retire | Bye
 
 _TERM = count("term", needed=True)
 
@@ -154,7 +167,7 @@ KINDS: Mapping[str, _Kind] = {
         Welcome,
         (_TERM, count("format", 1, needed=True), _lsn("cut"), flag("seed")),
     ),
-    "begin": _Kind(Begin, (_TERM, _lsn("segment"), _lsn("offset"))),
+    "begin": _Kind(Begin, (_TERM, _lsn("segment"), _lsn("offset"), texts("stages", STAGES_MOST))),
     "refusal": _Kind(Refusal, (_TERM, text("why", "", WHY_MOST))),
     "bytes": _Kind(Bytes, (_TERM, _lsn("segment"), _lsn("offset")), body=True),
     "file": _Kind(
@@ -162,8 +175,9 @@ KINDS: Mapping[str, _Kind] = {
         (_TERM, name("name"), _lsn("size"), _lsn("offset"), count("crc", high=2**32 - 1, needed=True), _lsn("lsn")),
         body=True,
     ),
-    "ack": _Kind(Ack, (_TERM, _lsn("synced"), _lsn("received"))),
+    "ack": _Kind(Ack, (_TERM, _lsn("synced"), _lsn("received"), count("files", default=0))),
     "beat": _Kind(Beat, (_TERM, _lsn("beat"), _lsn("appended"), _lsn("committed"), _lsn("wall"))),
+    "keep": _Kind(Keep, (_TERM, texts("stages", STAGES_MOST))),
     "retire": _Kind(Retire, (_TERM, _lsn("floor"), _lsn("base"))),
     "bye": _Kind(Bye, (text("why", "", WHY_MOST),)),
 }  # fmt: skip
@@ -195,6 +209,8 @@ def decode(head: bytes, body: bytes) -> Message:
         raise ProtocolError(str(error)) from None
     if "terms" in found:
         found["terms"] = _terms(f"cluster {word}: terms", found["terms"])
+    if "stages" in found:
+        found["stages"] = _stages(f"cluster {word}: stages", found["stages"])
     if len(body) > (PIECE_MOST if kind.body else 0):
         raise ProtocolError(f"cluster {word}: {len(body)} bytes follow; at most {PIECE_MOST if kind.body else 0} may")
     if kind.body:
@@ -207,10 +223,18 @@ def decode(head: bytes, body: bytes) -> Message:
 def _check_file(found: Mapping[str, Any], body: bytes) -> None:
     if not SIDE_FILE.fullmatch(found["name"]):
         raise ProtocolError(f"cluster file: {shown(found['name'])} is no file that a leader may send")
-    if found["size"] > SIDE_MOST:
-        raise ProtocolError(f"cluster file: {found['name']} has {found['size']} bytes; at most {SIDE_MOST} may come")
+    most = STAGE_MOST if found["name"].startswith(STAGE) else SIDE_MOST
+    if found["size"] > most:
+        raise ProtocolError(f"cluster file: {found['name']} has {found['size']} bytes; at most {most} may come")
     if found["offset"] + len(body) > found["size"]:
         raise ProtocolError(f"cluster file: {found['offset']} and {len(body)} bytes, of {found['size']}")
+
+
+def _stages(what: str, names: list[str] | None) -> tuple[str, ...]:
+    for one in names or ():
+        if not (one.startswith(STAGE) and SIDE_FILE.fullmatch(one)):
+            raise ProtocolError(f"{what} has {shown(one)}, which is none")
+    return tuple(names or ())
 
 
 def _terms(what: str, value: object) -> tuple[Written, ...]:

@@ -20,7 +20,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -153,6 +153,7 @@ class Accounts:
     changed: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])  # told after each change
     in_thread: bool = False  # the file is written by a thread
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from a change until it is on disk
+    copied: Callable[[], Awaitable[None]] | None = None  # returns when other disks have the file, too
     _disk: Disk | None = None
 
     def __post_init__(self) -> None:
@@ -218,7 +219,10 @@ class Accounts:
         }  # fmt: skip
 
     async def change(self, work: Callable[[Accounts], T]) -> T:
-        """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
+        """The result of a change that is on disk now, and on others that must have it.
+
+        Raises what it raises, and Unavailable; nothing is changed.
+        """
         async with self.changing:
             before = self.state()
             try:
@@ -233,7 +237,9 @@ class Accounts:
                 raise
             finally:
                 self.tell()
-            return result
+        if self.copied is not None:
+            await self.copied()
+        return result
 
     async def save(self) -> None:
         """Replace the file and sync it.  Raises OSError, InvalidArgument for too many objects."""

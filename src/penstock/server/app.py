@@ -167,6 +167,7 @@ class App(Server):
             self.log.start_thread(loop.call_soon_threadsafe, loop.call_later, loop, syncer)
             if self.cluster is not None:
                 self.cluster.attach(self.log, self.engine)
+                self.accounts.copied = self.cluster.keep_accounts
             told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
             self.accounts.bound(recovered.core)
             declare_views(self.engine.views, settings)
@@ -183,6 +184,9 @@ class App(Server):
             for done, total in finishing_decided(self.engine, disk):
                 self.progress.watch("finishing", done, total)
                 await asyncio.sleep(0)  # HTTP answers between two chunks
+            if self.cluster is not None:
+                await self._boot_durable()  # what was copied now, too: whoever takes over needs the stages until then
+                self.cluster.forget(self.cluster.kept_stages)
             self.progress.watch("opening", 0, 1)
             from penstock.server.amqp.door import (
                 Admission,
@@ -230,6 +234,8 @@ class App(Server):
                 limits=flight_limits(settings),
                 scratch=str(data),
             )
+            if (cluster := self.cluster) is not None:
+                self.flight.stages.dropped = lambda names: loop.call_soon_threadsafe(cluster.forget, names)
             self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
             self.flight.actions.table |= ArchiveAction(self.flight.handover).table
             self.flight.actions.table |= administration(self, self.flight.handover)

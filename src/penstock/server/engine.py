@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.ports import Clock
     from penstock.server.judging import Ask
-    from penstock.server.runtime import Off, Soon
+    from penstock.server.runtime import Copies, Off, Soon
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
 
@@ -75,6 +75,7 @@ class Engine(Runtime):
         super().__init__(core, log, bodies, clock, call_soon=call_soon, read_cold=read_cold, at_round_end=at_round_end)
         self.shares = shares or Shares()
         self.archive: Archiving | None = None
+        self.copies: Copies | None = None  # other disks that must have a file first
         self.keeper: Keeper | None = None  # who tends the log, where somebody does
         self.walked = Walked(self)
         self.rooms = Rooms(self)

@@ -35,6 +35,18 @@ Lowest = Callable[[], "int | None"]
 """The lowest LSN that somebody may still need; None: he needs nothing."""
 
 
+class Copies(Protocol):
+    """Other servers that may take over from this one, and must have a file of the data folder first."""
+
+    def keep(self, names: Sequence[str], then: Callable[[], object]) -> None:
+        """These are synced here: copy them, and call back when all have them."""
+        ...
+
+    def forget(self, names: Sequence[str]) -> None:
+        """These are needed no more."""
+        ...
+
+
 class Off(Protocol):
     """Runs work off the loop, then `done` with its result on the loop.  What work raises stops the server."""
 

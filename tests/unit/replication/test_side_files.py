@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
 from crc32c import crc32c
 
+from penstock.errors import ProtocolError
 from penstock.log import checkpoints
+from penstock.log.replica import Replica
 from penstock.log.simdisk import SimDisk
-from penstock.replication.messages import PIECE_MOST, SIDE_MOST, Begin, File, Hello, Message
+from penstock.replication.messages import PIECE_MOST, SIDE_MOST, Ack, Begin, File, Hello, Keep, Message, Welcome
 from penstock.replication.register import ClusterState, Member
+from penstock.server.cluster.following import Following, Mine
 from penstock.server.cluster.sending import ACCOUNTS, Files, Log, Sending
 
 STATE = ClusterState(
@@ -70,7 +74,9 @@ def test_a_file_goes_piece_by_piece_as_the_connection_takes_it() -> None:
     link.room = 100
     sending.pump()
     assert b"".join(one.data for one in pieces(link)) == content
-    assert {(one.name, one.size, one.crc) for one in pieces(link)} == {(ACCOUNTS, len(content), crc32c(content))}
+    assert {(one.name, one.size) for one in pieces(link)} == {(ACCOUNTS, len(content))}
+    ends = [one.offset + len(one.data) for one in pieces(link)]
+    assert [one.crc for one in pieces(link)] == [crc32c(content[:end]) for end in ends], "each says the sum so far"
     sending.beat(1, 0, 3_000_000, 1)
     assert len(pieces(link)) == 5, "it has not changed"
     put(disk, ACCOUNTS, b"another")
@@ -90,3 +96,64 @@ def test_a_checkpoint_that_is_too_large_stays_at_home() -> None:
     put(disk, checkpoints.name_of(6), b"small")
     sending.beat(1, 0, 2_000_000, 1)
     assert [(one.name, one.lsn, one.data) for one in pieces(link)] == [(checkpoints.name_of(6), 6, b"small")]
+
+
+STAGES = [f"stage/{number:032x}.arrows" for number in range(3)]
+
+
+def following(disk: SimDisk) -> tuple[Narrow, Following]:
+    """A follower that was welcomed."""
+    link = Narrow()
+    found = Following(link, Replica(disk, 0), Mine("b", "c", True, ()), lambda term: True, lambda: None)
+    found.heard(Welcome(1, 1, 0, False))
+    return link, found
+
+
+def test_what_a_follower_puts_into_place_is_acked_and_said_at_the_next_welcome() -> None:
+    disk, ours = SimDisk(), SimDisk()
+    ours.mkdir("stage")
+    content = bytes(range(256)) * (2 * PIECE_MOST // 256 + 1)
+    put(ours, STAGES[1], content)
+    link, sending = follower(ours)
+    link.room = 100
+    sending._files.keep(STAGES[1], 1)
+    assert (sending.kept, sending.level) == (0, False)
+    sending.pump()
+    back, found = following(disk)
+    for one in link.said[2:]:
+        found.heard(one)
+    found.gathered()
+    assert disk.files()[STAGES[1]] == content
+    [ack] = [one for one in back.said if isinstance(one, Ack)]
+    assert ack.files == 1
+    sending.ack(ack)
+    assert sending.kept == 1
+    begin = following(disk)[0].said[-1]
+    assert begin == Begin(1, 0, 0, (STAGES[1],))
+    assert isinstance(begin, Begin)
+    again, anew = follower(ours)
+    anew._files.keep(STAGES[1], 1)
+    again.room = 100
+    anew.begin(begin)
+    anew.pump()
+    assert (anew.kept, pieces(again)) == (1, [])
+
+
+def test_stages_that_do_not_count_go() -> None:
+    disk = SimDisk()
+    disk.mkdir("stage")
+    for name in STAGES:
+        put(disk, name, b"x")
+    _, found = following(disk)
+    found.heard(Keep(1, (STAGES[2],)))
+    assert [name for name in disk.files() if name.startswith("stage/")] == [STAGES[2]]
+
+
+def test_a_piece_that_is_not_what_was_sent_ends_the_stream() -> None:
+    disk = SimDisk()
+    _, found = following(disk)
+    with pytest.raises(ProtocolError, match=r"accounts\.json is not what was sent"):
+        found.heard(File(1, ACCOUNTS, 4, 0, crc32c(b"abcd"), 0, b"abce"))
+    with pytest.raises(ProtocolError, match=r"byte 2 of accounts\.json came out of turn"):
+        found.heard(File(1, ACCOUNTS, 4, 2, 0, 0, b"cd"))
+    assert ACCOUNTS not in disk.files()

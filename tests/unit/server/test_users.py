@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,22 @@ def test_who_somebody_is_follows_each_change_of_accounts() -> None:
     assert (users.who("ann").there, users.who("ann").tags) == (True, ())
     change(None)
     assert not users.who("ann").there
+
+
+def test_a_change_is_answered_when_other_disks_have_it_too() -> None:
+    async def run() -> None:
+        accounts, there = Accounts(), asyncio.Event()
+        accounts.copied = lambda: asyncio.wait_for(_waited(there), 5)
+        change = asyncio.ensure_future(accounts.change(lambda kept: kept.vhosts.setdefault("new", {})))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert "new" in accounts.vhosts
+        assert not change.done()
+        there.set()
+        await change
+
+    asyncio.run(run())
+
+
+async def _waited(event: asyncio.Event) -> None:
+    await event.wait()

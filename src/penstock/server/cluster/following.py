@@ -13,7 +13,24 @@ from crc32c import crc32c
 
 from penstock.errors import ProtocolError
 from penstock.log import checkpoints
-from penstock.replication.messages import Ack, Beat, Begin, Bye, Bytes, File, Hello, Message, Refusal, Retire, Welcome
+from penstock.ports import File as OpenFile
+from penstock.replication.messages import (
+    SIDE_FILE,
+    STAGE,
+    STAGES_MOST,
+    Ack,
+    Beat,
+    Begin,
+    Bye,
+    Bytes,
+    File,
+    Hello,
+    Keep,
+    Message,
+    Refusal,
+    Retire,
+    Welcome,
+)
 from penstock.replication.terms import Written
 from penstock.server.cluster.sending import FORMAT
 
@@ -26,6 +43,16 @@ CHECKPOINTS_KEPT = 2
 
 RaiseTerm = Callable[[int], bool]
 """Keeps a term that was heard of, synced; False: a higher one is known."""
+
+
+class _Part(NamedTuple):
+    """A file beside the log of which some has come."""
+
+    file: OpenFile
+    name: str
+    size: int
+    has: int = 0  # bytes
+    crc: int = 0  # of these
 
 
 class Mine(NamedTuple):
@@ -55,7 +82,8 @@ class Following:
         self._raise_term, self._incomplete = raise_term, incomplete
         self._received = 0
         self._dirty = False  # something came that is to be synced and acked
-        self._side = bytearray()
+        self._part: _Part | None = None
+        self._files = 0
         self._retire: Retire | None = None
         link.send(Hello(mine.cluster, replica.origin, mine.member, FORMAT, mine.intact, tuple(mine.terms)))
 
@@ -83,6 +111,9 @@ class Following:
             case File():
                 self._check(message.term)
                 self._take_file(message)
+            case Keep():
+                self._check(message.term)
+                self._keep(message.stages)
             case Retire():
                 self._check(message.term)
                 self._retire = message
@@ -109,7 +140,9 @@ class Following:
             replica.empty()
         else:
             replica.cut(message.cut)
-        self.link.send(Begin(self.term, *replica.place))
+        stages = replica.disk.list(STAGE.rstrip("/"))
+        names = [f"{STAGE}{name}" for name in stages if SIDE_FILE.fullmatch(f"{STAGE}{name}")]
+        self.link.send(Begin(self.term, *replica.place, tuple(names[:STAGES_MOST])))
 
     def gathered(self) -> None:
         """All that has come was heard: sync it, and say so.  OSError: the disk is not to be trusted any more."""
@@ -117,42 +150,61 @@ class Following:
             return
         self._dirty = False
         synced = self._replica.sync()
-        self.link.send(Ack(self.term, synced, self._received))
+        self.link.send(Ack(self.term, synced, self._received, self._files))
         retire = self._retire
         if retire is not None and synced >= retire.base:
             self._retire = None
             self._replica.retire(retire.floor)
 
     def _take_file(self, message: File) -> None:
-        if message.offset != len(self._side):
-            self._side.clear()
-            if message.offset:
-                raise ProtocolError(f"byte {message.offset} of {message.name} came out of turn")
-        self._side += message.data
-        if len(self._side) < message.size:
-            return
-        content, self._side = bytes(self._side), bytearray()
-        if crc32c(content) != message.crc:
-            raise ProtocolError(f"{message.name} is not what was sent")
-        if message.lsn > self._replica.synced:
-            return  # it would be ahead of the log
         disk = self._replica.disk
-        folder = message.name.rpartition("/")[0]
+        if not message.offset:
+            self._drop_part()
+            if PART in disk.list():
+                disk.remove(PART)
+            self._part = _Part(disk.open(PART, create=True), message.name, message.size)
+        part = self._part
+        if part is None or part[1:4] != (message.name, message.size, message.offset):
+            self._drop_part()
+            raise ProtocolError(f"byte {message.offset} of {message.name} came out of turn")
+        part.file.pwrite(message.data, message.offset)
+        part = self._part = part._replace(has=part.has + len(message.data), crc=crc32c(message.data, part.crc))
+        if part.crc != message.crc:
+            self._drop_part()
+            raise ProtocolError(f"{message.name} is not what was sent")
+        if part.has == part.size:
+            part.file.sync()
+            self._drop_part()
+            if message.lsn <= self._replica.synced:  # else it would be ahead of the log
+                self._put(message.name)
+            self._files += 1
+            self._dirty = True
+
+    def _put(self, name: str) -> None:
+        """Give what has come whole its name."""
+        disk, folder = self._replica.disk, name.rpartition("/")[0]
         if folder:
             disk.mkdir(folder)
-        if PART in disk.list():
-            disk.remove(PART)
-        file = disk.open(PART, create=True)
-        file.pwrite(content, 0)
-        file.sync()
-        file.close()
-        disk.rename(PART, message.name)
+        disk.rename(PART, name)
         disk.sync_folder(folder)
         disk.sync_folder()
         for old in checkpoints.lsns(disk)[:-CHECKPOINTS_KEPT]:
             disk.remove(checkpoints.name_of(old))
 
+    def _keep(self, stages: Sequence[str]) -> None:
+        """Remove stages that do not count: their rows are in the log, or never will be."""
+        disk = self._replica.disk
+        for name in disk.list(STAGE.rstrip("/")):
+            if f"{STAGE}{name}" not in stages:
+                disk.remove(f"{STAGE}{name}")
+
+    def _drop_part(self) -> None:
+        part, self._part = self._part, None
+        if part is not None:
+            part.file.close()
+
     def close(self) -> None:
         """The stream ends; what has come of a batch that is not whole is forgotten."""
         self.link.close()
+        self._drop_part()
         self._replica.drop_part()

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import orjson
 
 from penstock.core.state.durable import Reign
+from penstock.replication.messages import STAGE
+from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
 
 if TYPE_CHECKING:
@@ -65,6 +68,10 @@ class Cluster:
         self._timer: asyncio.TimerHandle | None = None
         self._leaving = False
         self._next = ""  # who is to lead now
+        self.kept_stages: Sequence[str] = ()  # of what was decided before this server led
+        self._numbers = 0
+        self._in_order = deque[bytes]()  # packets of which each says something of its own
+        self._waiting = deque[tuple[int, Callable[[], object]]]()  # who waits for files to be everywhere
         self._handed = asyncio.Event()  # the register names it, or it leads already
         self._role = ""
 
@@ -133,10 +140,51 @@ class Cluster:
         Nothing leaves the engine that was decided before a sleep in which the lease ran out.
         """
         self._log, self._engine = log, engine
+        engine.copies = self
+        decided = engine.core.decided.values()
+        self.kept_stages = [f"{STAGE}{part.stage}.arrows" for state in decided for part in state.parts]
+        self.keep([*self.kept_stages, *([ACCOUNTS] if (Path(self._data) / ACCOUNTS).exists() else [])])
         log.wait_for_copies(self._written, self._synced)
         engine.before_turn.append(self._check)
         engine.on_broken.append(self._broken)
         self._beat()
+
+    # files beside the log that who may take over must have
+
+    def keep(self, names: Sequence[str], then: Callable[[], object] | None = None) -> None:
+        """These files of the data folder are synced here: have them copied, and call back when all who count do."""
+        for name in names:
+            self._numbers += 1
+            self._in_order.append(b"K" + ONE.pack(self._numbers) + name.encode())
+        if then is not None:
+            self._waiting.append((self._numbers, then))
+        self._tell_in_order()
+
+    def forget(self, names: Sequence[str]) -> None:
+        """What these files bring is durable in the log, or never will be: others remove them."""
+        self._in_order.extend(b"D" + name.encode() for name in names)
+        self._tell_in_order()
+
+    async def keep_accounts(self) -> None:
+        """Return when all who may take over have the file of users and vhosts as it is now."""
+        there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done() -> None:
+            if not there.done():
+                there.set_result(None)
+
+        self.keep([ACCOUNTS], done)
+        await there
+
+    def _tell_in_order(self) -> None:
+        while self._in_order:
+            try:
+                self._sock.send(self._in_order[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # it has gone: the loop hears of it
+            self._in_order.popleft()
 
     def booted(self) -> None:
         """The boot record is committed."""
@@ -193,6 +241,7 @@ class Cluster:
                 self._tell(b"M", TWO.pack(log.appended + 1, log.first_lsn))
 
     def _tell_late(self) -> None:
+        self._tell_in_order()
         with self._lock:
             late, self._late = self._late, {}
         for kind, content in late.items():
@@ -201,6 +250,9 @@ class Cluster:
     def _tell(self, kind: bytes, content: bytes) -> None:
         """Any thread."""
         with self._lock:
+            if kind == b"W" and self._in_order:  # a follower is taken when the log is told: it must know what counts
+                self._late[kind] = content
+                return
             try:
                 self._sock.send(kind + content)
                 self._late.pop(kind, None)
@@ -216,6 +268,10 @@ class Cluster:
             if kind == b"C":
                 if self._log is not None:
                     self._log.committed(*ONE.unpack(content))
+            elif kind == b"F":
+                [number] = ONE.unpack(content)
+                while self._waiting and self._waiting[0][0] <= number:
+                    self._waiting.popleft()[1]()
             elif kind == b"L":
                 [self.until] = ONE.unpack(content)
             elif kind == b"T":

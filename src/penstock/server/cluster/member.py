@@ -69,6 +69,10 @@ class Outside(Protocol):
         """Every disk that counts has all up to here."""
         ...
 
+    def kept(self, number: int) -> None:
+        """Every disk that counts has the files beside the log up to this number."""
+        ...
+
     def may_lead(self, until: int) -> None:
         """The server may go on until then, by `now`'s clock; it hears more in time."""
         ...
@@ -96,7 +100,7 @@ class Member:
         self.following: Following | None = None
         self.sendings = dict[Link, Sending]()
         self.files = Files(disk)
-        self.committed = 0
+        self.committed = self.kept = 0
         self.trouble = ""  # why it cannot take part, or could not the last time
         self._version = 0
         self._registering = False
@@ -413,6 +417,7 @@ class Member:
             case Ack():
                 sending.ack(message)
                 if in_sync is not None:
+                    in_sync.keeps(sending.member, sending.kept)
                     last = self.files.log.last
                     in_sync.acked(sending.member, message.synced, last, now, level=sending.level)
                     self._do()
@@ -437,6 +442,17 @@ class Member:
             self.files.told(before._replace(segment=segment, end=end, last=last))
         for sending in list(self.sendings.values()):
             sending.pump()
+
+    def keep(self, name: str, number: int) -> None:
+        """A file beside the log has changed, and who may take over must have it."""
+        self.files.keep(name, number)
+        for sending in list(self.sendings.values()):
+            sending.pump()
+        self._tell()
+
+    def forget(self, name: str) -> None:
+        """A file beside the log counts no longer."""
+        self.files.forget(name)
 
     def log_synced(self, lsn: int) -> None:
         """The server's disk has all up to here."""
@@ -472,3 +488,8 @@ class Member:
         if in_sync is not None and in_sync.committed > self.committed and self.leads:
             self.committed = in_sync.committed
             self._out.committed(self.committed)
+        if in_sync is not None and self.leads:
+            kept = in_sync.kept_by_all(self.files.number)
+            if kept > self.kept:
+                self.kept = kept
+                self._out.kept(kept)

@@ -5,7 +5,8 @@ member follows, the server beside it waits with nothing but HTTP open; when it i
 says so, and then reads what the server writes there.
 
     server -> W written, Y synced, M moves, B booted, H hand over, X broken     (packets, see `leading`)
-    server <- T take over, C committed, L may lead until, E end, P what is known, for people
+              K a file beside the log counts, D it counts no longer
+    server <- T take over, C committed, F files are everywhere, L may lead until, E end, P what is known, for people
 """
 
 from __future__ import annotations
@@ -229,6 +230,9 @@ class Process:
     def committed(self, lsn: int) -> None:
         self._tell(b"C", ONE.pack(lsn))
 
+    def kept(self, number: int) -> None:
+        self._tell(b"F", ONE.pack(number))
+
     def may_lead(self, until: int) -> None:
         self._tell(b"L", ONE.pack(until))
 
@@ -267,6 +271,10 @@ class Process:
                 member.moves(*TWO.unpack(content))
             elif kind == b"B":
                 member.booted(*ONE.unpack(content))
+            elif kind == b"K":
+                member.keep(content[ONE.size :].decode(), *ONE.unpack(content[: ONE.size]))
+            elif kind == b"D":
+                member.forget(content.decode())
             elif kind == b"H":
                 member.hand_over(content.decode())
             else:

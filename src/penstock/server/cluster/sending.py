@@ -7,7 +7,9 @@ the leader nothing.  What a commit wrote is sent as soon as all of it is written
 
 from __future__ import annotations
 
+import errno
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
@@ -21,12 +23,14 @@ from penstock.replication.cursor import Gone, Place, after, next_piece
 from penstock.replication.messages import (
     PIECE_MOST,
     SIDE_MOST,
+    STAGE,
     Ack,
     Beat,
     Begin,
     Bye,
     Bytes,
     Hello,
+    Keep,
     Message,
     Refusal,
     Retire,
@@ -75,6 +79,8 @@ class Files:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.log = Log()
+        self.beside = dict[str, int]()  # files beside the log that count, each with the number of its last change
+        self.number = 0  # the highest of these
         self._closed = list[SegmentFile]()
 
     def told(self, log: Log) -> None:
@@ -83,6 +89,19 @@ class Files:
             self.log = log
             self.look()
         self.log = log
+
+    def keep(self, name: str, number: int) -> None:
+        """A file counts: who may take over must have it."""
+        self.beside[name], self.number = number, max(number, self.number)
+
+    def forget(self, name: str) -> None:
+        """It counts no longer."""
+        self.beside.pop(name, None)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Those that count."""
+        return tuple(name for name in self.beside if name.startswith(STAGE))
 
     def look(self) -> None:
         """See which closed files there are now."""
@@ -129,6 +148,12 @@ class Sending:
         self._accounts = 0  # CRC of what was sent
         self._checkpoint = 0  # LSN of the newest that was sent
         self._side: Iterator[SideFile] | None = None  # what is left to send of a file beside the log
+        self._unacked = deque[tuple[str, int]]()  # files that were sent, with their numbers; 0: one that does not count
+        self._acked_files = 0
+        self._sent_numbers = dict[str, int]()  # of those that count, what was sent, and what the follower has
+        self._got = dict[str, int]()
+        self._looked = 0  # no file with a number up to here is to be sent
+        self._stages: tuple[str, ...] | None = None  # what was said of which count
         self._cut = common(hello.terms, written(state, files.log.last))
         self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing
         self.link.send(Welcome(self.term, FORMAT, self._cut, seed=self.seeds))
@@ -137,13 +162,22 @@ class Sending:
     def level(self) -> bool:
         """Whether it lacks so little that confirms may wait for it."""
         place = self._place
-        if place is None or place.segment != self._files.log.segment:
+        if place is None or place.segment != self._files.log.segment or self.kept < self._files.number:
             return False
         return self._files.log.end - place.offset + self.sent - self.received <= LEVEL_BYTES
+
+    @property
+    def kept(self) -> int:
+        """The number up to which it has the files beside the log."""
+        files = self._files
+        lacking = [number for name, number in files.beside.items() if self._got.get(name, 0) < number]
+        return min(lacking) - 1 if lacking else files.number
 
     def begin(self, message: Begin) -> None:
         """It has cut its log and says where it stands."""
         files = self._files
+        self._got |= {name: files.beside[name] for name in message.stages if name in files.beside}
+        self._tell_stages()
         files.look()
         if not message.segment:
             self._place = Place(files.listed[0].first, 0)
@@ -154,17 +188,24 @@ class Sending:
         else:
             self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
 
+    def _tell_stages(self) -> None:
+        if (stages := self._files.stages) != self._stages:
+            self._stages = stages
+            self.link.send(Keep(self.term, stages))
+
     def ack(self, message: Ack) -> None:
         self.acked = max(self.acked, message.synced)
         self.received = message.received
+        while self._acked_files < message.files and self._unacked:
+            self._acked_files += 1
+            name, number = self._unacked.popleft()
+            self._got[name] = max(number, self._got.get(name, 0))
 
     def pump(self) -> None:
         """Send what there is, as far as the connection takes it.  OSError where a file cannot be read."""
         while self._place is not None and not self.link.full:
-            beside = None if self._side is None else next(self._side, None)
-            if beside is None:
-                self._side = None
-            else:
+            beside = self._beside()
+            if beside is not None:
                 self.link.send(beside)
             try:
                 if not self._piece(self._place) and beside is None:
@@ -173,6 +214,16 @@ class Sending:
                 self._files.look()
                 self._place, self._open = None, None
                 self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
+
+    def _beside(self) -> SideFile | None:
+        """The next piece of a file beside the log; None: there is none."""
+        while True:
+            self._side = self._side or self._counting_file()
+            if self._side is None:
+                return None
+            if (piece := next(self._side, None)) is not None:
+                return piece
+            self._side = None
 
     def _piece(self, place: Place) -> bool:
         files = self._files.listed
@@ -210,6 +261,7 @@ class Sending:
         if log.floor > self._floor and self.acked >= log.base and self._place.segment >= log.floor:
             self._floor = log.floor
             self.link.send(Retire(self.term, log.floor, log.base))
+        self._tell_stages()
         if self._side is None:
             self._side = self._changed_file()
             self.pump()
@@ -217,24 +269,53 @@ class Sending:
     def _changed_file(self) -> Iterator[SideFile] | None:
         """The pieces of a file beside the log that the follower has not, or not so; None: it has all."""
         disk = self._files.disk
-        if ACCOUNTS in disk.list():
-            content = read_whole(disk, ACCOUNTS)
-            if (crc := crc32c(content)) != self._accounts:
-                self._accounts = crc
-                return self._pieces(ACCOUNTS, content, 0)
+        if ACCOUNTS in disk.list() and (crc := crc32c(read_whole(disk, ACCOUNTS))) != self._accounts:
+            self._accounts = crc
+            return self._pieces(ACCOUNTS, 0)
         newest = max(checkpoints.lsns(disk), default=0)
         if self._checkpoint < newest <= self.acked:
             self._checkpoint = newest
             name = checkpoints.name_of(newest)
             if size_of(disk, name) <= SIDE_MOST:
-                return self._pieces(name, read_whole(disk, name), newest)
+                return self._pieces(name, newest)
         return None
 
-    def _pieces(self, name: str, content: bytes, lsn: int) -> Iterator[SideFile]:
-        crc = crc32c(content)
-        for offset in range(0, max(1, len(content)), PIECE_MOST):
-            part = content[offset : offset + PIECE_MOST]
-            yield SideFile(self.term, name, len(content), offset, crc, lsn, part)
+    def _counting_file(self) -> Iterator[SideFile] | None:
+        """The pieces of the next file that counts and was not sent, or not so; None: there is none."""
+        files, got, sent = self._files, self._got, self._sent_numbers
+        if self._looked == files.number:
+            return None
+        wanted = [
+            (number, name)
+            for name, number in files.beside.items()
+            if max(got.get(name, 0), sent.get(name, 0)) < number
+        ]
+        if not wanted:
+            self._looked = files.number
+            return None
+        number, name = min(wanted)
+        return self._pieces(name, 0, number)
+
+    def _pieces(self, name: str, lsn: int, number: int = 0) -> Iterator[SideFile]:
+        """What is read is one state of the file, for each change replaces it as a whole."""
+        try:
+            file = self._files.disk.open(name, readonly=True)
+        except FileNotFoundError:
+            self._files.forget(name)  # what it brought is in the log
+            return
+        with closing(file):
+            size, offset, crc = file.size(), 0, 0
+            while offset < size or not offset:
+                part = file.pread(PIECE_MOST, offset)
+                if len(part) < min(PIECE_MOST, size - offset):
+                    raise OSError(errno.EIO, f"{name} ends before its end")
+                crc = crc32c(part, crc)
+                yield SideFile(self.term, name, size, offset, crc, lsn, part)
+                offset += max(1, len(part))
+        self._unacked.append((name, number))
+        self._sent_numbers[name] = number
+        if name == ACCOUNTS:
+            self._accounts = crc
 
     def close(self, why: str = "") -> None:
         """The stream ends."""

@@ -23,6 +23,7 @@ from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.sinks.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, texts
+from penstock.server.flight.sinks.stage_files import path_of
 from penstock.server.flight.sinks.stages import Found, anybodys, parts_of, stage_publishes
 from penstock.wire.fields import NUMBER_MOST, Fields
 from penstock.wire.flight.codec import Upload
@@ -325,11 +326,6 @@ class SinkActions(StreamActions):
 
     def _decide(self, caller: Caller, asked: Asked, found: Sequence[Found]) -> Committed:
         """A batch too large for one group: decided, then copied; answered when its last row is durable."""
-        if self.engine.log.copied:
-            raise PreconditionFailed(
-                f"a batch of more than {self.copier.limits.group_bytes} bytes cannot be committed in a cluster yet: "
-                "its stages are on one disk alone; write smaller batches (`maxRowsPerTrigger`)"
-            )
         given = [stem for stem, _ in found]
         parts: list[DecidedPart] = []
         query, batch = asked.query, asked.batch
@@ -359,6 +355,7 @@ class SinkActions(StreamActions):
             for part in parts:
                 self.stages.check(part)  # what is decided cannot be refused any more
             self._look(caller, asked, line)
+            self._keep(caller, parts)
         except BaseException:  # nothing is decided, whatever it is: the client may have left
             self._let_go(given, parts)
             raise
@@ -378,6 +375,20 @@ class SinkActions(StreamActions):
         made = [part.stage for part in parts if part.stage not in given]
         self.stages.release([*given, *made])
         self.stages.drop(made)
+        if (copies := self.engine.copies) is not None:
+            names = [path_of(part.stage) for part in parts]
+            self._handover.post(lambda: copies.forget(names))
+
+    def _keep(self, caller: Caller, parts: Sequence[DecidedPart]) -> None:
+        """Return when every server that may take over has these stages: it will have to copy from them."""
+        if (copies := self.engine.copies) is None:
+            return
+        names = [path_of(part.stage) for part in parts]
+
+        def job(answer: Answer[None]) -> None:
+            copies.keep(names, partial(answer.give, None))
+
+        self._handover.submit(job).wait(caller.gone)
 
     def _look(self, caller: Caller, asked: Asked, line: Sequence[Found]) -> None:
         """Refuse a large batch as a small one would be, a chunk in a turn of the loop.

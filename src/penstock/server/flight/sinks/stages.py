@@ -99,6 +99,7 @@ class Stages:
         self._held = set[str]()
         self._frozen = 0  # backups that are being made
         self._ready = False
+        self.dropped: Callable[[Sequence[str]], object] | None = None  # told in any thread of files that went
 
     def _open(self) -> None:
         """Look once at what an earlier process left: complete stages are known again, unfinished uploads go.
@@ -337,6 +338,8 @@ class Stages:
                 self._places.give(info.user)
                 self._bytes.give(info.user, info.bytes)
             discard(self._disk, path_of(stem))
+            if self.dropped is not None:
+                self.dropped([path_of(stem)])
             gone += 1
         return gone
 
