@@ -16,8 +16,9 @@ from penstock.errors import Unavailable
 from penstock.server.access import Who
 from penstock.server.doors import door_process
 from penstock.server.doors.line import HEAD, VERSION, Broken, Ended, Kind, Line, plain, with_head
+from penstock.server.flight.call_streams import CALL_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.entrance import CALL_MOST, Answers, Entrance, Peers, Sent
+from penstock.server.flight.entrance import Entrance, Peers
 from penstock.server.shares import Shares
 from waiting import eventually
 

@@ -26,11 +26,12 @@ from penstock.server.bulk.upkeep import Upkeep
 from penstock.server.flight.actions.streams import RangeActions, ReplayActions
 from penstock.server.flight.actions.table import Actions, LocateAction, RecordActions
 from penstock.server.flight.actions.upkeep import HoldAction, UpkeepActions
+from penstock.server.flight.call_streams import Answers, FromDoor, Sent
 from penstock.server.flight.calls import Caller, Calls, Intake, People, Slot
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.doget import Reads
 from penstock.server.flight.entitled import Gatekeeper
-from penstock.server.flight.entrance import Answers, Entrance, FromDoor, Info, Sent
+from penstock.server.flight.entrance import Entrance, Info
 from penstock.server.flight.handover import Handover, Piece
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.sinks.copier import Copier
