@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-interleavings test-others test-cluster check mypy pyright
+.PHONY: help install demo demo-cluster test test-interleavings test-others test-cluster check mypy pyright
 .PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-cluster soak-claims conformance audit sbom clean
 
 VENV := .venv
@@ -15,6 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make install      a .venv with everything; also python3-venv and Java 17 where absent and you are root"
 	@echo "make demo         hundreds of thousands of messages through AMQP, Flight and Spark, a kill -9, and the proof"
+	@echo "make demo-cluster three servers of one log: who leads is killed, cut off, paused and stopped, and the proof"
 	@echo "make test         ruff, mypy, pyright and every test"
 	@echo "make test-cluster the Spark side on a cluster of two workers, one of which dies; a year of flights, row by row"
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
@@ -34,6 +35,9 @@ $(STAMP): pyproject.toml tools/install tools/requirements.lock
 
 demo: $(STAMP)
 	@$(PYTHON_IN) examples/demo/main.py
+
+demo-cluster: $(STAMP)
+	@$(PYTHON_IN) examples/demo/cluster.py
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .

@@ -26,6 +26,7 @@ from waiting import eventually
 
 SECRET = "not known to strangers"
 QUIET = {"OPENBLAS_NUM_THREADS": "1"}
+GUEST = {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
 
 
 def free_ports(count: int) -> list[int]:
@@ -152,10 +153,11 @@ name = "work"
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
-    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+    def get(self, path: str, timeout: float = 5.0) -> tuple[int, dict[str, Any]]:
         """Status and JSON of an HTTP answer; 0 where nobody answers."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", headers=GUEST)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"{}")
