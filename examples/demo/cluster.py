@@ -39,8 +39,8 @@ from fault_proxy import Fault, Network
 LOOK_S = 0.25
 PATIENCE_S = 60.0
 NOTE = """\
-[dim]Who is cut off or paused is missed by the others after `lease`, 5 s unless set otherwise, and by clients after their own
-heartbeats, which take nine seconds here.  Who is stopped hands over.[/dim]
+[dim]Who is cut off or paused is missed by the others after `lease`, 5 s unless set otherwise, and by clients after
+their own heartbeats, which take nine seconds here.  Who is stopped hands over.[/dim]
 """
 MORE = '[[queue]]\nname = "done"\nmax_length = 1000\n'
 
@@ -262,7 +262,7 @@ class Demo:
         console.print(self._seen(), NOTE, self._proof(len(lost)), self._copies(logs), highlight=False)
         terms = ", ".join(f"{one['term']} {self.names.get(one['member'], '?')}" for one in logs.get("terms", ()))
         console.print(f"The logs are the same, byte by byte.  Who led, by term: {terms}.", highlight=False)
-        good = not lost and not self.load.wrong and bool(logs) and not logs["findings"]
+        good = not lost and not self.load.wrong.total() and bool(logs) and not logs["findings"]
         for one in logs.get("findings", ()):
             console.print(f"[bold red]{one['text']}[/bold red]")
         words = "Nothing that was confirmed was lost, and nothing that was settled for sure came again."

@@ -101,7 +101,7 @@ class Load:
                 held, last = list[tuple[int, int]](), dict[int, int]()
                 for method, _, body in channel.consume("work", inactivity_timeout=0.2):
                     if method is not None:
-                        held.append(self._taken(body, last))
+                        held.append(self._taken(body, method.redelivered, last))
                     if held and (method is None or len(held) >= 50):
                         channel.basic_ack(0, multiple=True)
                         channel.basic_publish("", "done", b"%d" % len(held))  # its confirm says that the acks are kept
@@ -112,12 +112,12 @@ class Load:
                         break
                 connection.close()
 
-    def _taken(self, body: bytes, last: dict[int, int]) -> tuple[int, int]:
+    def _taken(self, body: bytes, again: bool, last: dict[int, int]) -> tuple[int, int]:
         told = json.loads(body)
         one = told["publisher"], told["number"]
-        if last.get(one[0], 0) >= one[1]:
-            self.wrong[OUT_OF_ORDER] += 1
-        last[one[0]] = one[1]
+        if not again:  # what another worker has given back comes after what this one had meanwhile
+            self.wrong[OUT_OF_ORDER] += last.get(one[0], 0) >= one[1]
+            last[one[0]] = one[1]
         with self._lock:
             if one in self.proven:
                 self.wrong[AGAIN] += 1
