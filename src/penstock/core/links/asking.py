@@ -1,0 +1,112 @@
+"""When a site asks an owner for messages, and for how many.
+
+It asks only while a consumer here wants them and has room, and only for what has waited for longer than an ack usually
+takes: until then the owner's own consumers are likely to be quicker.  An ask is no record.  Where no answer comes it is
+repeated, later each time; it never makes anybody an owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+PATIENCE_LEAST = 50_000
+"""Microseconds that a message of another owner waits at least before it is asked for."""
+
+AGAIN_FIRST = 100_000
+AGAIN_MOST = 10_000_000
+"""Microseconds until an ask without an answer is repeated: at first, and at most."""
+
+_SHARE = 16
+"""One ack moves the average by this part."""
+
+
+class Waiting(NamedTuple):
+    """Messages of one owner that consumers here want, [first, stop); since: microseconds, when they came here."""
+
+    first: int
+    stop: int
+    owner: str
+    since: int
+
+
+class Ask(NamedTuple):
+    """What goes to one owner."""
+
+    owner: str
+    spans: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return sum(stop - first for first, stop in self.spans)
+
+
+class _Out:
+    """An ask that is under way."""
+
+    __slots__ = ("again", "count", "wait")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.again = 0  # when it may be repeated
+        self.wait = AGAIN_FIRST
+
+
+class Asking:
+    """What one queue of one site asks for."""
+
+    __slots__ = ("_out", "average")
+
+    def __init__(self) -> None:
+        self.average = 0  # microseconds from publish to ack, of late
+        self._out: dict[str, _Out] = {}
+
+    def acked(self, age: int) -> None:
+        """A message was acknowledged so long after it was published."""
+        self.average += (age - self.average) // _SHARE if self.average else age
+
+    @property
+    def patience(self) -> int:
+        """How long a message waits before it is asked for."""
+        return max(self.average, PATIENCE_LEAST)
+
+    @property
+    def under_way(self) -> int:
+        """Messages that were asked for and may still come: credit that is spoken for."""
+        return sum(out.count for out in self._out.values())
+
+    def asks(self, now: int, waiting: Iterable[Waiting], credit: int) -> list[Ask]:
+        """What to ask for now, the oldest first; at most `credit` in all, with what is under way."""
+        for out in self._out.values():
+            if out.count and out.again <= now:
+                out.count = 0
+        room = credit - self.under_way
+        chosen = dict[str, list[tuple[int, int]]]()
+        for one in waiting:
+            if room <= 0:
+                break
+            known = self._out.get(one.owner)
+            if one.since + self.patience > now or (known is not None and known.again > now):
+                continue
+            stop = min(one.stop, one.first + room)
+            chosen.setdefault(one.owner, []).append((one.first, stop))
+            room -= stop - one.first
+        made = [Ask(owner, tuple(spans)) for owner, spans in chosen.items()]
+        for ask in made:
+            state = self._out.setdefault(ask.owner, _Out())
+            state.count, state.again = len(ask), now + state.wait
+            state.wait = min(2 * state.wait, AGAIN_MOST)
+        return made
+
+    def next_at(self) -> int | None:
+        """When an ask may be repeated; None: none is under way."""
+        return min((out.again for out in self._out.values() if out.count), default=None)
+
+    def granted(self, owner: str, count: int) -> None:
+        """An owner gave so many: it may be asked for more at once."""
+        if (out := self._out.get(owner)) is not None:
+            out.count = max(out.count - count, 0)
+            out.again, out.wait = 0, AGAIN_FIRST
+
+    def came_up(self, owner: str) -> None:
+        """The link to an owner is there anew: what was asked before is forgotten on both sides."""
+        self._out.pop(owner, None)

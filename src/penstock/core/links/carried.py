@@ -1,0 +1,104 @@
+"""What a link carries: where a message may still go, which of them are here already, and how far a link has come.
+
+A message is known everywhere by the origin of the log that it was published to and its LSN there.  With it travels its
+path: the origins that it has passed, the first one included.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
+
+from penstock.records.chunks import LSN_LIMIT
+
+
+def may_go_on(path: Sequence[int], group: str | None, to: int, pass_through: Collection[str]) -> bool:
+    """Whether a message goes to the site of this origin: never where it has been.
+
+    group            of the site that it came from; None: it was published here
+    pass_through     groups whose messages the link carries on
+    """
+    return to not in path and (group is None or group in pass_through)
+
+
+class Numbers:
+    """The messages of another origin: their LSNs there and here.  No message is stored twice."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, int, int]] = []  # (LSN there, LSN here, count), ascending and disjoint by the first
+
+    def unknown(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Those of [first, stop) that are not here, as spans."""
+        out = list[tuple[int, int]]()
+        for there, _, count in self._touching(first, stop):
+            if first < there:
+                out.append((first, there))
+            first = max(first, there + count)
+        if first < stop:
+            out.append((first, stop))
+        return out
+
+    def add(self, there: int, here: int, count: int) -> None:
+        """So many messages, adjacent there and here, are stored; none of them was."""
+        runs = self._runs
+        at = bisect_left(runs, (there, 0, 0))
+        last = runs[at - 1] if at else (0, 0, 0)
+        if last[2] and last[0] + last[2] == there and last[1] + last[2] == here:
+            runs[at - 1] = (last[0], last[1], last[2] + count)
+        else:
+            runs.insert(at, (there, here, count))
+
+    def here(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Where those of [first, stop) there that have come stand here, as spans in the order of the other side."""
+        out = list[tuple[int, int]]()
+        for there, here, count in self._touching(first, stop):
+            low, high = max(first, there), min(stop, there + count)
+            out.append((here + low - there, here + high - there))
+        return out
+
+    def forget_below(self, here: int) -> None:
+        """No message with a lower LSN here is asked for again; the newest run stays, it says how far the origin is."""
+        kept = [run for run in self._runs[:-1] if run[1] + run[2] > here]
+        self._runs[:-1] = kept
+
+    @property
+    def runs(self) -> Sequence[tuple[int, int, int]]:
+        """(LSN there, LSN here, count), ascending by the first."""
+        return self._runs
+
+    def _touching(self, first: int, stop: int) -> Sequence[tuple[int, int, int]]:
+        low = bisect_right(self._runs, (first, LSN_LIMIT, 0))
+        if low and self._runs[low - 1][0] + self._runs[low - 1][2] > first:
+            low -= 1
+        return self._runs[low : bisect_left(self._runs, (stop, 0, 0))]
+
+
+class Flow:
+    """How far a link has come in the log of its sender.  All of it goes out in log order, a grant like any record."""
+
+    __slots__ = ("acked", "sent")
+
+    def __init__(self, acked: int = 0) -> None:
+        """acked: up to this LSN the destination has all on its disk."""
+        self.acked = acked
+        self.sent = acked
+
+    def next(self, durable: int, most: int) -> range:
+        """What to send now: nothing leaves before it is durable here."""
+        start = self.sent + 1
+        out = range(start, max(min(durable, self.sent + most) + 1, start))
+        self.sent = out.stop - 1
+        return out
+
+    def ack(self, upto: int) -> None:
+        """The destination has this on its disk."""
+        self.acked = max(self.acked, upto)
+
+    def came_up(self, has: int) -> None:
+        """The link is there anew, and the destination says how far it has come: all behind that goes out again.
+
+        Its word counts, also where it acknowledged more once and was restored from a copy since.
+        """
+        self.acked = self.sent = has

@@ -1,0 +1,87 @@
+"""Which queues of two sites are one queue, who owns its messages first, and whether both sides describe it alike.
+
+A site is one server, or one cluster: what has a log of its own, and so an origin.  Sites know each other by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.records.queue_settings import QueueSettings
+
+
+class Site(NamedTuple):
+    """One server or cluster.  origin: the number of its log."""
+
+    name: str
+    origin: int
+    group: str = ""
+
+
+class Identity(NamedTuple):
+    """What has to be equal for two queues of two sites to be one.
+
+    within    what beside the name tells it from others: nothing of a distributed queue, a domain or group of a
+              group-local one, the site of a local one
+    """
+
+    vhost: str
+    name: str
+    kind: str
+    within: str
+
+
+def identity_of(vhost: str, name: str, settings: QueueSettings, here: Site) -> Identity:
+    """What a queue of this site is known as by others."""
+    within = {
+        "distributed": "",
+        "group-local": settings.group_local_queue_domain or here.group,
+        "local": here.name,
+    }[settings.kind]
+    return Identity(vhost, name, settings.kind, within)
+
+
+def first_owner(settings: QueueSettings, published_at: str) -> str | None:
+    """The site that may lease a message before anybody has asked for it; None: each site its own copy."""
+    if settings.kind == "local":
+        return None
+    if settings.kind == "group-local":
+        return settings.initial_owner
+    return published_at
+
+
+class Offer(NamedTuple):
+    """What one side says of a queue when a link comes up.
+
+    topic     (exchange, key) that it shows messages of
+    logged    whether the topic's messages are kept
+    sends     whether it has a link to the other side that carries the topic
+    """
+
+    identity: Identity
+    topic: tuple[str, str]
+    filter: str | None
+    initial_owner: str | None
+    logged: bool = True
+    sends: bool = True
+
+
+def disagreements(ours: Offer, theirs: Offer) -> Iterator[str]:
+    """Why two queues with one identity cannot be one queue, a line each; without any they can."""
+    name = f"queue '{ours.identity.name}' in vhost '{ours.identity.vhost}'"
+    if ours.identity.kind == "local":
+        yield f"{name} is local: each site has its own, and its name is no topic of a link"
+        return
+    for what, mine, other in (
+        ("underlying topic", "/".join(ours.topic), "/".join(theirs.topic)),
+        ("filter", ours.filter, theirs.filter),
+        ("initial_owner", ours.initial_owner, theirs.initial_owner),
+    ):
+        if mine != other:
+            yield f"{name}: its {what} is {mine!r} here and {other!r} there"
+    for where, offer in (("here", ours), ("there", theirs)):
+        if not offer.logged:
+            yield f"{name}: its topic is not kept in the log {where}"
+        if not offer.sends:
+            yield f"{name}: no link carries its topic from {where} to the other side"

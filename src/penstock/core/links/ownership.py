@@ -1,0 +1,166 @@
+"""Who may lease a message: claims, which of two holds, what an owner grants, and what a proxy takes.
+
+A claim has a serial: the first owner's is 0, and each transfer is one above the claim that it was made from.  Sites
+hear claims in different orders and over different links, so which of two holds is one total order, and every site that
+has heard the same claims knows the same owner.  Equal serials are made by two sites that did not know of each other,
+which only proxied transfer brings about: a grant of the owner holds against a proxy's, then the lower name.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+from penstock.records.chunks import LSN_LIMIT
+
+Why: TypeAlias = Literal["first", "transfer", "yielded", "proxied"]
+
+_RANK: dict[Why, int] = {"first": 0, "transfer": 1, "yielded": 2, "proxied": 3}
+
+Span: TypeAlias = tuple[int, int]
+"""LSNs [a, b) of this log."""
+
+
+class Claim(NamedTuple):
+    """A site may lease a message."""
+
+    owner: str
+    serial: int = 0
+    why: Why = "first"
+
+    def to(self, owner: str, why: Why) -> Claim:
+        """The claim that this one's owner, or who acts for it, hands on."""
+        return Claim(owner, self.serial + 1, why)
+
+
+def holds_against(one: Claim, other: Claim) -> bool:
+    """Whether the first claim holds where both were made."""
+    return (-one.serial, _RANK[one.why], one.owner) < (-other.serial, _RANK[other.why], other.owner)
+
+
+class Claims:
+    """The claims to the messages of one queue; what nobody claimed belongs to this site."""
+
+    __slots__ = ("_claims", "_ends", "_starts", "here")
+
+    def __init__(self, here: str) -> None:
+        self.here = Claim(here)
+        self._starts = list[int]()
+        self._ends = list[int]()
+        self._claims = list[Claim]()
+
+    def of(self, lsn: int) -> Claim:
+        """The claim to one message."""
+        at = bisect_right(self._starts, lsn) - 1
+        return self._claims[at] if at >= 0 and lsn < self._ends[at] else self.here
+
+    def spans(self, first: int = 0, stop: int = LSN_LIMIT) -> Iterator[tuple[int, int, Claim]]:
+        """All that was claimed of [first, stop), ascending."""
+        at = max(bisect_right(self._starts, first) - 1, 0)
+        for i in range(at, len(self._starts)):
+            low, high = max(self._starts[i], first), min(self._ends[i], stop)
+            if low >= stop:
+                return
+            if low < high:
+                yield low, high, self._claims[i]
+
+    def put(self, first: int, stop: int, claim: Claim) -> list[Span]:
+        """Hear a claim to [first, stop); where it holds against what was known, as spans."""
+        known, at = list[tuple[int, int, Claim]](), first
+        for low, high, before in self.spans(first, stop):
+            if at < low:
+                known.append((at, low, self.here))
+            known.append((low, high, before))
+            at = high
+        if at < stop:
+            known.append((at, stop, self.here))
+        changed = [(low, high) for low, high, before in known if holds_against(claim, before)]
+        for low, high in changed:
+            self._set(low, high, claim)
+        return changed
+
+    def forget_below(self, lsn: int) -> None:
+        """No older message is in the queue."""
+        at = bisect_right(self._ends, lsn)
+        del self._starts[:at], self._ends[:at], self._claims[:at]
+
+    def _set(self, first: int, stop: int, claim: Claim) -> None:
+        starts, ends, claims = self._starts, self._ends, self._claims
+        low = bisect_left(ends, first)  # one that ends where this begins may be joined with it
+        high = bisect_right(starts, stop)
+        joined = list[tuple[int, int, Claim]]()
+        pieces = list(zip(starts[low:high], ends[low:high], claims[low:high], strict=True))
+        left = [(a, min(b, first), one) for a, b, one in pieces if a < first]
+        right = [(max(a, stop), b, one) for a, b, one in pieces if b > stop]
+        for a, b, one in (*left, (first, stop, claim), *right):
+            if joined and joined[-1][1] == a and joined[-1][2] == one:
+                joined[-1] = (joined[-1][0], b, one)
+            else:
+                joined.append((a, b, one))
+        starts[low:high] = [a for a, _, _ in joined]
+        ends[low:high] = [b for _, b, _ in joined]
+        claims[low:high] = [one for _, _, one in joined]
+
+
+class Grant(NamedTuple):
+    """Messages that change their owner by one record."""
+
+    first: int
+    stop: int
+    claim: Claim
+
+
+def grants(claims: Claims, asked: Iterable[Span], ready: Iterable[Span], asker: str) -> list[Grant]:
+    """What the owner gives to who asks: messages of its own that are ready when everybody here has had a turn.
+
+    ready: ascending.  Leased ones never, for their lease is not over; what was granted is no longer the owner's, so the
+    first who asks wins, and there is no answer to the others.
+    """
+    waiting = list(ready)
+    out = list[Grant]()
+    for first, stop in asked:
+        for low, high in waiting:
+            start, end = max(first, low), min(stop, high)
+            if start < end:
+                out += _of_own(claims, start, end, asker, "transfer")
+    return out
+
+
+def _of_own(claims: Claims, first: int, stop: int, asker: str, why: Why) -> Iterator[Grant]:
+    at = first
+    for low, high, claim in claims.spans(first, stop):
+        if at < low:
+            yield Grant(at, low, claims.here.to(asker, why))
+        if claim.owner == claims.here.owner:
+            yield Grant(low, high, claim.to(asker, why))
+        at = high
+    if at < stop:
+        yield Grant(at, stop, claims.here.to(asker, why))
+
+
+def proxied(claims: Claims, asked: Iterable[Span], asker: str, absent: Iterable[str]) -> list[Grant]:
+    """What a site on which an operator has turned proxied transfer on gives in the name of owners that are away."""
+    away = set(absent)
+    out = list[Grant]()
+    for first, stop in asked:
+        for low, high, claim in claims.spans(first, stop):
+            if claim.owner in away and claim.owner != claims.here.owner:
+                out.append(Grant(low, high, claim.to(asker, "proxied")))
+    return out
+
+
+Twin: TypeAlias = Literal["keep", "yield", "finish"]
+"""What a site does with its own message when it hears of one with the same publisher and sequence.
+
+keep     it is the one that is worked
+yield    its owner is the other site from now on
+finish   its lease runs; the ack settles both
+"""
+
+
+def meet_twin(mine: int, other: int, *, leased: bool) -> Twin:
+    """A publisher that changed sides sent one message to two origins: that of the lower origin is worked."""
+    if mine < other:
+        return "keep"
+    return "finish" if leased else "yield"
