@@ -65,7 +65,7 @@ def publish(server: LiveServer) -> None:
 def drained(server: LiveServer, queue: str) -> list[int]:
     with penstock.connect(server.ready["flight"]) as client:
         seen: list[int] = []
-        for message in client.consume(queue, backlog=COUNT, timeout="2s"):
+        for message in client.consume(queue, backlog=COUNT, timeout="20s"):
             seen.append(int(message.body))
             message.ack()
             if len(seen) == COUNT:

