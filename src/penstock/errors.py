@@ -16,6 +16,7 @@
     |- ExpressionError      an expression that cannot be read, with the place
     |- SettingsError        a settings file, variable or option that cannot be used
     |- ProtocolError        the peer broke the protocol of its connection
+    |- InvalidBody          a message's body is not of the type that was asked for
     |- Unavailable          cannot connect, connection lost, or server starting or stopping
     |  |- LogBroken         a write or sync failed; this process confirms nothing more
     |- DataFolderInUse      another process serves this folder
@@ -184,6 +185,13 @@ class ProtocolError(PenstockError):
         super().__init__(message)
         self.reply_code = reply_code
         self.scope = scope
+
+
+class InvalidBody(PenstockError, ValueError):
+    """A message's body is not what was asked for, and never will be: `message.reject(str(error))` sets it aside."""
+
+    code = "PS401"
+    to_do = "Look at the dead letter and its publisher, or ask for the type that the bodies have."
 
 
 class Unavailable(PenstockError):

@@ -27,7 +27,7 @@ PRINTS = {
     "limits.md": ["three", "[1, 2, 4]"],
     "retries.md": ["1", "0", "{'id': 1} no such address", "{", "1"],
     "groups.md": ["duplicate", "a b", "1"],
-    "settling.md": ["parcel 1", "0 1"],
+    "settling.md": ["Reading(sensor='a', celsius=20.5)", "2 1", "parcel 1", "0 1"],
     "query.md": ["region", "north", "south", "2"],
     "replay.md": ["'region': 'north'", "'region': 'south'", "bill 1", "bill 2"],
     "rabbitmq.md": ["order.new b'{\"id\": 1}'", " b'{}'"],

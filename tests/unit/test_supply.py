@@ -90,8 +90,7 @@ def test_the_lock_has_what_the_project_asks_for(python: str, machine: str) -> No
         if one.marker is None or one.marker.evaluate(here)
     }
     for wanted in asked():
-        if wanted.name != "opentelemetry-api":  # an extra that development does without
-            assert wanted.specifier.contains(there[name(wanted)], prereleases=True), wanted
+        assert wanted.specifier.contains(there[name(wanted)], prereleases=True), wanted
 
 
 @pytest.mark.parametrize(("package", "version"), FAULTY.items())
@@ -176,10 +175,9 @@ def test_the_bill_has_what_the_wheel_brings_and_no_more(monkeypatch: pytest.Monk
         if one.marker is None or one.marker.evaluate()
     }
     for part, one in parts.items():
-        if part != "opentelemetry-api":  # an extra that development does without
-            assert (one["version"], len(one["properties"])) == lock[part]
-            assert one["purl"] == one["bom-ref"] == f"pkg:pypi/{part}@{one['version']}"
-            assert one["licenses"], part
+        assert (one["version"], len(one["properties"])) == lock[part]
+        assert one["purl"] == one["bom-ref"] == f"pkg:pypi/{part}@{one['version']}"
+        assert one["licenses"], part
     named = {one["bom-ref"] for one in (*bill["components"], bill["metadata"]["component"])}
     told = [one["ref"] for one in bill["dependencies"]]
     assert len(told) == len(set(told))

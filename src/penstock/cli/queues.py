@@ -115,7 +115,7 @@ def alter(
 
     Example: penstock queue alter to-ship --set lease_period=1m --unset filter
     """
-    settings = dict(map(read_setting, setting or []))
+    settings: dict[str, Any] = dict(map(read_setting, setting or []))
     settings |= {key.strip().replace("-", "_"): None for key in unset or []}
     if not settings:
         raise InvalidArgument("name what to change: --set KEY=VALUE, or --unset KEY")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from penstock.client.link import Link
+from penstock.client.queue_options import QueueOptions
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration, span
 
@@ -49,7 +50,8 @@ class Administration:
         return self._vhost
 
     def declare(
-        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False, **settings: object
+        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False,
+        **settings: Unpack[QueueOptions],
     ) -> dict[str, Any]:
         """Make a queue, or find it as asked; its counts.
 
@@ -63,15 +65,16 @@ class Administration:
             durable=durable,
             auto_delete=auto_delete,
             passive=passive or None,
-            settings=_plain(settings),
+            settings=_plain(cast("Arguments", settings)),
         )
 
-    def alter(self, queue: str, **settings: object) -> int:
+    def alter(self, queue: str, **settings: Unpack[QueueOptions]) -> int:
         """Change settings of a queue; those that are not named stay.
 
         How many messages left it, because a `recovery_point` that is given here is later than they are.
         """
-        return cast("int", self.action("alter", queue=queue, settings=_plain(settings)).get("left", 0))
+        told = self.action("alter", queue=queue, settings=_plain(cast("Arguments", settings)))
+        return cast("int", told.get("left", 0))
 
     def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Remove a queue; how many messages were ready in it."""

@@ -22,9 +22,10 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
+from penstock.client.bodies import plain, reader_of
 from penstock.client.consumer import Consumer
 from penstock.client.link import Link
-from penstock.client.messages import Receipt, Refusal, TableReceipt
+from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import Upload, batches_of, columns_of, is_mandatory, one_row, unroutable
 from penstock.client.reading import Querying
 from penstock.client.retrying import PATIENCE, patience
@@ -96,7 +97,7 @@ class Client(Querying):
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
-        self._consumers = weakref.WeakSet[Consumer]()
+        self._consumers = weakref.WeakSet[Consumer[Any]]()
         self._origin: int | None = None
 
     # -- publishing
@@ -297,7 +298,8 @@ class Client(Querying):
         heartbeat: Duration = "30s",
         max_backlog: int | None = None,
         reconnect: Duration | None = PATIENCE,
-    ) -> Consumer:
+        type: type[B] = UNTYPED,
+    ) -> Consumer[B]:
         """Messages of a queue, leased to this consumer as they come.
 
         queue        or a pattern of names: every queue that matches, now or later, with one backlog for all of them
@@ -309,6 +311,8 @@ class Client(Querying):
         heartbeat    the server takes the leases back when nothing was heard for so long
         reconnect    how long the server may be away: until then it is tried again when the connection breaks, and the
                      iterator goes on; what was leased and is not settled comes again.  0: not at all; None: for ever
+        type         what the `value` of each message is: a dataclass, a pydantic model or a msgspec struct made of the
+                     JSON body, bytes, str ...; without it parsed JSON where the body is said to be that, else bytes
         Errors, when iterating: NotFound, AccessRefused, ExpressionError; Unavailable when no server answers at first,
         when it is away for longer than `reconnect`, and when it is away at the end of `timeout`.
         """
@@ -326,7 +330,7 @@ class Client(Querying):
             heartbeat=seconds,
             max_backlog=max_backlog,
         )
-        consumer = Consumer(
+        consumer = Consumer[B](
             self,
             self._link,
             asked,
@@ -334,11 +338,12 @@ class Client(Querying):
             heartbeat=seconds,
             timeout=None if timeout is None else span(timeout, "timeout") / 1e6,
             reconnect=patience(reconnect),
+            read=plain if type is UNTYPED else reader_of(type, f"consume {queue!r}"),
         )
         self._consumers.add(consumer)
         return consumer
 
-    def forget(self, consumer: Consumer) -> None:
+    def forget(self, consumer: Consumer[Any]) -> None:
         """A consumer is closed.  (Consumers call this.)"""
         self._consumers.discard(consumer)
 

@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Generic, Protocol, Self, cast
 
 import orjson
 import pyarrow as pa
 
+from penstock.client.batches import Batch
+from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
 from penstock.client.link import Link
-from penstock.client.messages import Message, Rows
+from penstock.client.messages import B, Message, Rows
 from penstock.client.retrying import Outage
 from penstock.client.transactions import Opening
 from penstock.errors import PenstockError, Unavailable
@@ -36,10 +38,10 @@ CLOSE_S = WAIT_S
 class Owner(Opening, Protocol):
     """The client, as its consumers know it."""
 
-    def forget(self, consumer: Consumer) -> None: ...
+    def forget(self, consumer: Consumer[Any]) -> None: ...
 
 
-class Consumer:
+class Consumer(Generic[B]):
     """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
 
     def __init__(
@@ -52,6 +54,7 @@ class Consumer:
         heartbeat: float,
         timeout: float | None,
         reconnect: float | None = 0.0,
+        read: Reader = plain,
     ) -> None:
         """`heartbeat`: seconds after which the server gives up a silent consumer.  `timeout`: see `Client.consume`.
 
@@ -61,11 +64,13 @@ class Consumer:
         self._link = link
         self._command = command
         self._past = Past()
-        self._make = partial(Exchange, client, link, past=self._past, backlog=backlog, heartbeat=heartbeat)
+        self._make = partial(
+            Exchange, client, link, past=self._past, read=read, backlog=backlog, heartbeat=heartbeat
+        )
         self._timeout = timeout
         self._reconnect = reconnect
         self._outage = Outage(reconnect)
-        self._here: Iterator[Message] = iter(())
+        self._here: Iterator[Message[B]] = iter(())
         self._over: End | None = None  # the stream has ended for good, and the caller has taken all that came before
         self._entered = False
         self._closing = False
@@ -75,7 +80,7 @@ class Consumer:
 
     # -- the caller's thread
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[B]]:
         try:
             while (message := self.take()) is not None:
                 yield message
@@ -83,7 +88,7 @@ class Consumer:
             if not self._entered:
                 self.close()
 
-    def take(self, timeout: float | None = None) -> Message | None:
+    def take(self, timeout: float | None = None) -> Message[B] | None:
         """The next message; None when none came for so many seconds, or when the consumer is closed.
 
         While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
@@ -106,6 +111,25 @@ class Consumer:
                 self._here = map(partial(Message, item, consumer=self._exchange), range(len(item)))
                 return next(self._here, None)
         return None
+
+    def take_batch(self, timeout: float | None = None) -> Batch[B] | None:
+        """What came together, as one Arrow batch; None and errors as of `take`."""
+        message = self.take(timeout)
+        return None if message is None else self.batch_of(message)
+
+    def batch_of(self, message: Message[B]) -> Batch[B]:
+        """The message that was taken last, with all that came with it and was not taken."""
+        self._here = iter(())
+        return Batch[B](*message.place, cast("Exchange", message.holder))
+
+    def batches(self) -> Iterator[Batch[B]]:
+        """What comes, as Arrow batches that are settled together or row by row; ends as the iteration of messages."""
+        try:
+            while (batch := self.take_batch()) is not None:
+                yield batch
+        finally:
+            if not self._entered:
+                self.close()
 
     @property
     def _dropping(self) -> bool:
@@ -175,7 +199,7 @@ class Consumer:
         """The client that made it, on whose connection it is."""
         return self._client
 
-    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
+    def settle(self, message: Message[Any], verb: str, delay: int | None, reason: str | None) -> bool:
         """Gather one settle of what came over the present connection."""
         return self._exchange.settle(message, verb, delay, reason)
 
@@ -286,7 +310,7 @@ class Consumer:
         self._exchange.replace({}, CLOSE_S)  # nothing changes; the answer follows what was granted before
         return not self._exchange.incoming.empty()
 
-    def take_ready(self) -> Message | None:
+    def take_ready(self) -> Message[B] | None:
         """The next message if it has come already; never waits."""
         if self._dropping:
             return None  # `take` goes on

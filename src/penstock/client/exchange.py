@@ -23,6 +23,7 @@ from typing import Any, cast
 import orjson
 import pyarrow as pa
 
+from penstock.client.bodies import Reader
 from penstock.client.link import Link, rebuilt
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction
@@ -161,7 +162,7 @@ class Exchange:
     """Made by a `Consumer`.  The holder of the messages that came over it."""
 
     def __init__(
-        self, client: Opening, link: Link, command: bytes, *, past: Past, backlog: int, heartbeat: float
+        self, client: Opening, link: Link, command: bytes, *, past: Past, read: Reader, backlog: int, heartbeat: float
     ) -> None:
         """`heartbeat`: seconds after which the server gives up a silent consumer."""
         self.answers = Answers(backlog)
@@ -169,6 +170,7 @@ class Exchange:
         self.closed = False
         self._client = client
         self._past = past
+        self._read_body = read
         self._beat = heartbeat / 3
         self._gathered: list[tuple[int, int, str, int | None, str | None, str | None]] = []
         self._lock = threading.Lock()  # of what is gathered and of the writer
@@ -215,16 +217,38 @@ class Exchange:
         ended = self.answers.ended
         return None if ended is None or self.closed else ended.error
 
-    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
-        """Gather one settle; False where the server has taken the message back with a lost connection."""
+    def settle_rows(self, rows: Rows, chosen: Sequence[int], verb: str, delay: int | None, reason: str | None) -> bool:
+        """Settle several rows alike, at once; False as of `settle`."""
+        if not self._holds(verb, len(chosen), f"{len(chosen):,} messages"):
+            return False
+        self.flush()
+        with self._lock:
+            try:
+                self._writer.write_batch(rows.settled(chosen, verb, delay, reason))
+            except pa.ArrowException as error:
+                raise rebuilt(error) from None
+            self._unasked = True
+            self._settles += len(chosen)
+            self._sent_at = time.monotonic()
+        self._work.set()
+        return True
+
+    def _holds(self, verb: str, count: int, what: object) -> bool:
+        """Whether what is to be settled is still held; says so where it is not."""
         if self.closed:
             raise Unavailable("the consumer is closed; the server has given the message back")
-        if self._lost is not None:
-            if verb != "unseen":
-                self._past.stale += 1
-                told = "%s of %r has no effect: the connection it came over was lost, and it comes again"
-                logger.log(logging.DEBUG if self._late else logging.WARNING, told, verb, message)
-                self._late = True
+        if self._lost is None:
+            return True
+        if verb != "unseen":
+            self._past.stale += count
+            told = "%s of %r has no effect: the connection it came over was lost, and it comes again"
+            logger.log(logging.DEBUG if self._late else logging.WARNING, told, verb, what)
+            self._late = True
+        return False
+
+    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
+        """Gather one settle; False where the server has taken the message back with a lost connection."""
+        if not self._holds(verb, 1, message):
             return False
         with self._lock:
             self._gathered.append((message.lsn, message.attempt, verb, delay, reason, message.queue))
@@ -354,7 +378,7 @@ class Exchange:
                 if chunk.app_metadata is not None:
                     self._hear(chunk.app_metadata.to_pybytes())
                 if chunk.data is not None and chunk.data.num_rows:
-                    self.incoming.put(Rows(chunk.data))
+                    self.incoming.put(Rows(chunk.data, self._read_body))
         except StopIteration:
             if not self._closing:
                 error = Unavailable("the server ended the stream")

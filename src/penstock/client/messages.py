@@ -14,17 +14,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
 
-from penstock.errors import PreconditionFailed, Refused
+from penstock.client.bodies import Reader, plain
+from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import SETTLE
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    B = TypeVar("B", default=Any)
+else:
+    from typing import TypeVar
+
+    B = TypeVar("B")  # what the bodies of messages are read as
+
+UNTYPED: Any = None
+"""The type of bodies of which none was asked for."""
 
 Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, object]]"
 """A message to publish: topic, body, and options of `Client.publish`."""
@@ -33,31 +46,49 @@ Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, obj
 class Rows:
     """The columns of one batch as lists, made when first asked for."""
 
-    __slots__ = ("_batch", "_lists")
+    __slots__ = ("_lists", "batch", "read")
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._batch = batch
+    def __init__(self, batch: pa.RecordBatch, read: Reader = plain) -> None:
+        """read: what the values of its messages are."""
+        self.read = read
+        self.batch = batch
         self._lists = dict[str, list[Any]]()
 
     def __len__(self) -> int:
-        return self._batch.num_rows
+        return self.batch.num_rows
 
     def value(self, column: str, row: int) -> Any:
         """One value; None when there is no such column."""
         values = self._lists.get(column)
         if values is None:
-            names = self._batch.schema.names
-            values = self._batch.column(column).to_pylist() if column in names else [None] * len(self)
+            names = self.batch.schema.names
+            values = self.batch.column(column).to_pylist() if column in names else [None] * len(self)
             self._lists[column] = values
         return values[row]
 
+    def after(self, first: int) -> Rows:
+        """The rows from `first` on."""
+        return Rows(self.batch.slice(first), self.read)
+
     def unseen(self, first: int) -> pa.RecordBatch:
         """What gives the rows from `first` on back as nobody has seen them: columns of `SETTLE`."""
-        some = self._batch.slice(first)
-        told = {name: some.column(name) for name in ("lsn", "attempt", "queue")}
-        told["verb"] = pa.array(["unseen"] * some.num_rows, pa.string())
-        columns = [told.get(field.name, pa.nulls(some.num_rows, field.type)) for field in SETTLE]
-        return pa.RecordBatch.from_arrays(cast("Any", columns), schema=SETTLE)
+        return settles(self.batch.slice(first), "unseen", None, None)
+
+    def settled(self, rows: Sequence[int], verb: str, delay: int | None, reason: str | None) -> pa.RecordBatch:
+        """What settles these rows, in ascending order: columns of `SETTLE`."""
+        some = self.batch if len(rows) == len(self) else self.batch.take(pa.array(rows, pa.int64()))
+        return settles(some, verb, delay, reason)
+
+
+def settles(some: pa.RecordBatch, verb: str, delay: int | None, reason: str | None) -> pa.RecordBatch:
+    """Rows of `SETTLE` for messages that are settled alike."""
+    names, count = some.schema.names, some.num_rows
+    told: dict[str, Any] = {name: some.column(name) for name in ("lsn", "attempt", "queue") if name in names}
+    for name, value in (("verb", verb), ("delay", delay), ("reason", reason)):
+        if value is not None:
+            told[name] = pa.repeat(pa.scalar(value, SETTLE.field(name).type), count)
+    columns = [told[field.name] if field.name in told else pa.nulls(count, field.type) for field in SETTLE]
+    return pa.RecordBatch.from_arrays(cast("Any", columns), schema=SETTLE)
 
 
 class Values:
@@ -201,16 +232,16 @@ class Holder(Protocol):
         """What the server calls it."""
         ...
 
-    def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
+    def settle(self, message: Message[Any], verb: str, delay: int | None, reason: str | None) -> bool:
         """False: the server has taken the message back with a connection that was lost, so that it has no effect."""
         ...
 
-    def ack_with(self, message: Message, following: Sequence[Following]) -> None:
+    def ack_with(self, message: Message[Any], following: Sequence[Following]) -> None:
         """Ack a message and publish others, both or neither."""
         ...
 
 
-class Message(Values):
+class Message(Values, Generic[B]):
     """One message.  Those of `consume` must be settled; those of `replay` and `peek` cannot be."""
 
     __slots__ = ("_consumer", "outcome")
@@ -220,6 +251,14 @@ class Message(Values):
         self._consumer = consumer
         self.outcome: str | None = None
         """How this holder settled it: ack, release, retry or reject; None so far; lost, when that came too late."""
+
+    @property
+    def value(self) -> B:
+        """The body as the type that `consume` was asked for; else parsed JSON where it is said to be that, or bytes.
+
+        Read each time.  Raises InvalidBody when it is no such thing.
+        """
+        return cast("B", self._rows.read(self.body, self.content_type))
 
     def ack(self, *, publish: Iterable[Following] = ()) -> bool:
         """Done: it will not come again.  False, as of each way to settle: too late, it comes again all the same, for
@@ -279,10 +318,12 @@ class Message(Values):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ack, or retry after an exception, unless it was settled within."""
+        """Ack, or retry after an exception, unless it was settled within; reject what is no value of its type."""
         if self.outcome is None and self._consumer is not None:
             if error is None:
                 self.ack()
+            elif isinstance(error, InvalidBody):
+                self.reject(str(error)[:500])  # it never will be valid
             elif isinstance(error, Exception):
                 self.retry(error=f"{type(error).__name__}: {error}"[:500])
             else:

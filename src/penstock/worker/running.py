@@ -16,8 +16,8 @@ from penstock.client import Client, connect
 from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message
-from penstock.errors import Fenced, NotFound, PenstockError, Refused, Unroutable
-from penstock.worker.worker import Counts, InvalidBody, Worker
+from penstock.errors import Fenced, InvalidBody, NotFound, PenstockError, Refused, Unroutable
+from penstock.worker.worker import Counts, Worker
 
 PARTS = 3
 """A lease is extended after so great a part of its time: one extension that comes late does no harm."""
@@ -129,6 +129,9 @@ async def _called(
         return "ack", "", call.result(), None
     except asyncio.CancelledError:
         return "release", "", None, None  # the function cancelled itself
+    except InvalidBody as error:
+        logger.error("%s: %r: %s", worker.name, message, error)
+        return "reject", str(error), None, None
     except Exception as error:
         logger.exception("%s: %r failed, attempt %d", worker.name, message, message.attempt)
         return "retry", f"{type(error).__name__}: {error}", None, None
@@ -257,7 +260,8 @@ class Running:
         worker = self.worker
         consumer = await self._off(
             lambda: client.consume(
-                worker.queue, backlog=worker.backlog, filter=worker.filter, name=self._name, reconnect=0
+                worker.queue, backlog=worker.backlog, filter=worker.filter, name=self._name, reconnect=0,
+                type=worker.value,
             )
         )
         lease = await self._off(lambda: consumer.lease_period)

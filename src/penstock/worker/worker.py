@@ -4,79 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, cast, get_type_hints
-
-import orjson
+from typing import Any, get_args, get_origin, get_type_hints
 
 from penstock.client.aio.stream import Message as AsyncMessage
+from penstock.client.bodies import Reader, reader_of
 from penstock.client.messages import Message, Values
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.units import Duration, span
-
-JSON = "application/json"
-
-SHOWN = 3
-"""Mistakes of one body that its refusal names."""
-
-Reader = Callable[[Values], object]
-"""What becomes of a message; InvalidBody when it cannot."""
-
-
-class InvalidBody(ValueError):
-    """A body is not what the function takes, and never will be.  Only a worker sees it, and rejects the message."""
-
-
-def reader_of(annotation: object, who: str) -> Reader:
-    """How bodies become what `annotation` says.
-
-    bytes and str are the body as it is; without an annotation JSON is parsed where the content type says that it is
-    JSON, and anything else stays bytes.  All other types go through pydantic: dataclasses, models, typed dictionaries,
-    lists, unions.  InvalidArgument, naming `who`, for a type of which pydantic makes nothing.
-    """
-    if annotation is bytes:
-        return lambda message: message.body
-    if annotation is str:
-        return _text
-    if annotation is Any:
-        return _plain
-    from pydantic import TypeAdapter
-    from pydantic.errors import PydanticUserError
-
-    try:
-        adapter = TypeAdapter[Any](cast("Any", annotation))
-    except (PydanticUserError, TypeError) as error:
-        raise InvalidArgument(f"{who}: bodies cannot become {annotation!r}: {str(error).splitlines()[0]}") from None
-    return lambda message: _validated(adapter, message, annotation)
-
-
-def _text(message: Values) -> str:
-    try:
-        return message.body.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidBody(f"the body is no UTF-8 text: {error.reason} at byte {error.start}") from None
-
-
-def _plain(message: Values) -> object:
-    if (message.content_type or "").partition(";")[0].strip().lower() != JSON:
-        return message.body
-    try:
-        return orjson.loads(message.body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidBody(f"the body is no JSON: {error}") from None
-
-
-def _validated(adapter: Any, message: Values, annotation: object) -> object:
-    from pydantic import ValidationError
-
-    try:
-        return adapter.validate_json(message.body)
-    except ValidationError as error:
-        mistakes = error.errors(include_url=False, include_input=False)
-        told = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in mistakes[:SHOWN]]
-        more = [f"{len(mistakes) - SHOWN} more"] if len(mistakes) > SHOWN else []
-        name = getattr(annotation, "__name__", None) or str(annotation)
-        raise InvalidBody(f"the body is no {name}: {'; '.join(told + more)}") from None
 
 
 @dataclass(slots=True)
@@ -123,10 +58,11 @@ class Worker:
     mandatory: bool | None  # whether it is an error that nobody takes that; None: over the default exchange
     is_async: bool
     readers: tuple[Reader | None, ...]  # of the arguments; None is the message itself
+    value: Any  # the type of its `value`: that of `Message[Order]`, else Any
 
     def arguments(self, message: Values) -> Sequence[object]:
         """What the function is called with.  InvalidBody when the body is not what it takes."""
-        return [message if read is None else read(message) for read in self.readers]
+        return [message if read is None else read(message.body, message.content_type) for read in self.readers]
 
 
 def declare(
@@ -155,8 +91,11 @@ def declare(
     if seconds == 0:
         raise InvalidArgument(f"{who}: timeout is 0: nothing could be done")
     is_async = inspect.iscoroutinefunction(function)
-    readers = tuple(_readers(function, who))
-    return Worker(function, name, queue, concurrency, backlog, seconds, filter, publish, mandatory, is_async, readers)
+    readers, value = _readers(function, who)
+    return Worker(
+        function, name, queue, concurrency, backlog, seconds, filter, publish, mandatory, is_async, tuple(readers),
+        value,
+    )  # fmt: skip
 
 
 def _check_count(who: str, what: str, value: object) -> None:
@@ -164,8 +103,8 @@ def _check_count(who: str, what: str, value: object) -> None:
         raise InvalidArgument(f"{who}: {what} is {value!r}, not a whole number from 1 to {CONCURRENCY_MOST:,}")
 
 
-def _readers(function: Function, who: str) -> list[Reader | None]:
-    """How each argument is made: one body at most, one message at most."""
+def _readers(function: Function, who: str) -> tuple[list[Reader | None], Any]:
+    """How each argument is made, one body at most, one message at most; and the type of the message's value."""
     try:
         signature = inspect.signature(function)
         hints = get_type_hints(function)
@@ -176,6 +115,7 @@ def _readers(function: Function, who: str) -> list[Reader | None]:
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{who}: {error}") from None
     readers: dict[str, Reader | None] = {}
+    value: Any = Any
     for parameter in signature.parameters.values():
         if parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
@@ -184,11 +124,14 @@ def _readers(function: Function, who: str) -> list[Reader | None]:
         if parameter.kind is parameter.KEYWORD_ONLY:
             raise InvalidArgument(f"{who}: argument {parameter.name!r} has no default, and nothing is given to it")
         annotation = hints.get(parameter.name, Any)
-        is_message = annotation in _MESSAGES or (annotation is Any and parameter.name == "message")
+        is_message = (get_origin(annotation) or annotation) in _MESSAGES
+        is_message = is_message or (annotation is Any and parameter.name == "message")
         noun = "message" if is_message else "body"
+        if is_message and get_args(annotation):
+            [value] = get_args(annotation)
         if noun in readers:
             raise InvalidArgument(f"{who}: argument {parameter.name!r} would be a second {noun}, and there is one")
         readers[noun] = None if is_message else reader_of(annotation, who)
     if not readers:
         raise InvalidArgument(f"{who}: takes no argument; let it take the body, the message, or both")
-    return list(readers.values())
+    return list(readers.values()), value

@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.client.messages import Message, Rows
-from penstock.errors import InvalidArgument
-from penstock.worker.worker import InvalidBody, declare
+from penstock.errors import InvalidArgument, InvalidBody
+from penstock.worker.worker import declare
 
 
 @dataclass

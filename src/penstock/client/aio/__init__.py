@@ -16,17 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import replaying as blocking_replaying
 from penstock.client import transactions
 from penstock.client.aio.stream import Consumer, Message, Replay
-from penstock.client.client import CONNECT_TIMEOUT
-from penstock.client.messages import Receipt, Refusal, TableReceipt
+from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
+from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
+from penstock.client.queue_options import QueueOptions
 from penstock.client.reading import Result
 from penstock.client.replaying import Bookmarks
+from penstock.client.retrying import PATIENCE
 from penstock.units import Duration
 
 __all__ = [
@@ -63,22 +65,6 @@ def _replayed(
             return method(await self.blocking(), *args, **kwargs)  # it asks the server with its first message
 
         return Replay(start)
-
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
-    return call
-
-
-def _consumed(
-    method: Callable[Concatenate[blocking.Client, P], blocking_consumer.Consumer],
-) -> Callable[Concatenate[Client, P], Consumer]:
-    """A method of the blocking client that gives a consumer."""
-
-    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
-        async def start() -> blocking_consumer.Consumer:
-            client = await self.blocking()
-            return await self.run(partial(method, client, *args, **kwargs))
-
-        return Consumer(start)
 
     call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
@@ -168,7 +154,8 @@ class Client:
     peek = _awaited(blocking.Client.peek)
 
     async def declare(
-        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False, **settings: object
+        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False,
+        **settings: Unpack[QueueOptions],
     ) -> dict[str, Any]:
         """Make a queue, or find it as asked; as `penstock.Client.declare`."""
         client = await self.blocking()
@@ -176,7 +163,7 @@ class Client:
             lambda: client.declare(queue, durable=durable, auto_delete=auto_delete, passive=passive, **settings)
         )
 
-    async def alter(self, queue: str, **settings: object) -> int:
+    async def alter(self, queue: str, **settings: Unpack[QueueOptions]) -> int:
         """Change settings of a queue, as of the blocking client; how many messages a `recovery_point` took out."""
         client = await self.blocking()
         return await self.run(lambda: client.alter(queue, **settings))
@@ -195,7 +182,36 @@ class Client:
         client = await self.blocking()
         return await self.run(lambda: client.query(sql).held())
 
-    consume = _consumed(blocking.Client.consume)
+    def consume(
+        self,
+        queue: str,
+        *,
+        backlog: int = BACKLOG,
+        prefetch: int | None = None,
+        filter: str | None = None,
+        name: str = "",
+        no_ack: bool = False,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        heartbeat: Duration = "30s",
+        max_backlog: int | None = None,
+        reconnect: Duration | None = PATIENCE,
+        type: type[B] = UNTYPED,
+    ) -> Consumer[B]:
+        """Messages of a queue, leased to this consumer as they come; as `penstock.Client.consume`."""
+
+        async def start() -> blocking_consumer.Consumer[B]:
+            client = await self.blocking()
+            return await self.run(
+                lambda: client.consume(
+                    queue, backlog=backlog, prefetch=prefetch, filter=filter, name=name, no_ack=no_ack,
+                    priority=priority, timeout=timeout, heartbeat=heartbeat, max_backlog=max_backlog,
+                    reconnect=reconnect, type=type,
+                )
+            )  # fmt: skip
+
+        return Consumer(start)
+
     sow = _iterated(blocking.Client.sow, 1000)
     replay = _replayed(blocking.Client.replay)
     sow_and_subscribe = _replayed(blocking.Client.sow_and_subscribe)

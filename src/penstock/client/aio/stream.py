@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from penstock.client import consumer, messages, replaying
-from penstock.client.messages import Following, Values
+import pyarrow as pa
+
+from penstock.client import batches, consumer, messages, replaying
+from penstock.client.messages import B, Following, Values
 from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration
 
 
-class Message(Values):
+class Message(Values, Generic[B]):
     """A message of an async consumer; settle it once."""
 
     __slots__ = ("_inner", "_run")
 
-    def __init__(self, inner: messages.Message, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    def __init__(self, inner: messages.Message[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         super().__init__(*inner.place)
         self._inner = inner
         self._run = run
@@ -36,12 +38,17 @@ class Message(Values):
         """How this holder settled it: ack, release, retry or reject; None so far; lost, when that came too late."""
         return self._inner.outcome
 
+    @property
+    def value(self) -> B:
+        """The body as the type that `consume` was asked for, as of `penstock.Message.value`."""
+        return self._inner.value
+
     async def ack(self, *, publish: Iterable[Following] = ()) -> bool:
         """Done: it will not come again.  publish, and when this is False: as for `penstock.Message.ack`."""
         return bool(await self._run(partial(self._inner.ack, publish=list(publish))))
 
     @property
-    def blocking(self) -> messages.Message:
+    def blocking(self) -> messages.Message[B]:
         """The message of the blocking consumer, which this one is made of."""
         return self._inner
 
@@ -71,6 +78,66 @@ class Message(Values):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ack; retry after an exception, release when the task is cancelled; nothing if it was settled within."""
+        await self._run(partial(self._inner.__exit__, kind, error, trace))
+
+
+class Batch(Generic[B]):
+    """What came together, as one Arrow batch; settled together or row by row, as `client.batches.Batch`."""
+
+    __slots__ = ("_inner", "_run")
+
+    def __init__(self, inner: batches.Batch[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self._inner = inner
+        self._run = run
+
+    @property
+    def arrow(self) -> pa.RecordBatch:
+        """Its columns."""
+        return self._inner.arrow
+
+    @property
+    def unsettled(self) -> list[int]:
+        """The rows that nothing was said of so far."""
+        return self._inner.unsettled
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, row: int) -> Message[B]:
+        return Message(self._inner[row], self._run)
+
+    def __iter__(self) -> Iterator[Message[B]]:
+        return (self[row] for row in range(len(self)))
+
+    async def ack(self, rows: Iterable[int] | None = None) -> bool:
+        """Done: these rows, or all that are left."""
+        return bool(await self._run(partial(self._inner.ack, rows)))
+
+    async def release(self, rows: Iterable[int] | None = None) -> bool:
+        """Back to their places at once, not counted as a failure."""
+        return bool(await self._run(partial(self._inner.release, rows)))
+
+    async def retry(
+        self, rows: Iterable[int] | None = None, *, delay: Duration | None = None, error: str | None = None
+    ) -> bool:
+        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
+        return bool(await self._run(partial(self._inner.retry, rows, delay=delay, error=error)))
+
+    async def reject(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> bool:
+        """Refused for good: dead letters, where the queue has a place for them."""
+        return bool(await self._run(partial(self._inner.reject, rows, reason=reason)))
+
+    async def extend(self, period: Duration) -> bool:
+        """Hold all that are left until `period` from now at least."""
+        return bool(await self._run(partial(self._inner.extend, period)))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ack what is left, or retry it after an exception; release it when the task is cancelled."""
         await self._run(partial(self._inner.__exit__, kind, error, trace))
 
 
@@ -172,13 +239,13 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
         await self.close()
 
 
-class Consumer(Stream[consumer.Consumer, messages.Message, Message]):
+class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Generic[B]):
     """An async iterator of messages.  Made by `Client.consume`."""
 
-    def __init__(self, start: Callable[[], Awaitable[consumer.Consumer]]) -> None:
+    def __init__(self, start: Callable[[], Awaitable[consumer.Consumer[B]]]) -> None:
         super().__init__(start, "penstock-aio-consumer")
 
-    async def take(self, timeout: float | None = None) -> Message | None:  # noqa: ASYNC109 - same name as in `Consumer`
+    async def take(self, timeout: float | None = None) -> Message[B] | None:  # noqa: ASYNC109 - same name as in `Consumer`
         """The next message; None when none came for so many seconds, or when the consumer is closed."""
         if self._closed:
             return None
@@ -187,6 +254,22 @@ class Consumer(Stream[consumer.Consumer, messages.Message, Message]):
         if message is None:
             message = await self._next(opened.take, timeout)
         return None if message is None else Message(message, self._run)
+
+    async def take_batch(self, timeout: float | None = None) -> Batch[B] | None:  # noqa: ASYNC109 - as of `take`
+        """What came together, as one Arrow batch; None as of `take`."""
+        message = await self.take(timeout)
+        if message is None or self._opened is None:
+            return None
+        return Batch(self._opened.batch_of(message.blocking), self._run)
+
+    async def batches(self) -> AsyncIterator[Batch[B]]:
+        """What comes, as Arrow batches that are settled together or row by row."""
+        try:
+            while (batch := await self.take_batch()) is not None:
+                yield batch
+        finally:
+            if not self._entered:
+                await self.close()
 
     async def effective_backlog(self) -> int | None:
         """How many may be unsettled at once: what was asked for, or the limit of a queue; None: no limit."""
@@ -205,7 +288,7 @@ class Consumer(Stream[consumer.Consumer, messages.Message, Message]):
         if self._opened is not None:
             await self._run(self._opened.flush)
 
-    async def _end(self, opened: consumer.Consumer) -> None:
+    async def _end(self, opened: consumer.Consumer[B]) -> None:
         """Give back what is not settled, and wait until what is settled is durable."""
         came, self._coming = self._coming, None
         untaken = came.result() if came is not None and came.done() and came.exception() is None else None

@@ -1,0 +1,89 @@
+"""What bodies become, and the settings that type checkers know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args, get_type_hints
+
+import pyarrow as pa
+import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+import penstock
+from penstock.client.bodies import plain, reader_of
+from penstock.client.messages import Message, Rows
+from penstock.client.queue_options import QueueOptions
+from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
+from penstock.config.queue_values import Kind
+from penstock.units import Duration
+
+msgspec: Any = pytest.importorskip("msgspec")
+
+
+@dataclass
+class Order:
+    """A dataclass."""
+
+    id: int
+    total: float = 0.0
+
+
+class Model(BaseModel):
+    """A model of pydantic."""
+
+    id: int
+
+
+class Table(TypedDict):
+    """A typed dictionary."""
+
+    id: int
+
+
+class Struct(msgspec.Struct):  # type: ignore[misc]
+    """A struct of msgspec."""
+
+    id: int
+
+
+@pytest.mark.parametrize(
+    ("annotation", "made"),
+    [(Order, Order(7)), (Model, Model(id=7)), (Table, {"id": 7}), (Struct, Struct(7)), (dict[str, int], {"id": 7}),
+     (bytes, b'{"id": 7}'), (str, '{"id": 7}')],
+)  # fmt: skip
+def test_a_body_becomes_what_was_asked_for(annotation: Any, made: object) -> None:
+    assert reader_of(annotation, "test")(b'{"id": 7}', None) == made
+
+
+@pytest.mark.parametrize("annotation", [Order, Model, Table, Struct, list[int]])
+@pytest.mark.parametrize("body", [b"{", b'{"id": "x"}', b"\xff"])
+def test_one_that_does_not_fit_is_told(annotation: Any, body: bytes) -> None:
+    with pytest.raises(penstock.InvalidBody, match="the body is no ") as told:
+        reader_of(annotation, "test")(body, None)
+    assert isinstance(told.value, ValueError)
+    assert not told.value.retry
+
+
+def test_without_a_type_it_is_what_its_publisher_says() -> None:
+    assert plain(b'{"id": 7}', "application/json; charset=utf-8") == {"id": 7}
+    assert plain(b'{"id": 7}', None) == b'{"id": 7}'
+    rows = Rows(pa.record_batch({"body": pa.array([b"[1]"], pa.binary()), "content_type": ["application/json"]}))
+    assert Message[Any](rows, 0).value == [1]
+
+
+
+def test_every_setting_is_known_to_type_checkers() -> None:
+    """A new one is a line of `client/queue_options.py`."""
+    hints = get_type_hints(QueueOptions)
+    assert set(hints) == {*QUEUE_KEYS, *KEY_ALIASES}
+    wanted: dict[Kind, object] = {
+        Kind.TEXT: str | None, Kind.COUNT: int | None, Kind.DURATION: Duration | None, Kind.SIZE: str | int | None,
+        Kind.FLAG: bool | None, Kind.FILE: bool | str | None,
+    }  # fmt: skip
+    for name, hint in hints.items():
+        key = QUEUE_KEYS[KEY_ALIASES.get(name, name)]
+        if key.kind is Kind.CHOICE:
+            assert get_args(get_args(hint)[0]) == tuple(key.choices), name
+        elif key.kind in wanted:
+            assert set(get_args(hint)) == set(get_args(wanted[key.kind])), name
