@@ -55,7 +55,7 @@ PATIENCE_S = 60.0
 NO_QUOTA, SQUEEZED = 1 << 60, 20 << 20
 FILE_MOST = 256 << 10
 """Bytes of a file of a server whose disk fails: beyond them is the log, and not what it says."""
-ENDED_WELL = {0, 6, -signal.SIGKILL}
+ENDED_WELL = {0, 6, -signal.SIGKILL, -signal.SIGTERM}
 
 
 class Register:
