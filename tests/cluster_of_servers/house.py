@@ -58,7 +58,7 @@ class Server:
         self, cluster: Cluster, folder: Path, number: int, section: str, more: str, network: Network | None
     ) -> None:  # fmt: skip
         self.folder, self.name = folder, f"p{number}"
-        self.amqp, self.http, self.stream = free_ports(3)
+        self.amqp, self.http, self.stream, self.flight = free_ports(4)
         self.door, registry, advertise = self.amqp, cluster.registry, ""
         self._command, self._environ = cluster.command, cluster.environ
         if network is not None:
@@ -79,7 +79,7 @@ data = "{folder / "data"}"
 [listen]
 amqp = "127.0.0.1:{self.amqp}"
 http = "127.0.0.1:{self.http}"
-flight = "off"
+flight = "{f"127.0.0.1:{self.flight}" if cluster.flight else "off"}"
 [cluster]
 registry = "{registry}"
 listen = "127.0.0.1:{self.stream}"
@@ -187,13 +187,19 @@ class Cluster:
         self, folder: Path, members: int, *, section: str = 'lease = "1s"\nack_timeout = "1s"', more: str = "",
         registry: str = "", network: Network | None = None,
         command: Sequence[str] = (sys.executable, "-m", "penstock"), environ: Mapping[str, str] | None = None,
+        flight: bool = False,
     ) -> None:  # fmt: skip
         self.registry = registry or f"file://{folder / 'register'}"
-        self.command, self.environ = list(command), dict(environ or {})
+        self.command, self.environ, self.flight = list(command), dict(environ or {}), flight
         (folder / "register").mkdir(parents=True, exist_ok=True)
         self.servers = list[Server]()
         for number in range(1, members + 1):
             self.servers.append(Server(self, folder / f"p{number}", number, section, more, network))
+
+    @property
+    def url(self) -> str:
+        """All of them, for our own clients."""
+        return f"penstock://{','.join(f'127.0.0.1:{one.flight}' for one in self.servers)}"
 
     def groups(self) -> list[int]:
         """Of the servers' processes."""

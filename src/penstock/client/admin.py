@@ -38,7 +38,7 @@ class Administration:
         """The answer of a server action by its name; fields that are None are left out."""
         if with_vhost and name in OF_A_VHOST:
             fields["vhost"] = self._vhost
-        return self._link.act(name, fields)
+        return self._link.going_on(lambda: self._link.act(name, fields), again=False)
 
     def _listed(self, name: str, key: str = "", **fields: object) -> list[dict[str, Any]]:
         """What an action lists, under its own name unless `key` is another."""

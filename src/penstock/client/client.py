@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self, cast
@@ -30,7 +31,7 @@ from penstock.client.outgoing import Upload, batches_of, columns_of, is_mandator
 from penstock.client.reading import Querying
 from penstock.client.retrying import PATIENCE, patience
 from penstock.client.transactions import Transaction
-from penstock.client.urls import parse_url, reason_of
+from penstock.client.urls import parse_urls, reason_of
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
@@ -55,6 +56,8 @@ def connect(
 ) -> Client:
     """Connect to a server; `guest`/`guest` unless the address or the arguments say otherwise.
 
+    url        of a cluster of servers all of them, `penstock://a,b,c`: the client is connected to the one that serves,
+               and goes on with another one after a takeover
     ca         with `penstocks://`: file of the CA certificates by which the server's is checked; the system's if absent
     cert, key  files of this client's certificate and its key, where the server asks for one
     verify     False: whoever answers is believed to be the server, after a warning
@@ -62,12 +65,16 @@ def connect(
     Errors: Unavailable when no server answers, AccessRefused for a wrong user, InvalidArgument for the address.
     """
     seconds = None if timeout is None else span(timeout, "timeout") / 1e6
-    address = parse_url(url, user, password, ca=ca, cert=cert, key=key, verify=verify)
-    client = Client(Link(address, seconds))
+    addresses = parse_urls(url, user, password, ca=ca, cert=cert, key=key, verify=verify)
+    address = addresses[0]
+    link = Link(address, seconds, *addresses[1:])
+    client = Client(link)
     try:
-        client.health()
+        link.going_on(partial(link.act, "health", {}), again=True, seconds=seconds)
     except Unavailable as error:
         client.close()
+        if len(addresses) > 1:
+            raise
         why = reason_of(str(error), address.host, tls=address.tls) or _reason(str(error))
         raise Unavailable(f"no Penstock server answers at {address}: {why}") from None
     except BaseException:
@@ -142,7 +149,8 @@ class Client(Querying):
             )
         )  # fmt: skip
         must = is_mandatory(mandatory, exchange)
-        total, refused = self._put(topic, exchange, publisher, sequence, batch.schema, iter([batch]), delta, must)
+        asked = topic, exchange, publisher, sequence, delta, must
+        total, refused = self._put(*asked, lambda: (batch.schema, iter([batch])))
         if refused:
             raise error_from({"code": refused[0].code, "message": refused[0].message, "reason": refused[0].reason})
         if total.stored:
@@ -188,9 +196,8 @@ class Client(Querying):
         end, when all others are stored, and has the receipt.  With `publisher` it comes at the first batch with such a
         topic, of which nothing is stored, so that it can be sent again.
         """
-        schema, batches = batches_of(table)
-        must = is_mandatory(mandatory, exchange)
-        return self._put(topic, exchange, publisher, sequence, schema, batches, delta, must)[0]
+        asked = topic, exchange, publisher, sequence, delta, is_mandatory(mandatory, exchange)
+        return self._put(*asked, partial(batches_of, table), once=isinstance(table, pa.RecordBatchReader))[0]
 
     def _put(
         self,
@@ -198,11 +205,13 @@ class Client(Querying):
         exchange: str,
         publisher: str | None,
         sequence: int | None,
-        schema: pa.Schema,
-        batches: Iterator[pa.RecordBatch],
         delta: bool,
         mandatory: bool,
+        rows: Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]],
+        *,
+        once: bool = False,
     ) -> tuple[TableReceipt, list[Refusal]]:
+        """rows: what is sent, once more each time it is called; once: it can be called once alone."""
         asked = command(
             "publish",
             topic=topic,
@@ -213,10 +222,16 @@ class Client(Querying):
             delta=delta or None,
             mandatory=(mandatory and publisher is not None) or None,  # else its sequence would count, and be gone
         )
-        with Upload(*self._link.put(asked, schema)) as upload:
-            for batch in batches:
-                upload.send(batch)
-            receipt, refused = upload.finish()
+
+        def put() -> tuple[TableReceipt, list[Refusal]]:
+            schema, batches = rows()
+            with Upload(*self._link.put(asked, schema)) as upload:
+                for batch in batches:
+                    upload.send(batch)
+                return upload.finish()
+
+        numbered = publisher is not None and sequence is not None
+        receipt, refused = put() if once else self._link.going_on(put, again=numbered)
         if mandatory and receipt.unroutable:
             raise unroutable(topic, exchange, receipt)
         return receipt, refused

@@ -169,6 +169,7 @@ class Consumer(Generic[B]):
             self._over = end
             return
         exchange, first = self._exchange, self._outage.error is None
+        self._link.doubt()
         exchange.abandon()
         try:
             if first and not exchange.answers.subscribed:

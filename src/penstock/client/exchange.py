@@ -212,6 +212,11 @@ class Exchange:
         return cast("str", self.answers.terms()["consumer"])
 
     @property
+    def term(self) -> int:
+        """Of the leader that it is connected to; 0 without a cluster."""
+        return cast("int", self.answers.terms().get("term", 0))
+
+    @property
     def _lost(self) -> PenstockError | None:
         """Why the connection is gone; None where it is there, or was closed."""
         ended = self.answers.ended

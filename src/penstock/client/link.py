@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Mapping
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -22,6 +24,15 @@ KEEPALIVE_MS = 300_000
 RECONNECTING = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500))
 """How soon gRPC looks again for a server that was away; calls in between fail at once.  Its own way is up to
 two minutes."""
+
+
+LOOK_S = 2.0
+"""How long a server of a cluster may take to say that it serves, before the next one is asked."""
+
+GO_ON_S = 60.0
+"""How long a call that is safe to repeat waits for a cluster that has no leader."""
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -58,48 +69,112 @@ def failure(writer: Any, error: BaseException) -> PenstockError:
     return rebuilt(error)
 
 
-class Link:
-    """One connection.  Thread-safe, as Flight's client is."""
+def never_came(error: PenstockError) -> bool:
+    """Whether nobody has heard of a call that failed: no connection came about."""
+    text = str(error)
+    return "ailed to connect to" in text or " none serves: " in text
 
-    def __init__(self, address: Address, timeout: float | None) -> None:
-        """`timeout`: seconds that an action may take; None for no limit."""
+
+class Link:
+    """One connection, of several servers to the one that serves.  Thread-safe, as Flight's client is."""
+
+    def __init__(self, address: Address, timeout: float | None, *others: Address) -> None:
+        """`timeout`: seconds that an action may take; None for no limit.  others: of the same cluster."""
         self.address = address
         self.closed = False
+        self.servers = (address, *others)
+        self._in_doubt = bool(others)  # whether the present one serves
+        self._looking = threading.Lock()
         secret = base64.b64encode(f"{address.user}:{address.password}".encode())
         headers: Any = [(b"authorization", b"Basic " + secret)]  # the stubs want text, gRPC takes bytes
         self.options = flight.FlightCallOptions(headers=headers)
         self._timed = flight.FlightCallOptions(headers=headers, timeout=timeout)
-        tls = address.trust.options(str(address)) if address.tls else {}
-        generic: Any = [("grpc.keepalive_time_ms", KEEPALIVE_MS), *RECONNECTING]
-        with translated():
-            self.client: Any = flight.FlightClient(address.location, generic_options=generic, **tls)
+        self._look = flight.FlightCallOptions(headers=headers, timeout=min(timeout or LOOK_S, LOOK_S))
+        self.client: Any = _client(address)
+
+    # of several servers
+
+    def doubt(self) -> None:
+        """A stream was lost: of several servers it is asked which one serves, before anything else is."""
+        self._in_doubt = len(self.servers) > 1
+
+    def _find(self) -> None:
+        """Be connected to the server that serves.  Unavailable when none does."""
+        with self._looking:
+            if not self._in_doubt:
+                return
+            at = self.servers.index(self.address)
+            why = None
+            for address in (*self.servers[at:], *self.servers[:at]):
+                self.check()
+                client = self.client if address is self.address else _client(address)
+                try:
+                    with translated():
+                        list(client.do_action(flight.Action("health", b"{}"), self._look))
+                except Unavailable as error:
+                    why = error
+                    continue
+                self.client, self.address, self._in_doubt = client, address, False
+                return
+            names = ", ".join(f"{one.host}:{one.port}" for one in self.servers)
+            raise Unavailable(f"of {names} none serves: {why}")
+
+    def going_on(self, call: Callable[[], T], *, again: bool, seconds: float | None = GO_ON_S) -> T:
+        """What a call gives; with several servers it is repeated while none serves, if nobody had heard of it.
+
+        again: also when its outcome is not known, for a repetition does no harm.  seconds: for so long; None: for ever
+        """
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            try:
+                return call()
+            except Unavailable as error:
+                self.doubt()
+                if len(self.servers) == 1 or self.closed or (until is not None and time.monotonic() > until):
+                    raise
+                if not (again or never_came(error)):
+                    raise
+            time.sleep(0.1)
+
+    # calls
 
     def act(self, name: str, fields: Mapping[str, object]) -> dict[str, Any]:
         """The answer of an action.  Raises what the server refuses, Unavailable when it does not answer in time."""
         self.check()
         body = write_json({key: value for key, value in fields.items() if value is not None}, name)
-        with translated():
-            [result] = self.client.do_action(flight.Action(name, body), self._timed)
+        try:
+            with translated():
+                [result] = self._serving().do_action(flight.Action(name, body), self._timed)
+        except Unavailable:
+            self.doubt()
+            raise
         return cast("dict[str, Any]", orjson.loads(result.body.to_pybytes()))
+
+    def _serving(self) -> Any:
+        if self._in_doubt:
+            self._find()
+        return self.client
 
     def get(self, ticket: bytes) -> Any:
         """The stream of a DoGet."""
         self.check()
         with translated():
-            return self.client.do_get(flight.Ticket(ticket), self.options)
+            return self._serving().do_get(flight.Ticket(ticket), self.options)
 
     def put(self, command: bytes, schema: pa.Schema) -> tuple[Any, Any]:
         """Writer and metadata reader of a DoPut."""
         self.check()
         with translated():
-            writer, reader = self.client.do_put(flight.FlightDescriptor.for_command(command), schema, self.options)
+            descriptor = flight.FlightDescriptor.for_command(command)
+            writer, reader = self._serving().do_put(descriptor, schema, self.options)
         return writer, reader
 
     def exchange(self, command: bytes) -> tuple[Any, Any]:
         """Writer and reader of a DoExchange."""
         self.check()
         with translated():
-            writer, reader = self.client.do_exchange(flight.FlightDescriptor.for_command(command), self.options)
+            descriptor = flight.FlightDescriptor.for_command(command)
+            writer, reader = self._serving().do_exchange(descriptor, self.options)
         return writer, reader
 
     def check(self) -> None:
@@ -113,3 +188,10 @@ class Link:
             self.closed = True
             with translated():
                 self.client.close()
+
+
+def _client(address: Address) -> Any:
+    tls = address.trust.options(str(address)) if address.tls else {}
+    generic: Any = [("grpc.keepalive_time_ms", KEEPALIVE_MS), *RECONNECTING]
+    with translated():
+        return flight.FlightClient(address.location, generic_options=generic, **tls)

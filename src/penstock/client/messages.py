@@ -23,6 +23,7 @@ from penstock.client.bodies import Reader, plain
 from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
+from penstock.records.entries import fence_of
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import SETTLE
@@ -232,6 +233,11 @@ class Holder(Protocol):
         """What the server calls it."""
         ...
 
+    @property
+    def term(self) -> int:
+        """Of the leader of a cluster of servers that it is connected to; 0 without one."""
+        ...
+
     def settle(self, message: Message[Any], verb: str, delay: int | None, reason: str | None) -> bool:
         """False: the server has taken the message back with a connection that was lost, so that it has no effect."""
         ...
@@ -259,6 +265,15 @@ class Message(Values, Generic[B]):
         Read each time.  Raises InvalidBody when it is no such thing.
         """
         return cast("B", self._rows.read(self.body, self.content_type))
+
+    @property
+    def fence(self) -> int:
+        """A number that is higher with each delivery of a message, also over takeovers in a cluster of servers.
+
+        Whoever writes to another system hands it over: that system refuses a lower one than it has seen, so a worker
+        that lost its lease, or its leader, does no harm when it wakes up.
+        """
+        return fence_of(self.holder.term, self.attempt)
 
     def ack(self, *, publish: Iterable[Following] = ()) -> bool:
         """Done: it will not come again.  False, as of each way to settle: too late, it comes again all the same, for

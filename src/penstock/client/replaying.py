@@ -236,6 +236,7 @@ class Replay:
 
     def _lost(self, error: PenstockError) -> None:
         """The connection was lost; raises what ends the replay."""
+        self._link.doubt()
         if not self._answered:
             raise error
         self._reader = None

@@ -5,6 +5,8 @@ What TLS needs beside that goes behind a question mark, so that it goes wherever
 
     penstocks://host/vhost?ca=ca.pem&cert=client.pem&key=client.key
 
+Of a cluster of servers all are named, each with a port of its own or without: `penstock://a,b:8816,c/vhost`.
+
 Without a port both mean 8815: where that is a door without TLS, the one with TLS has another, which is named.
 
 Without these files `PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT` and `PENSTOCK_TLS_KEY` of the environment are looked at.
@@ -133,6 +135,18 @@ def parse_url(
         tls,
         trust,
     )
+
+
+def parse_urls(url: str, user: str | None = None, password: str | None = None, **trust: Any) -> tuple[Address, ...]:
+    """The same of a cluster: an address for each host that is named, with commas between.  Raises InvalidArgument."""
+    given: object = url
+    if not isinstance(given, str) or "," not in given:  # pyright: ignore[reportUnnecessaryIsInstance]
+        return (parse_url(url, user, password, **trust),)
+    scheme, mark, rest = url.rpartition("://")
+    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    login, at, hosts = rest[:end].rpartition("@")
+    each = (f"{scheme}{mark}{login}{at}{host}{rest[end:]}" for host in hosts.split(","))
+    return tuple(parse_url(one, user, password, **trust) for one in each)
 
 
 def _parts(url: str) -> tuple[SplitResult, int]:

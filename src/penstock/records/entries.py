@@ -168,3 +168,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.lsns)
+
+
+def fence_of(term: int, attempt: int) -> int:
+    """A number of one delivery that is higher than those of all earlier deliveries of its message, by whomever.
+
+    term: of the leader in a cluster, whose attempts are counted from what it found; 0 without one.
+    """
+    return (term << 32) + attempt

@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.link import Link, translated
-from penstock.client.urls import parse_url
+from penstock.client.urls import parse_urls
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.spark.record_batches import cut
@@ -52,14 +52,14 @@ class Where:
     patience: float = DEFAULT_PATIENCE_S
 
     def __repr__(self) -> str:  # plans and errors print it
-        return str(parse_url(self.url, self.user))
+        return ",".join(map(str, parse_urls(self.url, self.user)))
 
 
 class Remote:
     """One server for one process.  Thread-safe; connects when first used and again after a failure."""
 
     def __init__(self, where: Where) -> None:
-        self.address = parse_url(where.url, where.user, where.password)
+        self.addresses = parse_urls(where.url, where.user, where.password)  # the one that answered last comes first
         self.patience = where.patience
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -67,7 +67,7 @@ class Remote:
     @property
     def vhost(self) -> str:
         """The vhost of the address."""
-        return self.address.vhost
+        return self.addresses[0].vhost
 
     def act(self, name: str, **fields: object) -> dict[str, Any]:
         """The answer of an action; fields that are None are left out."""
@@ -154,7 +154,7 @@ class Remote:
     def _connected(self) -> Link:
         with self._lock:
             if self._link is None:
-                self._link = Link(self.address, ACTION_TIMEOUT_S)
+                self._link = Link(self.addresses[0], ACTION_TIMEOUT_S, *self.addresses[1:])
             return self._link
 
     def close(self) -> None:
@@ -164,6 +164,9 @@ class Remote:
     def _drop(self) -> None:
         with self._lock:
             link, self._link = self._link, None
+            if link is not None and len(self.addresses) > 1:
+                at = self.addresses.index(link.address)
+                self.addresses = (*self.addresses[at:], *self.addresses[:at])
         if link is not None:
             try:
                 link.close()
@@ -171,7 +174,8 @@ class Remote:
                 pass  # it was broken, which is why it goes
 
     def _tries(self) -> Tries:
-        return Tries(self.patience, f"no server answers at {self.address} ({self.patience:g} s, option patience)")
+        names = ", ".join(map(str, self.addresses))
+        return Tries(self.patience, f"no server answers at {names} ({self.patience:g} s, option patience)")
 
     def _again(self, call: Callable[[], T]) -> T:
         tries = self._tries()

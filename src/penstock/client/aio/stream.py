@@ -48,6 +48,11 @@ class Message(Values, Generic[B]):
         return bool(await self._run(partial(self._inner.ack, publish=list(publish))))
 
     @property
+    def fence(self) -> int:
+        """As of `penstock.Message.fence`."""
+        return self._inner.fence
+
+    @property
     def blocking(self) -> messages.Message[B]:
         """The message of the blocking consumer, which this one is made of."""
         return self._inner

@@ -16,6 +16,7 @@ from penstock.errors import LogBroken, NotFound, PreconditionFailed
 from penstock.memory.slab import Piece
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
+from penstock.records.entries import fence_of
 from penstock.server.amqp.consumer_arguments import informed
 from penstock.server.amqp.tags import Tags
 from penstock.server.gates import Receiver
@@ -269,6 +270,8 @@ class Channel(Receiver):
         if not (informs or kind.offsets or (attempt > 1 and kind.counts)):
             return some
         origin, until = self.session.engine.log.origin, effect.until if informs else 0
+        reigns = self.session.core.terms
+        fence = fence_of(reigns[-1].term, attempt) if informs and reigns else None
         return [
             informed(
                 some[row] if isinstance(some, list) else some,
@@ -276,6 +279,7 @@ class Channel(Receiver):
                 attempt=attempt,
                 until=until,
                 offset=lsn if kind.offsets else None,
+                fence=fence,
             )
             for row, lsn in enumerate(piece.chunk)
         ]

@@ -48,12 +48,12 @@ def flag(arguments: Mapping[str, object], name: str) -> bool:
 
 def informed(
     header: bytes, *, bookmark: str | None = None, time: int | None = None, attempt: int = 1, until: int = 0,
-    offset: int | None = None,
+    offset: int | None = None, fence: int | None = None,
 ) -> bytes:  # fmt: skip
     """The header of a message with what its consumer wants to know of the delivery.
 
     time: when it was stored; until: when its lease ends, 0 for none; both microseconds since the epoch.  offset: its
-    LSN, for readers of a stream.
+    LSN, for readers of a stream.  fence: as of `fence_of`.
     """
     properties = header_codec.decode(header)
     headers = dict(properties.headers or {})
@@ -63,6 +63,8 @@ def informed(
         headers[STAMP] = time // 1000
     if offset is not None:
         headers[OFFSET] = offset
+    if fence is not None:
+        headers["x-fence"] = fence
     if attempt > 1:
         headers["x-delivery-count"] = attempt - 1
     if until:

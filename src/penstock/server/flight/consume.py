@@ -267,7 +267,9 @@ class Exchange(Receiver):
         except PenstockError:
             self.wish = None
             raise
-        self._down.answer(orjson.dumps({"subscribed": terms_of(self.wish)}))
+        reigns = self.engine.core.terms
+        told = {**terms_of(self.wish), "term": reigns[-1].term if reigns else 0}
+        self._down.answer(orjson.dumps({"subscribed": told}))
 
     def _asked(self, text: str) -> str:
         """A filter for this client."""

@@ -1,0 +1,100 @@
+"""Our own clients are given all servers of a cluster, and go on with whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from cluster_of_servers.house import Cluster
+from penstock import aio
+from penstock.spark.remote import Remote, Where
+from waiting import eventually
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3, flight=True) as cluster:
+        cluster.leader()
+        cluster.level()
+        yield cluster
+
+
+def change_leader(cluster: Cluster) -> None:
+    """The leader is killed, and comes back as a follower."""
+    before = cluster.leader()
+    before.kill()
+    eventually(lambda: any(one.serves for one in cluster.servers if one is not before), "nobody took over")
+    before.start()
+    cluster.level()
+
+
+def test_publisher_and_consumer_go_on_after_a_takeover(cluster: Cluster) -> None:
+    fences = dict[int, list[int]]()
+
+    def work() -> None:
+        with penstock.connect(cluster.url) as mine:
+            for message in mine.consume("work", backlog=20, timeout="20s"):
+                number = int(message.body)
+                fences.setdefault(number, []).append(message.fence)
+                if number != 3 or message.redelivered:
+                    message.ack()
+                if number == 20:
+                    return
+
+    worker = threading.Thread(target=work, daemon=True)
+    with penstock.connect(cluster.url) as client:
+        worker.start()
+        for number in range(1, 11):
+            client.publish("work", str(number), publisher="p", sequence=number)
+        eventually(lambda: 10 in fences, "the consumer got nothing")
+        change_leader(cluster)
+        assert client.publish("work", "10", publisher="p", sequence=10).outcome == "duplicate"
+        for number in range(11, 21):
+            client.publish("work", str(number), publisher="p", sequence=number)
+        worker.join(40)
+        assert not worker.is_alive()
+        assert sorted(fences) == list(range(1, 21))
+        early, late = fences[3]
+        assert early < late, "the lease of the second leader has the higher fence"
+        assert client.queue("work")["ready"] == 0
+
+
+def test_asyncio_and_spark_go_on_too(cluster: Cluster) -> None:
+    remote = Remote(Where(cluster.url))
+    assert remote.act("health")["status"] == "ok"
+
+    async def run() -> None:
+        async with aio.connect(cluster.url) as client:
+            await client.publish("work", "before", publisher="q", sequence=1)
+            await asyncio.to_thread(change_leader, cluster)
+            assert (await client.publish("work", "before", publisher="q", sequence=1)).outcome == "duplicate"
+            await client.publish("work", "after", publisher="q", sequence=2)
+            async for message in client.consume("work", timeout="10s"):
+                await message.ack()
+                if message.body == b"after":
+                    break
+
+    asyncio.run(run())
+    assert remote.act("health")["status"] == "ok"
+    remote.close()
+
+
+def test_pika_is_told_the_fence(cluster: Cluster) -> None:
+    connection = cluster.leader().connect()
+    channel = connection.channel()
+    channel.basic_publish("", "work", b"one")
+    for method, properties, _ in channel.consume("work", arguments={"x-info": True}, inactivity_timeout=10):
+        assert method is not None
+        assert properties.headers["x-fence"] == (cluster.status()["term"] << 32) + 1
+        channel.basic_ack(method.delivery_tag)
+        break
+    connection.close()
+
+
+def test_who_names_servers_of_which_none_serves_is_told_so() -> None:
+    with pytest.raises(penstock.Unavailable, match=r"of 127.0.0.1:9, 127.0.0.1:19 none serves"):
+        penstock.connect("penstock://127.0.0.1:9,127.0.0.1:19", timeout="300ms")

@@ -1,0 +1,26 @@
+"""Addresses of a cluster of servers: an address for each host."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.urls import parse_urls
+from penstock.errors import InvalidArgument
+
+
+def test_each_host_has_a_port_of_its_own_and_all_have_the_same_login_and_vhost() -> None:
+    found = parse_urls("penstock://me:secret,text@a,b:8816,[::1]/orders")
+    assert [(one.host, one.port) for one in found] == [("a", 8815), ("b", 8816), ("::1", 8815)]
+    assert {(one.user, one.password, one.vhost, one.tls) for one in found} == {("me", "secret,text", "orders", False)}
+    assert [one.host for one in parse_urls("a,b")] == ["a", "b"]
+    assert [one.host for one in parse_urls("penstock://a?")] == ["a"]
+
+
+def test_what_comes_behind_a_question_mark_is_for_all() -> None:
+    found = parse_urls("penstocks://a,b/v?ca=x.pem", user="u")
+    assert [(one.host, one.user, one.trust.ca) for one in found] == [("a", "u", "x.pem"), ("b", "u", "x.pem")]
+
+
+def test_a_host_without_a_name_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="names no host"):
+        parse_urls("penstock://a,,b")
