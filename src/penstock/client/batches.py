@@ -104,6 +104,11 @@ class Batch(Generic[B]):
         """What the server calls its consumer."""
         return self._exchange.tag
 
+    @property
+    def term(self) -> int:
+        """Of the leader of a cluster of servers that it came from; 0 without one."""
+        return self._exchange.term
+
     def settle(self, message: Message[B], verb: str, delay: int | None, reason: str | None) -> bool:
         """Settle one row.  (Messages call this.)"""
         if verb != "extend":
