@@ -68,6 +68,7 @@ RECIPES: Mapping[str, tuple[object, ...]] = {
     "last_value_key": ("/k",),
     "queue_expires": ("1d",),
     "consumer_timeout": ("1h",),
+    "message_type": ("json",),
     "kind": ("group-local",),
     "initial_owner": ("penstock-1",),
     "group_local_queue_domain": ("here",),

@@ -232,6 +232,7 @@ class Contents(Administration):
         expiration: Duration | None = None,
         index: Literal["memory", "file"] | None = None,
         schema: str | None = None,
+        message_type: str | None = None,
     ) -> None:
         """Keep what is published to a topic also when no queue takes it; with a key also the last message of each.
 
@@ -239,7 +240,8 @@ class Contents(Administration):
         key_domain   topics that share it have the same `sow_key` for equal values of their key fields
         expiration   how long after its publish a record goes, unless the message says otherwise
         index        where the index of the records is: in memory, or paged to a file of the server
-        schema       columns of its JSON bodies, "id bigint, total double", for readers; nothing is refused
+        schema       columns of its bodies, "id bigint, total double", for readers; nothing is refused
+        message_type what its bodies are read as: json, nvfix, fix, xml, msgpack, bson, binary
         Without any of these a topic that is there stays as it is.  Another key begins without records.
         """
         if isinstance(key, str):
@@ -247,7 +249,7 @@ class Contents(Administration):
         life = None if expiration is None else format_duration(span(expiration, "expiration"))
         given = {
             "key": texts(key), "key_from": key_from, "key_domain": key_domain, "expiration": life, "index": index,
-            "schema": schema,
+            "schema": schema, "message_type": message_type,
         }  # fmt: skip
         settings = {name: value for name, value in given.items() if value is not None}
         self.action("declare_topic", topic=topic, exchange=exchange, settings=settings or None)

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from penstock.config.address_settings import OWN, read_address_value
 from penstock.config.conflicts import impossible
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
-from penstock.config.known_names import MESSAGE_TYPE, Path_, known_name, wrong_type
+from penstock.config.known_names import Path_, known_name
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
@@ -351,10 +351,6 @@ def _read_queues(data: dict[str, object]) -> list[Problem]:
         for key in [key for key in queue if key not in _QUEUE_OWN]:
             value = queue.pop(key)
             key = KEY_ALIASES.get(key, key)
-            if key == MESSAGE_TYPE:
-                if why := wrong_type(value):
-                    problems.append(Problem(("queue", index, key), why))
-                continue
             if key not in QUEUE_KEYS:
                 problems.append(unknown(("queue", index, key), [*_QUEUE_OWN, *QUEUE_KEYS]))
                 continue

@@ -16,7 +16,6 @@ from pydantic_core import ErrorDetails
 
 from penstock.config.foreign import Converted
 from penstock.config.known_names import Path_, Place, known_name
-from penstock.config.queue_settings import LATER_QUEUE_KEYS
 from penstock.config.settings import Settings
 from penstock.units import format_size
 
@@ -138,7 +137,6 @@ LATER_SECTIONS = frozenset(
 
 LATER_KEYS: Mapping[str, frozenset[str]] = {
     "topic": frozenset({"schema", "retention"}),
-    "queue": LATER_QUEUE_KEYS,
 }
 """Keys of known sections that are taken and refused for now."""
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from penstock.config.exclusions import refuse_impossible
-from penstock.config.known_names import MESSAGE_TYPE, NATIVE_TYPE, known_name, wrong_type
-from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS, read_queue_settings
+from penstock.config.known_names import known_name
+from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.declared_types import MAX_AGE, QUEUE_TYPES, QueueType
@@ -36,6 +36,7 @@ DECLARED = frozenset(
         "initial_owner",
         "group_local_queue_domain",
         "queue_type",
+        "message_type",
     }
 )
 """Settings that say what a queue is: they come with its declare and not from outside."""
@@ -175,8 +176,6 @@ def _why_unknown(key: str) -> str:
         return NO_MIRRORS
     if name in DECLARED:
         return "it belongs to the declare of a queue, and no policy changes it"
-    if name in LATER_QUEUE_KEYS:
-        return "it is not supported in this version"
     return f"no key of a policy{known_name(key.replace('_', '-'), [*_KEYS, *_HARMLESS, ALTERNATE])}"
 
 
@@ -215,7 +214,7 @@ _BY_ARGUMENT = {
     MAX_AGE: "expiration",
 }
 
-_LATER_ARGUMENTS = frozenset(argument_name(name) for name in LATER_QUEUE_KEYS) | {"x-dead-letter-strategy"}
+_LATER_ARGUMENTS = frozenset({"x-dead-letter-strategy"})
 
 TYPE = argument_name("queue_type")
 
@@ -231,7 +230,6 @@ _IDLE: Mapping[str, tuple[object, ...] | type] = {
 """What arguments take that ask for nothing in some type (`declared_types`)."""
 
 HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
-    "x-message-type": (NATIVE_TYPE,),
     "x-queue-mode": ("default", "lazy"),
     "x-queue-version": (1, 2),
     "x-queue-leader-locator": ("client-local", "balanced"),
@@ -394,21 +392,15 @@ def queue_settings_from_mapping(
     for an unknown key, with the nearest known one, and for a value that its key does not take.
     """
     values = {KEY_ALIASES.get(name, name): value for name, value in values.items()}
-    for name, value in values.items():
-        if name != MESSAGE_TYPE:
-            _refuse_unknown(name, queue)
-        elif value is not None and (why := wrong_type(value)):
-            raise InvalidArgument(f"{name} of queue {queue!r} is {why}")
-    known = {name: value for name, value in values.items() if name != MESSAGE_TYPE}
+    for name in values:
+        _refuse_unknown(name)
     try:
-        return read_queue_settings(known, "python", base=base)
+        return read_queue_settings(values, "python", base=base)
     except BadValue as bad:
         raise InvalidArgument(f"{bad.key} of queue {queue!r}: {bad}") from None
 
 
-def _refuse_unknown(name: str, queue: str) -> None:
+def _refuse_unknown(name: str) -> None:
     """Raise InvalidArgument unless `name` is a setting of a queue in this version."""
-    if name in LATER_QUEUE_KEYS:
-        raise InvalidArgument(f"{name} of queue {queue!r} is not supported in this version")
     if name not in QUEUE_KEYS:
         raise InvalidArgument(f"{name!r} is no setting of a queue{known_name(name, QUEUE_KEYS)}")

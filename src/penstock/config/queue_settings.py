@@ -15,6 +15,7 @@ from typing import cast, get_args
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
 from penstock.records.declared_types import QUEUE_TYPES
+from penstock.records.message_types import MESSAGE_TYPES
 from penstock.records.queue_settings import (
     Deliver,
     ExpirationModel,
@@ -333,6 +334,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             crash="`quorum` and `stream`: messages that were published as transient are kept too.",
         ),
         _choice(
+            "message_type",
+            "What its filters, priorities and keys read bodies as ([message types](message-types.md)); the topic that "
+            "it shows has the same.",
+            *MESSAGE_TYPES,
+        ),
+        _choice(
             "kind",
             "Which instances share the queue.  Checked and kept; there is one instance, which owns all messages.",
             *get_args(Sharing),
@@ -387,14 +394,6 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
     )
 }
 """Every setting that has an effect in this version, in the order of `records.queue_settings.QueueSettings`."""
-
-LATER_QUEUE_KEYS = frozenset(
-    {
-        "message_type",
-    }
-)
-"""Names that are taken and refused for now, so that nobody believes in a limit that is not there."""
-
 
 KEY_ALIASES: Mapping[str, str] = {"expires": "queue_expires"}
 """Other names of settings, in the file, in Python and (in kebab case) as AMQP arguments."""

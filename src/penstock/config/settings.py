@@ -25,7 +25,6 @@ from pydantic import (
 from penstock.config.action_section import ActionSection
 from penstock.config.cluster_section import ClusterSection
 from penstock.config.doors import BeforeLogin, Listeners, TlsSection
-from penstock.config.known_names import NATIVE_TYPE, wrong_type
 from penstock.config.pipeline_section import Pipeline, Spark
 from penstock.config.sections import MIB, Duration, Name, Section, Size
 from penstock.config.vhost_sections import (
@@ -41,6 +40,7 @@ from penstock.config.vhost_sections import (
 from penstock.errors import InvalidArgument
 from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.event_actions import Action
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, wrong_type
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.sow_settings import wrong
@@ -268,7 +268,7 @@ class TopicSection(Section):
     key_domain: Name | None = Field(
         default=None, description="Topics with one key domain have the same number for equal key values."
     )
-    message_type: str = Field(default=NATIVE_TYPE, description="What bodies are read as: json, and nothing else yet.")
+    message_type: str = Field(default=JSON, description=f"What its bodies are read as: {', '.join(MESSAGE_TYPES)}.")
     expiration: Duration | None = Field(
         default=None, ge=0, description="Records expire so long after their publish, unless the message says otherwise."
     )
@@ -283,7 +283,7 @@ class TopicSection(Section):
 
     @field_validator("message_type")
     @classmethod
-    def _readable(cls, value: str) -> str:
+    def _known(cls, value: str) -> str:
         if why := wrong_type(value):
             raise ValueError(why)
         return value
@@ -308,6 +308,8 @@ class TopicSection(Section):
             values["expiration"] = self.expiration
         if self.index is not None:
             values["index"] = self.index
+        if self.message_type != JSON:
+            values[MESSAGE_TYPE] = self.message_type
         if self.body_schema is not None:
             values["schema"] = self.body_schema
         return values

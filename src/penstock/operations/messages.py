@@ -319,7 +319,9 @@ def ack_filter(house: Beside, who: Who, queue: str, vhost: str, filter: str, opt
     wanted = narrowed(asked, right) or compile_filter(asked)
 
     def begin(tell: Callable[[int], None]) -> None:
-        core.settle_matching(house.now(), core.queue(vhost, queue), wanted, tell, verb, client=client)
+        found = core.queue(vhost, queue)
+        mine = wanted.reading(found.settings.message_type)
+        core.settle_matching(house.now(), found, mine, tell, verb, client=client)
 
     return {"affected": house.later(begin)}
 

@@ -30,6 +30,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.field_tables import Table
 from penstock.records.kinds import NO_VIA, PUBLISHES, Kind
+from penstock.records.message_types import typed
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -155,7 +156,8 @@ def move(house: Reading, wanted: Wanted) -> Done:
     history = History(house.log, house.gone)
     rows: Iterator[pa.RecordBatch] = history.rows_at(asked)
     if wanted.filter is not None:
-        rows = history.matching(rows, wanted.filter, wanted.vhost)
+        queue = house.call(lambda: core.queue(wanted.vhost, wanted.queue), durable=False)
+        rows = history.matching(rows, typed(wanted.filter, queue.settings.message_type), wanted.vhost)
     last = int(asked[-1]) if len(asked) else wanted.after
     known = house.call(lambda: {one.name for one in core.queues() if one.vhost == wanted.vhost}, durable=False)
     for batch in rows:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import NotFound
 from penstock.operations.operation import Answer, Operation
+from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.rights import SEES, TENDS, sees
 from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
 from penstock.units import format_duration
@@ -30,7 +31,7 @@ def _settings(f: Fields) -> dict[str, object]:
     given: dict[str, object] = {
         KEY: f.texts("key", 100), KEY_DOMAIN: f.optional_text("key_domain"), KEY_FROM: f.optional_text("key_from"),
         EXPIRATION: f.duration("expiration", 0), INDEX: f.optional_text("index"),
-        SCHEMA: f.optional_text("schema", TEXT_LIMIT),
+        SCHEMA: f.optional_text("schema", TEXT_LIMIT), MESSAGE_TYPE: f.optional_text(MESSAGE_TYPE),
     }  # fmt: skip
     f.finish()
     return {key: value for key, value in given.items() if value}
@@ -72,7 +73,7 @@ def facts(core: Core, name: tuple[str, str, str]) -> dict[str, object]:
         "topic": name[2], "kind": "topic", "exchange": name[1], "vhost": name[0], "key": settings.get(KEY),
         "key_from": settings.get(KEY_FROM), "key_domain": settings.get(KEY_DOMAIN),
         "expiration": format_duration(life) if isinstance(life, int) else None, "index": settings.get(INDEX),
-        "schema": settings.get(SCHEMA),
+        "schema": settings.get(SCHEMA), MESSAGE_TYPE: settings.get(MESSAGE_TYPE, JSON),
     }  # fmt: skip
     if sow is not None:
         found |= {

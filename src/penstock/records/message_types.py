@@ -25,6 +25,9 @@ JSON = "json"
 MESSAGE_TYPES: tuple[MessageType, ...] = (JSON, "binary", "nvfix", "fix", "xml", "msgpack", "bson")
 """Every type whose bodies are read; `binary` has no fields."""
 
+FIELDLESS = frozenset({"binary"})
+"""Those whose bodies have no fields."""
+
 _BEGINNING = re.compile(rf"\s*\[({'|'.join(MESSAGE_TYPES)})\](?=\s)")
 
 

@@ -20,10 +20,11 @@ from dataclasses import field, fields
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import QUEUE_TYPES, QueueType, TypeName
+from penstock.records.message_types import JSON, MessageType, typed
 from penstock.units import epoch_micros
 
 Semantics = Literal["at-least-once", "at-most-once"]
@@ -99,6 +100,7 @@ class QueueSettings:
     queue_expires: int | None = None  # microseconds without consumer, get or declare, then it is deleted; None: never
     consumer_timeout: int = 0  # microseconds that a delivery may stay unsettled; 0: any time
     queue_type: TypeName = "classic"
+    message_type: MessageType = JSON  # what its expressions read bodies as
     kind: Sharing = "distributed"  # which instances share it; kept, there is one instance
     initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first
     group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group
@@ -125,7 +127,12 @@ class QueueSettings:
         """What orders its messages, if not their arrival: an expression, or `LEVELS` and its two numbers."""
         if self.max_priority:
             return f"{LEVELS}{self.max_priority},{self.priority_ageing}"
-        return self.priority_expression
+        return self.reading("priority_expression")
+
+    def reading(self, key: str) -> str | None:
+        """One of its expressions, which says of what type the bodies are that it reads; None: there is none."""
+        text = cast("str | None", getattr(self, key))
+        return None if not text else typed(text, self.message_type)
 
     @property
     def attended(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from penstock.records.ddl import parse_ddl
+from penstock.records.message_types import FIELDLESS, MESSAGE_TYPE, wrong_type
 
 KEY, KEY_FROM, EXPIRATION, INDEX = "key", "key_from", "expiration", "index"
 """Fields of the key, a list of paths; "publisher" where it is given; microseconds until a record expires; where the
@@ -67,6 +68,8 @@ def _wrong_key(key: object, settings: Mapping[str, object]) -> str | None:
         parse_paths(cast("list[object]", key))
     except ValueError as error:
         return str(error)
+    if (kind := settings.get(MESSAGE_TYPE)) in FIELDLESS:
+        return f"key is made of fields, and bodies of message_type {kind} have none"
     return None
 
 
@@ -104,11 +107,16 @@ def _wrong_expiration(expiration: object, settings: Mapping[str, object]) -> str
     return None
 
 
+def _wrong_type(kind: object, _: Mapping[str, object]) -> str | None:
+    return wrong_type(kind)
+
+
 _JUDGES: dict[str, Callable[[object, Mapping[str, object]], str | None]] = {
     KEY: _wrong_key,
     KEY_DOMAIN: _wrong_domain,
     KEY_FROM: _wrong_source,
     SCHEMA: _wrong_schema,
+    MESSAGE_TYPE: _wrong_type,
     INDEX: _wrong_index,
     EXPIRATION: _wrong_expiration,
 }

@@ -23,6 +23,7 @@ from penstock.expr.context import Context, Group
 from penstock.expr.filter import bound
 from penstock.expr.tree import Field, walk_tree
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import typed, untyped
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import ADMINISTRATOR, MONITORING
 
@@ -281,6 +282,11 @@ class Rights:
         first entry about the topic or the queue decides.
         """
         queue = core.find_queue(vhost, key) if not exchange else None
+        kind = core.message_type(vhost, exchange, key) if queue is None else queue.settings.message_type
+        right = self._may_publish(queue, vhost, exchange, key)
+        return None if right is None else right.reading(kind)
+
+    def _may_publish(self, queue: Queue | None, vhost: str, exchange: str, key: str) -> Filter | None:
         if queue is None:
             return self._granted(self.writes_topic(vhost, exchange, key), "write", told(vhost, exchange, key))
         if queue.settings.underlying_topic not in {None, key}:
@@ -362,7 +368,10 @@ def refused(verb: str, what: str, user: str) -> AccessRefused:
 
 
 def narrowed(text: str | None, right: Filter | None, known: frozenset[Group] = frozenset()) -> Filter | None:
-    """The filter of somebody who asks, and that of his right: both must hold.  ExpressionError for the text alone."""
+    """The filter of somebody who asks, and that of his right: both must hold.  ExpressionError for the text alone.
+
+    A right reads what it is asked about, so whoever asks about other bodies than JSON has both read these (`reading`).
+    """
     own = None if text is None else compile_filter(text, known)
     if right is None or own is None:
         return own if right is None else right
@@ -376,5 +385,7 @@ def narrowed_text(text: str | None, right: Filter | None, known: frozenset[Group
 
 
 def both(own: str, right: str) -> str:
-    """One expression of two that can be read by themselves."""
-    return f"({own}) AND ({right})"
+    """One expression of two that can be read by themselves; bodies are read as the first says."""
+    kind, text = untyped(own)
+    _, other = untyped(typed(right, kind))
+    return typed(f"({text.lstrip()}) AND ({other.lstrip()})", kind)

@@ -170,7 +170,8 @@ class _Seeker:
         self._pass = one
         self._log = log
         self._pattern = TopicPattern(settings.underlying_topic) if settings.underlying_topic else None
-        self._filters = [compile_filter(text) for text in (settings.filter, settings.barrier_expression) if text]
+        texts = (settings.reading("filter"), settings.reading("barrier_expression"))
+        self._filters = [compile_filter(text) for text in texts if text is not None]
         self._filtered = bool(settings.filter)
         self._scanner: Scanner | None = None
         if self._filters:

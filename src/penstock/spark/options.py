@@ -20,6 +20,7 @@ from penstock.client.urls import with_trust
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
+from penstock.records.message_types import FIELDLESS, JSON, MESSAGE_TYPES, MessageType
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration, parse_size
 from penstock.wire.flight.bookmarks import Point, parse_span
@@ -152,7 +153,8 @@ class ReadOptions:
     max_bytes: int | None = None
     min_partitions: int | None = None
     ddl: str | None = None  # of the body's columns
-    parse: bool = False
+    parse: MessageType | None = None  # what its reader says that the bodies are
+    message_type: MessageType = JSON  # what the server says
     bad_records_topic: str | None = None
     fail_on_data_loss: bool = True
     abandon_after: str | None = None  # a duration, or None: as the server has it
@@ -235,10 +237,16 @@ def _is_registered(ddl: str | None) -> bool:
     return ddl is not None and ddl.strip().lower() == REGISTERED
 
 
-def _json(take: Taker, name: str) -> bool:
-    if take.text(name) != "json":
-        raise InvalidArgument(f"option {name} is {take.text(name)!r}, and json is what can be parsed")
-    return True
+WHATEVER = "whatever the bodies are"
+"""Option `parse` where the columns are named and it is not."""
+
+
+def _type(take: Taker, name: str) -> MessageType:
+    kind = str(take.text(name))
+    if kind not in MESSAGE_TYPES or kind in FIELDLESS:
+        known = ", ".join(one for one in MESSAGE_TYPES if one not in FIELDLESS)
+        raise InvalidArgument(f"option {name} is {kind!r}, and {known} is what can be parsed")
+    return kind
 
 
 def _direct(take: Taker, name: str) -> str:
@@ -293,7 +301,7 @@ _READ = (
     _Option("maxBytesPerTrigger", "max_bytes", Taker.size),
     _Option("minPartitions", "min_partitions", lambda take, name: take.count(name, 1)),
     _Option("schema", "ddl", _schema),
-    _Option("parse", "parse", _json),
+    _Option("parse", "parse", _type),
     _Option("badRecordsTopic", "bad_records_topic"),
     _Option("failOnDataLoss", "fail_on_data_loss", Taker.flag),
     _Option("abandon_after", "abandon_after", _abandoning),
@@ -351,7 +359,7 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
     values |= _source(take, values)
     if (ddl := values.get("ddl")) is not None:
         registered = _is_registered(ddl)
-        values |= {"ddl": None if registered else ddl, "registered": registered, "parse": True}
+        values |= {"ddl": None if registered else ddl, "registered": registered, "parse": values.get("parse", WHATEVER)}
     options = ReadOptions(take.where(patience_s), given=tuple(one for one in READ if take.text(one)), **values)
     for row in _APART:
         if row.broken(options):

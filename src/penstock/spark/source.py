@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options, write_options
+from penstock.records.message_types import JSON, MessageType
+from penstock.spark.options import PATTERN_LETTERS, WHATEVER, ReadOptions, read_options, write_options
 from penstock.spark.remote import BATCH_PATIENCE_S
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         options = read_options(self._given, BATCH_PATIENCE_S)
         if options.mode is None and options.queue is not None and options.stream is not None:
             options = replace(options, mode="queue")
+        options = with_type(options)
         ddl = options.ddl
         if options.parse and ddl is None:
             ddl = registered(options) or examined(options)
@@ -67,6 +69,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
             )
         if options.stream is not None and options.queue is not None:
             raise InvalidArgument("option stream is for streams; a batch read needs no name")
+        options = with_type(options)
         return SnapshotReader(options, self._layout(options, schema))
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
@@ -87,7 +90,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
                 "option stream is missing: a stream needs a name that lasts, under which the server knows how far it is"
             )
         mode = options.mode or ("queue" if options.queue is not None else "log")
-        options = replace(options, mode=mode)
+        options = with_type(replace(options, mode=mode))
         readers = {"queue": QueueStreamReader, "changes": ChangesStreamReader, "log": LogStreamReader}
         made: type[StreamReader] = readers[mode]
         return made(options, self._layout(options, schema))
@@ -132,6 +135,37 @@ def has_messages(options: ReadOptions) -> bool:
     except NotFound as error:
         raise NotFound(f"option view: there is no view {options.view!r}, and {error}") from None
     return bool(told["kind"] == "topic")
+
+
+def with_type(options: ReadOptions) -> ReadOptions:
+    """The options, with what the server says that the bodies are, where their fields are asked for.
+
+    InvalidArgument where option `parse` says another type.
+    """
+    if options.log or not (options.parse or options.ddl or options.registered or options.order_by):
+        return options
+    kind = JSON if options.is_pattern else _type_of(options)
+    if options.parse not in {None, WHATEVER, kind}:
+        raise InvalidArgument(f"option parse is {options.parse}, and the bodies of {options.what} are {kind}")
+    return replace(options, message_type=kind)
+
+
+def _type_of(options: ReadOptions) -> MessageType:
+    from penstock.spark.remote import remote
+
+    server = remote(options.where)
+    if options.queue is not None:
+        return str(server.act("stats", queue=options.queue, vhost=server.vhost)["message_type"])
+    name = options.view or options.topic
+    try:
+        told = server.act("topic", topic=name, exchange=options.exchange or None, vhost=server.vhost)
+        return str(told.get("message_type") or JSON)
+    except NotFound:
+        pass
+    try:
+        return JSON if options.exchange else str(server.act("stats", queue=name, vhost=server.vhost)["message_type"])
+    except NotFound:
+        return JSON  # most topics are not declared
 
 
 def registered(options: ReadOptions) -> str | None:
@@ -185,7 +219,7 @@ def examined(options: ReadOptions) -> str:
         )  # fmt: skip
     else:
         rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=["body"], **options.replay())
-    ddl = infer(body for batch in rows for body in values(batch, "body"))
+    ddl = infer((body for batch in rows for body in values(batch, "body")), options.message_type)
     if ddl is None:
         told = f"{options.what} has no message yet whose JSON could tell its columns: name them with option schema"
         raise NotFound(told, reason=NO_MESSAGE)

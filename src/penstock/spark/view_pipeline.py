@@ -14,7 +14,7 @@ import hashlib
 import pickle
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -25,13 +25,15 @@ import pyarrow as pa
 
 from penstock.errors import SettingsError
 from penstock.expr.aggregates import STORES, Store
-from penstock.expr.batches import parsed
+from penstock.expr.batches import Table
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
 from penstock.expr.values import Value
 from penstock.expr.view_definition import Definition as View
 from penstock.expr.view_definition import Plan, plan
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
+from penstock.records.message_types import JSON, MessageType
 from penstock.records.properties import EMPTY
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import ONLY, Definition, Input, Output
@@ -109,15 +111,16 @@ class Gatherer:
     """Runs in tasks: changes to what they do to each group, as rows (name, delta)."""
 
     definition: View
+    message_type: MessageType = JSON  # of what the view gathers
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        plan = planned(self.definition)
+        plan, table = planned(self.definition), body_type(self.message_type).table
         groups: dict[GroupKey, Group] = {}
         for batch in batches:
             for change in (1, -1):
                 rows = batch.filter(pa.array([one == change for one in values(batch, "change")]))
                 if rows.num_rows:
-                    gather(plan, rows, change, groups, self.definition.vhost)
+                    gather(plan, rows, change, groups, self.definition.vhost, table)
         named = {name_of(key): group for key, group in groups.items()}
         yield pa.record_batch(
             {
@@ -127,9 +130,16 @@ class Gatherer:
         )
 
 
-def gather(plan: Plan, rows: pa.RecordBatch, change: int, groups: dict[GroupKey, Group], vhost: str) -> None:
-    """Add rows that all came (+1), or all went (-1), to their groups."""
-    given = given_by(plan, elements_of(rows, vhost))
+def gather(
+    plan: Plan,
+    rows: pa.RecordBatch,
+    change: int,
+    groups: dict[GroupKey, Group],
+    vhost: str,
+    table: Callable[[bytes], Table],
+) -> None:
+    """Add rows that all came (+1), or all went (-1), to their groups.  table: reads a body."""
+    given = given_by(plan, elements_of(rows, vhost, table))
     keyed: dict[GroupKey, list[int]] = {}
     columns = given.values[: plan.groups]
     for row in range(len(given.lsns)):
@@ -149,7 +159,7 @@ def gather(plan: Plan, rows: pa.RecordBatch, change: int, groups: dict[GroupKey,
                     held[given.lsns[row]] = there if change > 0 else None
 
 
-def elements_of(rows: pa.RecordBatch, vhost: str) -> Elements:
+def elements_of(rows: pa.RecordBatch, vhost: str, table: Callable[[bytes], Table]) -> Elements:
     """Rows with `COLUMNS` as expressions read them."""
     bodies = [one or b"" for one in cast("Sequence[bytes | None]", values(rows, "body"))]
     times = rows.column("time").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -157,7 +167,7 @@ def elements_of(rows: pa.RecordBatch, vhost: str) -> Elements:
     named = zip(values(rows, "exchange"), values(rows, "topic"), strict=True)
     return Elements(
         cast("Sequence[int]", values(rows, "lsn")),
-        [parsed(one) for one in bodies],
+        list(map(table, bodies)),
         bodies,
         [one or EMPTY for one in cast("Sequence[bytes | None]", values(rows, "properties"))],
         [topics.setdefault((e or "", name), Topic(vhost, e or "", name)) for e, name in named],
@@ -317,7 +327,9 @@ class ViewPipeline(Pipeline):
             )  # fmt: skip
         self.checkpoint.sweep()
         session = spark.newSession()
-        frame = self.grouped(session, {**self.inputs.options(source, None), "stream": stream})
+        told = server.act("stats", queue=source.queue, vhost=self.view.vhost)
+        options = {**self.inputs.options(source, None), "stream": stream}
+        frame = self.grouped(session, options, str(told["message_type"]))
         outputs = ViewOutputs(
             self.where, (to,), self.checkpoint, settles=(), complete=False, lineage=lineage_of(definition)
         )
@@ -334,7 +346,7 @@ class ViewPipeline(Pipeline):
         self._forget_others()
         request_of(self.place.folder, self.definition.name).unlink(missing_ok=True)
 
-    def grouped(self, session: Any, options: Mapping[str, str]) -> Any:
+    def grouped(self, session: Any, options: Mapping[str, str], kind: MessageType) -> Any:
         """Rows (name, body): groups that changed, without a body where they are empty."""
         from penstock.spark.reading.columns import CHANGES, MESSAGE, MORE
 
@@ -342,7 +354,7 @@ class ViewPipeline(Pipeline):
         wanted = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS)
         reader = session.readStream.format("penstock").schema(wanted)
         changes = reader.options(**options).load()
-        deltas = changes.mapInArrow(Gatherer(self.view), "name string, delta binary")
+        deltas = changes.mapInArrow(Gatherer(self.view, kind), "name string, delta binary")
         return deltas.groupBy("name").applyInPandasWithState(
             Merger(self.view), "name string, body binary", "state binary", "update", "NoTimeout"
         )

@@ -13,6 +13,7 @@ from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import FieldValue
+from penstock.records.message_types import typed
 from penstock.server.follow import Follow
 from penstock.server.sow.query import Event
 from penstock.server.sow.query import Wish as RecordWish
@@ -122,7 +123,8 @@ class Records(Running):
             else:
                 instance.make_durable()
                 numbers, lsns = sow.index.snapshot().arrays()
-                rows = run(Query(removal.filter), numbers, lsns, _history(instance), VHOST, Counts(),
+                query = Query(removal.filter).reading(sow.rule.message_type)
+                rows = run(query, numbers, lsns, _history(instance), VHOST, Counts(),
                            keyed=sow.rule.given)  # fmt: skip
                 matched = [lsn for batch in rows for lsn, *_ in plain(batch)]
                 by_lsn = dict(zip(lsns.tolist(), numbers.tolist(), strict=True))
@@ -149,8 +151,9 @@ class Records(Running):
             if wish.conflation is None or core.find_queue(VHOST, topic) is not None:
                 return None
         subscription = RecordSubscription(self, instance, topic, client, wish)
-        if found is not None and wish.delta and wish.select is not None:
-            subscription.select = wish.select.with_paths(found.rule.paths)
+        if found is not None and wish.select is not None:
+            select = wish.select.reading(found.rule.message_type)
+            subscription.select = select.with_paths(found.rule.paths) if wish.delta else select
         subscription.follow = Follow(views.events(VHOST, exchange, key, wish), subscription.inbox)
         return subscription
 
@@ -218,14 +221,17 @@ def records_of(
     if (VHOST, "", name) in instance.core.sows.by_name or instance.core.find_queue(VHOST, name) is None:
         sow = _sow(instance, name)
         numbers, lsns = sow.index.snapshot().arrays()
+        kind = sow.rule.message_type
     else:
         queue = instance.core.queue(VHOST, name)
+        kind = queue.settings.message_type
         chunks = [view(chunk) for chunk in queue.chunks(*AVAILABLE)]
         lsns = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
         numbers = lsns.astype(np.uint64)
     instance.make_durable()
     history = _history(instance)
     keyed = None if sow is None else sow.rule.given
+    query, select = query.reading(kind), None if select is None else select.reading(kind)
     for batch in run(query, numbers, lsns, history, VHOST, Counts(), keyed=keyed):
         keys = [None] * len(batch) if sow is None else keys_of(batch, numbers, lsns, given=sow.rule.given)
         for key, (lsn, topic, via, properties, body) in zip(keys, plain(batch), strict=True):
@@ -290,13 +296,14 @@ def parted(instance: Instance, text: str) -> tuple[str, str]:
 
 
 def _gathered(instance: Instance, topic: str, filter: str | None, view: View) -> list[bytes]:
-    from penstock.server.views.row_source import chosen, gather, gather_bodies, positions
+    from penstock.server.views.row_source import chosen, gather, gather_bodies, positions, type_at
 
     shown = instance.engine.views.shown(VHOST, topic)
     if shown is not None:
         return gather_bodies(view, chosen(list(shown.rows().values()), filter=filter))
     history = _history(instance)
     rows = history.rows_at(positions(instance.core, VHOST, topic))
+    kind = type_at(instance.core, VHOST, topic)
     if filter is not None:
-        rows = history.matching(rows, filter, VHOST)
-    return gather(view, rows, history.exchange_of)
+        rows = history.matching(rows, typed(filter, kind), VHOST)
+    return gather(view, rows, history.exchange_of, kind)

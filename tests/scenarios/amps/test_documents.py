@@ -22,7 +22,6 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = sorted(path.stem for path in HERE.glob("*.xml"))
 ERRORS = sorted(path.stem for path in (HERE / "errors").glob("*.xml"))
 ENVIRON = {"DATA": "/var/lib/amps"}
-LATER = {"every-element"}
 
 
 def converted(name: str) -> tuple[str, str]:
@@ -53,18 +52,11 @@ def test_a_mistake_is_told_with_its_line(name: str, monkeypatch: pytest.MonkeyPa
     assert complaint(name) == (HERE / "errors" / f"{name}.txt").read_text()
 
 
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - LATER))
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_server_takes_the_file_and_its_conversion_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)
     taken = load_file(f"{name}.xml", environ=ENVIRON)
     assert taken.with_origins({}) == load_text(converted(name)[0]).with_origins({})
-
-
-@pytest.mark.parametrize("name", sorted(LATER))
-def test_what_comes_later_is_refused_by_name_and_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(HERE)
-    with pytest.raises(SettingsError, match=r"\.xml:\d+: <.*is not supported in this version"):
-        load_file(f"{name}.xml", environ=ENVIRON)
 
 
 def test_each_value_knows_the_line_it_came_from(monkeypatch: pytest.MonkeyPatch) -> None:

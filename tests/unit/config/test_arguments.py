@@ -9,8 +9,7 @@ from typing import get_args
 import pytest
 
 from penstock.config.queue_arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
-from penstock.config.queue_settings import LATER_QUEUE_KEYS, QUEUE_KEYS
-from penstock.config.queue_values import argument_name
+from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.declared_types import QUEUE_TYPES, TypeName
 from penstock.records.field_tables import Timestamp
@@ -19,7 +18,6 @@ from penstock.records.queue_settings import QueueSettings, Retry
 
 def test_the_table_has_a_row_for_every_setting() -> None:
     assert [field.name for field in fields(QueueSettings)] == list(QUEUE_KEYS)
-    assert not LATER_QUEUE_KEYS.intersection(QUEUE_KEYS)
 
 
 def test_the_table_of_types_has_a_row_for_every_type_of_queue() -> None:
@@ -112,14 +110,6 @@ def test_what_is_known_is_never_taken_without_effect(arguments: dict[str, object
         queue_settings(arguments, queue="q")
     assert text in str(caught.value)
     assert str(caught.value).startswith("invalid arg '")
-
-
-@pytest.mark.parametrize("name", sorted(LATER_QUEUE_KEYS))
-def test_settings_of_later_versions_are_refused(name: str) -> None:
-    with pytest.raises(PreconditionFailed, match="not supported in this version"):
-        queue_settings({argument_name(name): 1})
-    with pytest.raises(InvalidArgument, match="not supported in this version"):
-        queue_settings_from_mapping({name: 1})
 
 
 @pytest.mark.parametrize("lease", ["30s", 30, 30.0, timedelta(seconds=30)])

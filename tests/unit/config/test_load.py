@@ -149,8 +149,8 @@ def test_settings_are_frozen() -> None:
         ("[[queue]]\nlease_period = '1s'", "settings:1: [[queue]] number 1 name: is missing"),
         ('[[queue]]\nname = "q"\nlease_period = 30', "30 is not a duration with a unit: write '30s'"),
         (
-            '[[queue]]\nname = "q"\nmessage_type = "nvfix"',
-            "settings:3: [[queue]] \"q\" message_type: 'nvfix': fields are read of 'json' alone",
+            '[[queue]]\nname = "q"\nmessage_type = "avro"',
+            "settings:3: [[queue]] \"q\" message_type: 'avro' is not one of json, binary, nvfix, fix, xml, msgpack",
         ),
         ('[[queue]]\nname = "q"\nunderlying_topic = "a("', "'a(' is no RE2 pattern"),
         (f'[[queue]]\nname = "q"\nunderlying_topic = "{"a." * 501}*"', "it has 1003 bytes, at most 1000 are allowed"),

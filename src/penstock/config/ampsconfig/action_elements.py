@@ -12,11 +12,12 @@ from typing import NamedTuple, cast
 from penstock.config.ampsconfig import values
 from penstock.config.ampsconfig.element_tree import Fields, Row, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import NATIVE_TYPE, Path_, Place
+from penstock.config.known_names import Path_, Place
 from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS
+from penstock.records.message_types import JSON
 
 _ACTION_NAMES = ("On", "If", "Do")
 
@@ -119,7 +120,7 @@ def _as_written(places: dict[Path_, Place], ons: int, dos: int) -> None:
 
 
 def _message_type(book: Book, fields: Fields) -> None:
-    if fields.values.get("message_type", NATIVE_TYPE) != NATIVE_TYPE:
+    if fields.values.get("message_type", JSON) != JSON:
         book.remark(Verdict.DIFFERS, fields.place("message_type"), "a message type does not tell topics apart")
 
 

@@ -27,10 +27,10 @@ from penstock.config.ampsconfig.element_tree import (
     stray,
     unknown,
 )
-from penstock.config.ampsconfig.queue_elements import read_sow
+from penstock.config.ampsconfig.queue_elements import read_sow, typed
 from penstock.config.ampsconfig.values import NO
 from penstock.config.foreign.converted import BYTES_MAX, Book, Converted, Element, Verdict, parse_xml, read_bytes
-from penstock.config.known_names import Place, known_name
+from penstock.config.known_names import Path_, Place, known_name
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 from penstock.units import parse_size
 
@@ -189,7 +189,11 @@ def _logged(book: Book, element: Element, patterns: list[str]) -> None:
     if _is_view(book, name):
         book.remark(Verdict.NO_MEANING, place, f"{name!r} is a queue: its state is always in the log")
     elif not any(topic.get("name") == name for topic in book.tables("topic")):
-        book.add("topic", {"name": name}, Place(element.file, element.line, fields.of), {("name",): place})
+        table: dict[str, object] = {"name": name}
+        places: dict[Path_, Place] = {("name",): place}
+        if "message_type" in fields:
+            typed(fields, table, places)
+        book.add("topic", table, Place(element.file, element.line, fields.of), places)
 
 
 def _is_view(book: Book, name: str) -> bool:

@@ -161,7 +161,7 @@ NO_MEANING: Mapping[str, str] = {
     "SOWStatisticsInterval": "figures are in the metrics, whenever they are asked for",
     "Transports": _SERVED,
     "Protocols": _SERVED,
-    "MessageTypes": "bodies are bytes; filters read JSON",
+    "MessageTypes": "the types are there without being declared",
     "Logging": "messages go to standard error",
     "Admin": "figures and health are at listen.http",
 }

@@ -25,8 +25,9 @@ from penstock.config.ampsconfig.element_tree import (
     unknown,
 )
 from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import NATIVE_TYPE, Path_, Place
+from penstock.config.known_names import Path_, Place
 from penstock.config.queue_settings import QUEUE_KEYS
+from penstock.records.message_types import JSON
 from penstock.records.regular_expressions import SPECIAL
 
 _CHANGES = "a message is stored as it was published"
@@ -246,7 +247,7 @@ def named(book: Book, element: Element, fields: Fields) -> bool:
 
 def typed(fields: Fields, table: dict[str, object], places: dict[Path_, Place]) -> None:
     """The message type, where it is not the one that goes without saying."""
-    if fields.values["message_type"] != NATIVE_TYPE:
+    if fields.values["message_type"] != JSON:
         table["message_type"] = fields.values["message_type"]
         places["message_type",] = fields.place("message_type")
 

@@ -24,13 +24,13 @@ from penstock.config.foreign.rabbitmq_people import (
 )
 from penstock.config.known_names import Path_, Place
 from penstock.config.queue_arguments import HARMLESS_ARGUMENTS, MIRRORS, NO_MIRRORS
-from penstock.config.queue_settings import KEY_ALIASES, LATER_QUEUE_KEYS, QUEUE_KEYS
+from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.errors import SettingsError
 from penstock.records.declared_types import EXCHANGE_TYPES, MAX_AGE, QUEUE_TYPES, QueueType
 from penstock.units import format_duration, parse_age
 
-_OURS = {argument_name(name): name for name in (*QUEUE_KEYS, *LATER_QUEUE_KEYS)} | {
+_OURS = {argument_name(name): name for name in QUEUE_KEYS} | {
     argument_name(alias): name for alias, name in KEY_ALIASES.items()
 }
 _HALF = re.compile("[\ud800-\udfff]")

@@ -21,7 +21,7 @@ from penstock.core.queue.queue import Letter, Queue, queue_of
 from penstock.core.queue.settling.settle import Acked, apart
 from penstock.core.queue.settling.sweep import Sweep
 from penstock.errors import Draining, InvalidArgument, QueueFull
-from penstock.expr import Matcher
+from penstock.expr import Filter, Matcher
 from penstock.records.chunks import Chunk, Now
 
 Delivery: TypeAlias = Deliver[Consumer, Queue]
@@ -55,6 +55,8 @@ class DeliveryCommands(QueueCommands):
 
     def _attend(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
         """The same for who was there before the server drained."""
+        if isinstance(asked := terms.get("filter"), Filter):
+            terms["filter"] = asked.reading(queue.settings.message_type)
         consumer = queue.subscribe(self._at(now), self._out, **terms)
         self._touch(queue, consumer.shared)
         if self.attendance is not None and not consumer.passive:

@@ -48,7 +48,7 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
         "proxied_transfer": False,
         "max_backlog": settings.max_backlog,
         "target_queue_depth": settings.target_queue_depth,
-        "message_type": "json",
+        "message_type": settings.message_type,
         "topic": settings.underlying_topic or queue.name,
         "redelivered": figures.redelivered,
         "expirations": dict(figures.expirations or {}),

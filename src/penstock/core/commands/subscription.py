@@ -100,8 +100,9 @@ class Subscription:
         yield from self.former
 
     def filter_at(self, queue: Queue) -> Filter | None:
-        """What it may have of one queue.  Raises AccessRefused: nothing."""
-        return self.filter if self.narrow is None else self.narrow(queue, self.filter)
+        """What it may have of one queue.  AccessRefused: nothing; InvalidArgument: its filter reads other bodies."""
+        chosen = self.filter if self.narrow is None else self.narrow(queue, self.filter)
+        return None if chosen is None else chosen.reading(queue.settings.message_type)
 
     def at(self, queue: Queue) -> list[Consumer]:
         """Its consumers at one queue; two when it left the queue, came back, and still holds what it had before."""

@@ -30,6 +30,7 @@ from penstock.errors import InvalidArgument, NotFound
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
+from penstock.records.message_types import MessageType
 from penstock.records.queue_settings import NAMES, AddressSetting, Policy, QueueSettings, ruling_of
 from penstock.records.sow_settings import wrong
 
@@ -123,6 +124,10 @@ class TopologyCommands(SowCommands):
         """Whether messages of this topic are stored: a queue takes them, or may, or a declared topic keeps them."""
         plan = self._router.plan(vhost, exchange, (key,), None)
         return bool(plan.queues) or plan.keep or plan.by_headers
+
+    def message_type(self, vhost: str, exchange: str, key: str) -> MessageType:
+        """What the bodies of a topic are."""
+        return self._router.message_type(vhost, exchange, key)
 
     def open_replies(self, vhost: str, name: str, take: Taker) -> None:
         """Have messages that come to this address (`REPLY_PREFIX` and a secret) given away instead of stored."""

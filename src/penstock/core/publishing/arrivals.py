@@ -223,8 +223,9 @@ class Arrivals:
 
     def _last_keys(self, queue: Queue, batch: Publishes, rows: Sequence[int], chunk: Chunk) -> list[int]:
         """By which key each row replaces an older one; the record that says so is written."""
-        assert queue.settings.last_value_key is not None
-        keys = last_keys_of(queue.settings.last_value_key, batch, rows)
+        expression = queue.settings.reading("last_value_key")
+        assert expression is not None
+        keys = last_keys_of(expression, batch, rows)
         body = [queue.id]
         for lsn, key in zip(chunk, keys, strict=True):
             if key:

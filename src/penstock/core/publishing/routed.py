@@ -47,7 +47,7 @@ Store: TypeAlias = "Callable[[Publishes, int, Banned], Published]"
 
 def dedup_keys(settings: QueueSettings, batch: Publishes, rows: Sequence[int], memo: TraitsMemo) -> list[int]:
     """The key of each of these rows in a queue: its header's, else what the queue's expression gives; 0: none."""
-    expression, keys = settings.dedup_key, [0] * len(rows)
+    expression, keys = settings.reading("dedup_key"), [0] * len(rows)
     if settings.dedup_window:
         if isinstance(batch.properties, bytes):
             if own := memo[batch.properties].dedup:
@@ -256,10 +256,10 @@ def by_topic(topics: Topic | Sequence[Topic], size: int, skip: int = 0) -> dict[
 def key_texts(queue: Queue, trusted: bool) -> set[str]:
     """Expressions of keys that a queue evaluates of each row as it enters; trusted: of the server's own rows."""
     out: set[str] = set()
-    if queue.replaces and queue.settings.last_value_key is not None:
-        out.add(queue.settings.last_value_key)
-    if queue.deduplicates and not trusted and queue.settings.dedup_key is not None:
-        out.add(queue.settings.dedup_key)
+    if queue.replaces and (text := queue.settings.reading("last_value_key")) is not None:
+        out.add(text)
+    if queue.deduplicates and not trusted and (text := queue.settings.reading("dedup_key")) is not None:
+        out.add(text)
     return out
 
 

@@ -43,7 +43,8 @@ _serials = iter(range(1, 1 << 62))
 
 def expressions(settings: QueueSettings) -> tuple[str, ...]:
     """What gives the keys of a queue's messages; none: it has no shares."""
-    return tuple([text for text in (settings.group_key, settings.fairness_key) if text is not None])
+    found = (settings.reading("group_key"), settings.reading("fairness_key"))
+    return tuple([text for text in found if text is not None])
 
 
 class Shares:

@@ -24,11 +24,11 @@ from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from penstock.core.sow.index import BATCHED, NEVER, Index, Ints, Leaf, Numbers, Put, Snapshot, packed_array, unpack_put
+from penstock.expr.bodies.type_table import body_type
 from penstock.records.dataclass import dataclass
-from penstock.records.message_bodies import read_exact
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, is_sow, parse_paths
 
 SEPARATOR = b"\x1f"
@@ -46,6 +46,7 @@ class KeyRule:
 
     domain: bytes
     paths: tuple[tuple[str, ...], ...] = ()  # fields of the body; none: the publisher gives the key
+    message_type: MessageType = JSON  # of the records
 
     @property
     def given(self) -> bool:
@@ -61,26 +62,27 @@ class KeyRule:
 
     def of_body(self, body: bytes) -> int | str:
         """The number of the key that a body holds; a sentence if it holds none."""
+        kind = body_type(self.message_type)
         try:
-            value: object = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            return f"the body is no JSON, so it has no key {self.spelled()}: {str(error)[:100]}"
+            value = kind.read(body)
+        except ValueError as error:
+            return f"the body is no {kind.title}, so it has no key {self.spelled()}: {str(error)[:100]}"
         return self._of_value(value, body)
 
     def of_bodies(self, bodies: Sequence[bytes]) -> list[int] | None:
         """The number of each key; None when one of the bodies has none (`of_body` says which)."""
         out: list[int] = []
         name = self.paths[0][0] if len(self.paths) == 1 and len(self.paths[0]) == 1 else None
-        loads, whole, prefix = orjson.loads, int.from_bytes, self.domain + SEPARATOR
+        read, whole, prefix = body_type(self.message_type).read, int.from_bytes, self.domain + SEPARATOR
         for body in bodies:
             if name is not None:  # the usual key, of one field, without a call for each step
                 try:
-                    value: object = loads(body)
-                except orjson.JSONDecodeError:
+                    value = read(body)
+                except ValueError:
                     return None
                 found = cast("dict[str, object]", value).get(name) if type(value) is dict else None
                 if type(found) is str:
-                    text = found.encode()
+                    text = found.encode("utf-8", "surrogatepass")
                 elif type(found) is int:
                     text = b"%d" % found
                 else:
@@ -100,7 +102,7 @@ class KeyRule:
             found = _at(value, path)
             if isinstance(found, float) and abs(found) >= EXACT:
                 try:
-                    found = _at(read_exact(body), path)
+                    found = _at(body_type(self.message_type).exact(body), path)
                 except ValueError as error:
                     return f"the body has no key {self.spelled()} that could be read exactly: {error}"
             part = _text(found)
@@ -326,7 +328,8 @@ def rule_of(name: Name, settings: Mapping[str, object]) -> KeyRule | None:
     vhost, exchange, topic = name
     shared = settings.get(KEY_DOMAIN)
     domain = domain_of(vhost, "", shared) if isinstance(shared, str) else domain_of(vhost, exchange, topic)
-    return KeyRule(domain, parse_paths(cast("list[object]", settings.get(KEY) or [])))
+    kind = cast("MessageType", settings.get(MESSAGE_TYPE, JSON))
+    return KeyRule(domain, parse_paths(cast("list[object]", settings.get(KEY) or [])), kind)
 
 
 class Sows:

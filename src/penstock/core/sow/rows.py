@@ -20,6 +20,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed, size_of
+from penstock.records.message_types import MessageType
 
 LARGE = 256 * 1024
 """Bytes from which on a body is not read on the event loop."""
@@ -113,11 +114,11 @@ class KeyedRows:
                 return known
         return number_of_row(sow, body, traits)
 
-    def _large_merge(self, lsn: int, body: bytes) -> Iterator[Job]:
+    def _large_merge(self, lsn: int, body: bytes, kind: MessageType) -> Iterator[Job]:
         """The merge of a delta with this record, if the two are large and it was not worked out before."""
         record = self.bodies.get(lsn) if lsn else None
         if record is not None and len(record) + len(body) > LARGE and self.worked.get(body, -lsn) is None:
-            yield Job(body, -lsn, partial(_tried, record, body))
+            yield Job(body, -lsn, partial(_tried, record, body, kind))
 
     def heavy(self, batch: Publishes, *, merging: bool) -> list[Job]:
         """What is to be worked out off the loop before this batch is published: keys of large bodies; when these are
@@ -134,7 +135,7 @@ class KeyedRows:
                 if len(body) > LARGE and not sow.rule.given and self.worked.get(body, sow.id) is None:
                     out.append(Job(body, sow.id, partial(sow.rule.of_body, body)))
             elif is_delta(batch, traits) and isinstance(number := self.number(sow, body, traits), int):
-                out += self._large_merge(sow.index.get(number), body)
+                out += self._large_merge(sow.index.get(number), body, sow.rule.message_type)
         if out:
             batch.bodies = whole  # for good: an answer is found by the object that it is about
         return out
@@ -237,7 +238,7 @@ class Work:
         if latest is None:
             lsn = sow.index.get(number)
             if not lsn:
-                return merge(b"{}", delta)
+                return merge(None, delta, sow.rule.message_type)
             worked = self._keyed.worked
             known = worked.get(delta, -lsn)
             if known is not None:
@@ -249,7 +250,7 @@ class Work:
             latest = self._keyed.bodies.get(lsn)
             if latest is None:
                 raise InvalidArgument(f"a delta cannot be merged: the record at LSN {lsn} is not at hand")
-        return merge(latest, delta)
+        return merge(latest, delta, sow.rule.message_type)
 
     def sows(self) -> list[Sow]:
         return sorted(self.rows, key=attrgetter("id"))
@@ -308,8 +309,8 @@ def keyless(sow: Sow, why: str) -> InvalidArgument:
     return InvalidArgument(f"topic {sow.name!r}: {why}")
 
 
-def _tried(record: bytes, delta: bytes) -> bytes | InvalidArgument:
+def _tried(record: bytes, delta: bytes, kind: MessageType) -> bytes | InvalidArgument:
     try:
-        return merge(record, delta)
+        return merge(record, delta, kind)
     except InvalidArgument as refusal:
         return refusal

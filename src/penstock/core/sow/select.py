@@ -15,12 +15,11 @@ An order is `/total DESC, /id`: NULL first when ascending, numbers before text; 
 that match, in an order, those between `skip` and `skip + top`: a place for each record that matches, not its body.
 
 Merging what a delta brings: a field is merged where both sides have an object, else it is replaced; arrays are replaced
-whole, and nothing can be taken away.  Bodies are JSON objects; anything else is refused in a sentence.
+whole, and nothing can be taken away.  Bodies are objects of their type; anything else is refused in a sentence.
 """
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -29,34 +28,30 @@ from math import isnan
 from operator import itemgetter
 from typing import cast
 
-import orjson
-
 from penstock.errors import InvalidArgument
 from penstock.expr import Value, compile_value
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.tree import Scalar
 from penstock.records.dataclass import dataclass
-from penstock.records.message_bodies import read_exact
+from penstock.records.message_types import JSON, MessageType
 
 Fields = dict[str, object]
 
 
-def read_object(body: bytes, what: str) -> Fields:
-    """The fields of a body.  InvalidArgument, naming `what`, for one that is no JSON object."""
+def read_object(body: bytes, what: str, kind: MessageType = JSON) -> Fields:
+    """The fields of a body.  InvalidArgument, naming `what`, for one that is no object of its type."""
+    return body_type(kind).object(body, what)
+
+
+def write_object(fields: Fields, kind: MessageType = JSON) -> bytes:
+    """The inverse of `read_object`, without spaces.  InvalidArgument for what the type cannot hold."""
+    row = body_type(kind)
+    if row.write is None:
+        raise InvalidArgument(f"{row.title} is not written here, so it has no deltas and no select lists")
     try:
-        value = read_exact(body)
+        return row.write(fields)
     except ValueError as error:
-        raise InvalidArgument(f"{what} is no JSON: {str(error)[:100]}") from None
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"{what} is no JSON object, so it has no fields to merge")
-    return cast("Fields", value)
-
-
-def write_object(fields: Fields) -> bytes:
-    """The inverse of `read_object`, without spaces."""
-    try:
-        return orjson.dumps(fields)
-    except TypeError:  # an integer beyond 64 bits
-        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        raise InvalidArgument(f"{row.title} cannot hold this: {str(error)[:100]}") from None
 
 
 def merged(record: Fields, delta: Fields) -> Fields:
@@ -71,10 +66,11 @@ def merged(record: Fields, delta: Fields) -> Fields:
     return out
 
 
-def merge(record: bytes, delta: bytes) -> bytes:
-    """A record's body with the fields of a delta.  InvalidArgument unless both are JSON objects."""
-    changes = read_object(delta, "a delta")
-    return write_object(merged(read_object(record, "the present record"), changes))
+def merge(record: bytes | None, delta: bytes, kind: MessageType = JSON) -> bytes:
+    """A record's body with the fields of a delta; None: there is none yet.  InvalidArgument unless both are objects."""
+    changes = read_object(delta, "a delta", kind)
+    before = {} if record is None else read_object(record, "the present record", kind)
+    return write_object(merged(before, changes), kind)
 
 
 def changed(before: Fields, after: Fields) -> Fields:
@@ -141,12 +137,21 @@ class _Node:
 class SelectList:
     """A list that was read.  Unchanging; any thread."""
 
-    __slots__ = ("_first", "_paths", "_root")
+    __slots__ = ("_first", "_kind", "_paths", "_root")
 
-    def __init__(self, paths: Sequence[tuple[bool, tuple[str, ...]]], first: SelectList | None = None) -> None:
-        """paths: whether what stands there is sent, and the names that lead there.  first: the list of a right."""
+    def __init__(
+        self,
+        paths: Sequence[tuple[bool, tuple[str, ...]]],
+        first: SelectList | None = None,
+        kind: MessageType = JSON,
+    ) -> None:
+        """paths: whether what stands there is sent, and the names that lead there.  first: the list of a right.
+
+        kind: of the bodies.
+        """
         self._paths = tuple(paths)
         self._first = first
+        self._kind = kind
         self._root = _Node()
         for sent, path in paths:
             node = self._root
@@ -157,7 +162,8 @@ class SelectList:
     def with_paths(self, paths: Sequence[tuple[str, ...]]) -> SelectList:
         """The same, and these fields, which a delta needs: the key says whose the changes are."""
         own = {path for _, path in self._paths} - set(paths)
-        return SelectList([one for one in self._paths if one[1] in own] + [(True, path) for path in paths], self._first)
+        kept = [one for one in self._paths if one[1] in own]
+        return SelectList(kept + [(True, path) for path in paths], self._first, self._kind)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -166,7 +172,14 @@ class SelectList:
 
     def within(self, right: SelectList) -> SelectList:
         """The same, of what a right lets a reader see."""
-        return SelectList(self._paths, right)
+        return SelectList(self._paths, right, self._kind)
+
+    def reading(self, kind: MessageType) -> SelectList:
+        """The same of bodies of a type.  InvalidArgument for one that cannot be written again."""
+        row = body_type(kind)
+        if row.write is None:
+            raise InvalidArgument(f"select: {row.title} is not written here, so its bodies are sent whole")
+        return self if kind == self._kind else SelectList(self._paths, self._first, kind)
 
     def shows(self, path: Sequence[str]) -> bool:
         """Whether all is sent that stands at a path."""
@@ -189,10 +202,10 @@ class SelectList:
     def body(self, body: bytes) -> bytes:
         """A body as it is sent."""
         try:
-            record = read_object(body, "a body")
+            record = read_object(body, "a body", self._kind)
         except InvalidArgument:
             return body if self._first is None else b""
-        return write_object(self.fields(record))
+        return write_object(self.fields(record), self._kind)
 
 
 def _below(node: _Node) -> Iterator[_Node]:

@@ -40,6 +40,7 @@ from penstock.errors import AccessRefused, InvalidArgument, NotFound, Preconditi
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
+from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.queue_settings import ExchangeRule, QueueSettings, Ruling, given_after, kept, ruling_of, told
 
 NO_TABLE: Mapping[str, object] = {}
@@ -120,6 +121,7 @@ class Admin(Register):
         if not name or len(name.encode()) > 255:
             raise InvalidArgument(f"a queue name has 1 to 255 bytes, not {len(name.encode())}")
         check_settings(vhost, name, settings)
+        self._refuse_other_type(vhost, name, settings)
         if settings.type.lasting:
             _refuse_passing(vhost, name, settings.queue_type, server_named, (
                 ("non-durable", not durable), ("exclusive-owner", exclusive_to is not None),
@@ -147,6 +149,17 @@ class Admin(Register):
         self.created += 1
         return self.make(state, exclusive_to)
 
+    def _refuse_other_type(self, vhost: str, name: str, settings: QueueSettings) -> None:
+        """A queue and the topic that it shows by name say the same of their bodies."""
+        key = settings.underlying_topic or name
+        declared = self._topology.topics.get((vhost, settings.exchange, key))
+        kind = settings.message_type if declared is None else declared.get(MESSAGE_TYPE, JSON)
+        if kind != settings.message_type:
+            raise PreconditionFailed(
+                f"queue '{name}' in vhost '{vhost}' has message_type {settings.message_type}, and its topic '{key}' "
+                f"was declared with {kind}"
+            )
+
     def altering(
         self, queue: Queue, own: QueueSettings, given: Iterable[str] | None
     ) -> tuple[QueueSettings, Ruling | None]:
@@ -159,6 +172,10 @@ class Admin(Register):
         if own.queue_type != present.own.queue_type:
             where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
             raise PreconditionFailed(f"{where} is {present.own.queue_type}: a type comes with the declare, and stays")
+        if own.message_type != present.own.message_type:
+            where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+            kind = present.own.message_type
+            raise PreconditionFailed(f"{where} has message_type {kind}: it comes with the declare, and stays")
         if own != present.own:
             check_settings(queue.vhost, queue.name, own)
         return self.ruled(queue.vhost, queue.name, queue.arguments, own, names)
@@ -385,6 +402,13 @@ class Admin(Register):
         kept = as_table(wrap(settings))
         if self._topology.topics.get((vhost, exchange, key)) == kept:
             return
+        kind = settings.get(MESSAGE_TYPE, JSON)
+        for queue in self._router.shows(vhost, exchange, key):
+            if (other := queue.settings.message_type) != kind:
+                raise PreconditionFailed(
+                    f"topic '{key}' in vhost '{vhost}' is declared with message_type {kind}, and queue '{queue.name}', "
+                    f"which shows it, has {other}"
+                )
         now = self._outbox.at(now)
         header = {"vhost": vhost, "exchange": exchange, "settings": wrap(settings)}
         self._outbox.record(Kind.TOPIC_DECLARE, key, header)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.exchange_types import Headers, Index, index_of
 from penstock.core.topology.topology import DEFAULT, Topology
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 
 if TYPE_CHECKING:
     from penstock.core.effects import Reply
@@ -163,10 +164,10 @@ class Router:
             self.blocking.add(queue.id)
         if settings.type.persists:
             self.persisting.add(queue.id)
-        if settings.filter:
-            self._filters[queue.id] = compile_filter(settings.filter)
-        if settings.barrier_expression:
-            self._barriers[queue.id] = compile_filter(settings.barrier_expression)
+        if (text := settings.reading("filter")) is not None:
+            self._filters[queue.id] = compile_filter(text)
+        if (text := settings.reading("barrier_expression")) is not None:
+            self._barriers[queue.id] = compile_filter(text)
         if settings.rank_text is not None:
             self.rating.add(queue.id)
         if queue.replaces or (queue.deduplicates and settings.dedup_key is not None):
@@ -292,7 +293,29 @@ class Router:
         filtered = any(one is not None for one in filters)
         return Plan(self._topology.version, queues, filters, keep, by_headers, filtered, fenced, replies)
 
+    def message_type(self, vhost: str, exchange: str, key: str) -> MessageType:
+        """What the bodies of a topic are: as it was declared, else what the queues say that show it by its name."""
+        topics = self._topology.topics
+        settings = topics.get((vhost, exchange, key))
+        if settings is None and (name := next(self._patterns_of(vhost, exchange, key), None)) is not None:
+            settings = topics[vhost, exchange, name]
+        if settings is not None:
+            return cast("MessageType", settings.get(MESSAGE_TYPE, JSON))
+        return next((queue.settings.message_type for queue in self.shows(vhost, exchange, key)), JSON)
+
+    def shows(self, vhost: str, exchange: str, key: str) -> Iterator[Queue]:
+        """The queues that are views of one topic by its very name."""
+        named = self.queues.find(vhost, key)
+        if named is not None and not named.settings.underlying_topic and named.settings.exchange == exchange:
+            yield named
+        if (views := self._views.get((vhost, exchange))) is not None:
+            yield from views.literal.get(key, ())
+
     def _kept_by_pattern(self, vhost: str, exchange: str, key: str) -> bool:
+        return next(self._patterns_of(vhost, exchange, key), None) is not None
+
+    def _patterns_of(self, vhost: str, exchange: str, key: str) -> Iterator[str]:
+        """The declared topics whose name is a pattern that matches the key."""
         for name in self._topology.kept_by_pattern.get((vhost, exchange), ()):
             if name not in self._patterns:
                 try:
@@ -301,8 +324,7 @@ class Router:
                     self._patterns[name] = None
             pattern = self._patterns[name]
             if pattern is not None and pattern.matches(key):
-                return True
-        return False
+                yield name
 
     @property
     def filtering(self) -> bool:

@@ -66,7 +66,9 @@ class Made:
 class BodyType:
     """One message type.  Unchanging; any thread."""
 
-    __slots__ = ("content_types", "exact", "inline", "json", "name", "read", "searchable", "table", "title", "write")
+    __slots__ = (
+        "content_types", "exact", "inline", "is_json", "json", "name", "read", "searchable", "table", "title", "write",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,12 +78,14 @@ class BodyType:
         write: Writing | None = None,
         *,
         inline: tuple[str, ...] = ("record = table(body)",),
+        is_json: bool = False,
         searchable: bool = False,
         content_types: tuple[str, ...] = (),
     ) -> None:
         """
         title           for a sentence, "JSON"
         inline          lines of Python that make `record` of `body` in a compiled expression
+        is_json         a body is JSON text as it is
         searchable      names and values stand in a body as an expression spells them: texts can be looked for in it
         content_types   what publishers say of such a body
         """
@@ -92,9 +96,24 @@ class BodyType:
         self.json: Callable[[bytes], bytes] = parser.json
         self.write: Writing | None = write
         self.inline = inline
+        self.is_json = is_json
         self.searchable = searchable
         self.content_types = content_types
         self.table = _table_of(parser.read)
+
+    def texts(self, bodies: list[bytes | None]) -> tuple[list[bytes | None], list[str | None]]:
+        """Bodies as JSON text, None for one that cannot be read, and for each why it cannot.  JSON is not looked at."""
+        why: list[str | None] = [None] * len(bodies)
+        if self.is_json:
+            return bodies, why
+        out: list[bytes | None] = []
+        for place, body in enumerate(bodies):
+            try:
+                out.append(self.json(body or b""))
+            except ValueError as error:
+                out.append(None)
+                why[place] = f"no {self.title}: {error}"
+        return out, why
 
     def object(self, body: bytes, what: str) -> Fields:
         """The fields of a body, exactly.  InvalidArgument, naming `what`, for one that is no object of this type."""

@@ -41,7 +41,7 @@ def _no_fields(body: bytes) -> object:
 
 def _json() -> BodyType:
     return BodyType(
-        JSON, "JSON", _Json(), _written, inline=_INLINE, searchable=True,
+        JSON, "JSON", _Json(), _written, inline=_INLINE, is_json=True, searchable=True,
         content_types=("application/json", "text/json"),
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ from penstock.core.views.view import body_of
 from penstock.errors import AccessRefused, InvalidArgument, LogBroken, Unavailable
 from penstock.expr.group_rows import key_text
 from penstock.history.history import Batches, History
+from penstock.records.message_types import typed
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.contents import content, planned, snapshot
@@ -41,7 +42,16 @@ from penstock.server.flight.records import hold, records, with_stats
 from penstock.server.follow import Follow
 from penstock.server.judging import breathe
 from penstock.server.sow.query import Counts, Event, Wish, selected
-from penstock.server.views.row_source import adhoc_view, chosen, gather, gather_bodies, interval_of, places, positions
+from penstock.server.views.row_source import (
+    adhoc_view,
+    chosen,
+    gather,
+    gather_bodies,
+    interval_of,
+    places,
+    positions,
+    type_at,
+)
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import (
     EVENTS,
@@ -116,12 +126,15 @@ class Viewing:
             gather_bodies(view, chosen(bodies, filter=wanted.filter))
             return
         name = f"{wanted.exchange}/{wanted.topic}" if wanted.exchange else wanted.topic
-        lsns = self._handover.call(lambda: positions(self._engine.core, wanted.vhost, name), caller.gone)
+        core = self._engine.core
+        lsns, kind = self._handover.call(
+            lambda: (positions(core, wanted.vhost, name), type_at(core, wanted.vhost, name)), caller.gone
+        )
         history = History(self._engine.log, caller.gone)
         rows = history.rows_at(lsns)
         if wanted.filter is not None:
-            rows = history.matching(rows, wanted.filter, wanted.vhost)
-        gather(view, rows, history.exchange_of, breathe)
+            rows = history.matching(rows, typed(wanted.filter, kind), wanted.vhost)
+        gather(view, rows, history.exchange_of, kind, breathe)
 
     def flights(self, caller: Caller, vhost: str) -> list[Info]:
         """The views of a vhost that the caller may read, as flights; on the loop."""
@@ -189,9 +202,10 @@ class Watching:
             follow = Follow(engine.views.events(*name, wish), outlet)
             self.open.add(outlet)
             sow = engine.core.sows.by_name.get(name)
-            if wish.select is None or sow is None or not wish.delta:
+            if wish.select is None or sow is None:
                 return follow, wish.select
-            return follow, wish.select.with_paths(sow.rule.paths)
+            chosen = wish.select.reading(sow.rule.message_type)
+            return follow, chosen.with_paths(sow.rule.paths) if wish.delta else chosen
 
         live, sent = self._handover.call(begin, caller.gone, durable=False)
         slot.floor = None  # the subscription holds what it needs
@@ -390,4 +404,4 @@ def _sent(wanted: Get, rows: Iterator[Piece]) -> Iterator[Piece]:
     chosen = narrowed_select(parse_select(wanted.select), parse_select(wanted.shown))
     if chosen is not None and isinstance(wanted, Sow) and (wanted.projection or wanted.grouping is not None):
         raise InvalidArgument("select does not go with projection and grouping: those say which fields there are")
-    return rows if chosen is None else selected(rows, chosen)
+    return rows if chosen is None else selected(rows, chosen.reading(wanted.message_type))

@@ -12,16 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, cast
 
 from penstock.core.publishing.published import read_traits
-from penstock.core.sow.select import parse_order
+from penstock.core.sow.select import order_of, parse_order
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter
 from penstock.expr.context import RECORDS, Group
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import listed
+from penstock.records.message_types import JSON, MessageType, typed
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
 from penstock.server.access import Who, judge, open_vhost, owns
 from penstock.server.entitlements import Rights, asks_shown, narrowed_text, refused, told
 from penstock.server.judging import asked_by, breathe
+from penstock.server.replaying.selection import Selection, refuse_several
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
     Consume,
@@ -142,7 +144,17 @@ class Gatekeeper:
     # -- reading
 
     def get(self, caller: Caller, wanted: Get) -> Get:
-        """The command as far as the user may read.  Raises AccessRefused; ExpressionError for its filter."""
+        """The command as far as the user may read, and as it reads the bodies that there are.
+
+        Raises AccessRefused; ExpressionError for its filter; InvalidArgument for one that reads other bodies.
+        """
+        narrowed = self._narrowed(caller, wanted)
+        if isinstance(narrowed, (Plan, LogRange, Sql, Subscribe)):
+            return narrowed
+        kind = self._call(caller, lambda core: type_of(core, narrowed))
+        return narrowed if kind == JSON else as_read(narrowed, kind)
+
+    def _narrowed(self, caller: Caller, wanted: Get) -> Get:
         self.admit(caller, wanted)
         if not isinstance(wanted, (Plan, LogRange, Sql)) and wanted.filter:
             instance = self._call(caller, lambda core: core.instance)
@@ -283,6 +295,38 @@ class Gatekeeper:
 def parts_of(fields: SelectList | None) -> tuple[str, ...]:
     """A list of fields as a command carries it; empty: all of them."""
     return () if fields is None else fields.parts
+
+
+def type_of(core: Core, wanted: QueueContent | Replay | Sow) -> MessageType:
+    """What the bodies of a read are.
+
+    InvalidArgument where something is asked of the bodies of several topics, and some of them are no JSON.
+    """
+    if isinstance(wanted, QueueContent):
+        return core.queue(wanted.vhost, wanted.name).settings.message_type
+    if isinstance(wanted, Replay):
+        if wanted.topic is None:
+            asks = wanted.filter is not None or any(isinstance(right, str) for _, right in wanted.rights or ())
+            if asks or wanted.select:
+                refuse_several(core, Selection.pattern(wanted.vhost, wanted.exchange, wanted.pattern or ""))
+            return JSON
+        return core.message_type(wanted.vhost, wanted.exchange, wanted.topic)
+    exchange, key = source_of(core, wanted)
+    sow = core.sows.by_name.get((wanted.vhost, exchange, key))
+    if sow is not None:
+        return sow.rule.message_type
+    queue = core.find_queue(wanted.vhost, wanted.topic) if sow_of_queue(core, wanted) else None
+    return JSON if queue is None else queue.settings.message_type
+
+
+def as_read(wanted: QueueContent | Replay | Sow, kind: MessageType) -> QueueContent | Replay | Sow:
+    """A read of bodies of a type.  One that gathers is told the type where it gathers."""
+    if isinstance(wanted, Sow) and _gathers(wanted):
+        return wanted
+    told = replace(wanted, filter=None if wanted.filter is None else typed(wanted.filter, kind), message_type=kind)
+    if isinstance(told, Sow) and told.order_by:
+        return replace(told, order_by=tuple(typed(one, kind) for one in order_of(told.order_by)))
+    return told
 
 
 def sow_of_queue(core: Core, wanted: Sow | Subscribe) -> bool:

@@ -318,6 +318,7 @@ class Peeking(Commands):
         """The first messages that are ready or held, of those that the user may read, and that a filter matches."""
         queue, right = self._readable(user, vhost, name)
         wanted = narrowed(filter, right)
+        wanted = None if wanted is None else wanted.reading(queue.settings.message_type)
         most = count if filter is None else LOOKED_MOST
         standing = queue.first(most, *AVAILABLE)
         lsns = sorted(lsn for _, run, _ in standing for lsn in run.chunk)[:most]

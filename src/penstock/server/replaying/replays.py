@@ -20,7 +20,7 @@ from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
 from penstock.server.replaying.page import Feed, look
-from penstock.server.replaying.selection import Selection, Sieve, sieve_of
+from penstock.server.replaying.selection import Selection, Sieve, refuse_mixed, sieve_of
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 
@@ -109,6 +109,7 @@ class Replays:
         return source
 
     def _source_at(self, asked: Asked, place: Place) -> LogSource:
+        refuse_mixed(self._runtime.core, asked.selection, asked.filter, asked.rights)
         sieve = sieve_of(asked.selection, asked.filter, asked.rights)
         rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
         return LogSource(self, asked.selection, sieve, place, rate, asked)

@@ -10,7 +10,8 @@ right may be a filter of its own for each topic.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, typed
 from penstock.server.entitlements import asks_shown, narrowed
 from penstock.server.judging import Ask, look
 
@@ -127,6 +129,7 @@ class Selection:
 
     vhost: str
     terms: tuple[Term, ...]
+    message_type: MessageType = field(default=JSON, compare=False)  # of what it means
     _known: dict[Topic, bool] = field(default_factory=dict[Topic, bool], compare=False, repr=False)
     _names: dict[tuple[int, str], bool] = field(default_factory=dict[tuple[int, str], bool], compare=False, repr=False)
 
@@ -152,7 +155,7 @@ class Selection:
         for term in _bound(topology, queue.vhost, "queue", queue.name, (), frozenset()):
             if term not in terms:
                 terms.append(term)
-        return cls(queue.vhost, tuple(terms))
+        return cls(queue.vhost, tuple(terms), settings.message_type)
 
     def wants(self, topic: Topic) -> bool:
         """Whether a message of this interned topic is meant."""
@@ -302,7 +305,35 @@ def selection_of(core: Core, vhost: str, exchange: str, name: str | None, patter
     if not core.keeps(vhost, exchange, name):
         where = f"{exchange}/{name}" if exchange else name
         raise NotFound(f"no queue and no declared topic keeps the messages of topic {where!r} in vhost {vhost!r}")
-    return Selection.topic(vhost, exchange, name)
+    return replace(Selection.topic(vhost, exchange, name), message_type=core.message_type(vhost, exchange, name))
+
+
+def refuse_mixed(core: Core, selection: Selection, text: str | None, rights: Rights | None) -> None:
+    """As `refuse_several`, where a filter or a right asks for fields."""
+    asked = text is not None
+    for term in selection.terms if rights is not None and not asked else ():
+        assert rights is not None
+        asked |= any(isinstance(right, str) for _, right in rights.topic_rights(selection.vhost, term.exchange))
+    if asked and selection.message_type == JSON:
+        refuse_several(core, selection)
+
+
+def refuse_several(core: Core, selection: Selection) -> None:
+    """InvalidArgument where one of several chosen topics is known to have other bodies than JSON.
+
+    Whoever asks something of the bodies of several topics reads JSON.
+    """
+    declared = ((key, settings.get(MESSAGE_TYPE, JSON)) for key, settings in core.topology.topics.items())
+    shown = (
+        ((one.vhost, one.settings.exchange, one.settings.underlying_topic or one.name), one.settings.message_type)
+        for one in core.queues()
+    )
+    for (vhost, exchange, name), kind in chain(declared, shown):
+        if kind != JSON and selection.wants(Topic(vhost, exchange, name)):
+            raise InvalidArgument(
+                f"topic {name!r} is among those that are chosen, and its bodies are {kind}: what asks for fields of "
+                "several topics reads JSON; read it by itself"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +347,7 @@ class Sieve:
     rights: Rights | None
     text: str | None  # of the filter
     chosen: Selection | None = None
+    message_type: MessageType = field(default=JSON, compare=False)
 
     @property
     def plain(self) -> bool:
@@ -369,6 +401,7 @@ class Sieve:
             right = True if self.rights is None else _right(self.rights, topic)
             if right is not False:
                 chosen = self.filter if right is True else narrowed(self.text, right)
+                chosen = None if chosen is None else chosen.reading(self.message_type)
                 places.setdefault(chosen, []).append(row)
         return places
 
@@ -393,7 +426,8 @@ def sieve_of(selection: Selection, text: str | None, rights: Rights | None) -> S
 
     Whoever takes the messages cuts them to `fields_of`.
     """
-    chosen = selection if selection.by_headers else None
+    chosen, kind = selection if selection.by_headers else None, selection.message_type
+    text = None if text is None else typed(text, kind)
     if rights is None:
         own = None if text is None else compile_filter(text)
         return None if own is None and chosen is None else Sieve(own, None, text, chosen)
@@ -401,8 +435,9 @@ def sieve_of(selection: Selection, text: str | None, rights: Rights | None) -> S
     if len(selection.terms) == 1 and term.alone is not None:
         asks_shown(rights.user, fields_of(selection, rights), [text])
         filter = narrowed(text, rights.read_topic(selection.vhost, term.exchange, term.alone, whole=False))
+        filter = None if filter is None else filter.reading(kind)
         return None if filter is None else Sieve(filter, None, filter.text)
-    return Sieve(None if text is None else compile_filter(text), rights, text, chosen)
+    return Sieve(None if text is None else compile_filter(text), rights, text, chosen, kind)
 
 
 def fields_of(selection: Selection, rights: Rights | None) -> SelectList | None:

@@ -12,6 +12,7 @@ keys, matches and changes of each page give, worked out off the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -39,6 +40,7 @@ from penstock.history.history import Batches, History, Past
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
+from penstock.records.message_types import MessageType, typed
 from penstock.server.judging import Ask, breathe, look, slices
 from penstock.server.replaying.page import Page
 
@@ -124,7 +126,8 @@ def differences(
         previous = bodies.get(before) if before else None
         if previous is not None:
             try:
-                record, before_it = read_object(event.body, "a record"), read_object(previous, "a record")
+                kind = rule.message_type
+                record, before_it = read_object(event.body, "a record", kind), read_object(previous, "a record", kind)
                 seen = select.fields if select is not None else _whole
                 changes = changed(seen(before_it), seen(record))
             except InvalidArgument:
@@ -132,7 +135,7 @@ def differences(
                 continue
             if not changes and not empties:
                 continue
-            event.body = write_object(with_key(changes, record, rule.paths))
+            event.body = write_object(with_key(changes, record, rule.paths), rule.message_type)
         out.append(event)
     return out
 
@@ -177,6 +180,14 @@ class Wish:
     grouping: tuple[str, ...] | None = None
     select: SelectList | None = None  # which fields are sent; who takes events keeps to it, `Live` for empty deltas
     timestamp: bool = False  # the time is sent with each; who takes events does it
+
+    def reading(self, kind: MessageType) -> Wish:
+        """The same of records of a type.  InvalidArgument for what says itself that it reads another."""
+        filter = None if self.filter is None else typed(self.filter, kind)
+        keys = tuple(typed(key, kind) for key in self.conflation_key)
+        order = tuple(typed(one, kind) for one in self.order_by)
+        select = None if self.select is None else self.select.reading(kind)
+        return replace(self, filter=filter, conflation_key=keys, order_by=order, select=select)
 
     def __post_init__(self) -> None:
         paged, gathered = self.top_n is not None, self.projection or self.grouping is not None
@@ -257,6 +268,11 @@ class Query:
     def __post_init__(self) -> None:
         if self.skip_n and self.top_n is None:
             raise InvalidArgument("skip_n needs top_n: it says how many of the first so many are passed over")
+
+    def reading(self, kind: MessageType) -> Query:
+        """The same of bodies of a type.  InvalidArgument for an expression that says itself that it reads another."""
+        filter = None if self.filter is None else typed(self.filter, kind)
+        return replace(self, filter=filter, order_by=tuple(typed(one, kind) for one in self.order_by))
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
     in   {"sql", "memory", "spill", "by_disk", "folder", "threads"}
     out  {"statement": ...}             the tables it names
-    in   {"tables": [[schema, name]]}   and then one socket a table, with an Arrow stream and `COMPLETE`
+    in   {"tables": [[schema, name, message type]]}   and then one socket a table, with an Arrow stream and `COMPLETE`
     out  {"schema": true} + schema, batches, {"end": {}}; or {"error": ...} at any time
 
 Instead of tables there may be {"enough": true}.  Each statement has a database of its own, which goes with it.  The
@@ -120,7 +120,7 @@ def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
     fed = [socket.socket(fileno=fd) for fd in received(sock, len(answer["tables"]))]
     for named, stream in zip(answer["tables"], fed, strict=True):
         schema, batches = table(stream)
-        engine.table(Use(*named), statement, schema, batches)
+        engine.table(Use(*named[:2]), statement, schema, batches, named[2])
     schema, rows = engine.run(sql)
     requests.send(sock, {"schema": True}, memoryview(schema.serialize()))
     for batch in rows:

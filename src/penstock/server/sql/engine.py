@@ -23,6 +23,8 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import JSON as JSON_BODIES
+from penstock.records.message_types import MessageType
 from penstock.server.sql.fields import AS_READ, LARGE, SIGNED, UNSIGNED, Fields, Shape, with_readings
 from penstock.server.sql.result import PIECE_BYTES, cut, pieces, quoted, selection
 from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Allowed, Statement, Use, examine
@@ -208,12 +210,19 @@ class Engine:
             raise self.told(error) from None
         return statement
 
-    def table(self, use: Use, statement: Statement, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Let the statement find a table."""
+    def table(
+        self,
+        use: Use,
+        statement: Statement,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+        kind: MessageType = JSON_BODIES,
+    ) -> None:
+        """Let the statement find a table.  kind: of its bodies."""
         name = f"kept_{len(self._kept)}"
         taken = {*schema.names, *MADE}
         if "body" in schema.names and (statement.whole or JSON in statement.columns or statement.columns - taken):
-            schema, batches = with_readings(schema, batches)
+            schema, batches = with_readings(schema, batches, kind)
         kept = Kept(schema, self._aside, name)
         self._kept.append(kept)
         fields: Fields | None = None

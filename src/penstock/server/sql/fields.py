@@ -1,4 +1,4 @@
-"""The fields of JSON bodies: their names, and types that take every value they have.
+"""The fields of bodies: their names, and types that take every value they have.  DuckDB reads all of them as JSON text.
 
 DuckDB's own `json_group_structure` holds all values of a table at once.  Here DuckDB tells the structure of each body,
 a page at a time, and what is new in it is merged into one.  Types are the names that `json_transform` reads.
@@ -14,28 +14,45 @@ a page at a time, and what is new in it is merged into one.  Types are the names
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.expr.bodies.type_table import body_type
+from penstock.records.message_types import JSON, MessageType
 
 AS_READ = "penstock as read"
 """The column's name, which no statement can mean by chance."""
 
 
-def with_readings(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """A table with that column, by its column `body`."""
+def with_readings(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], kind: MessageType = JSON
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """A table with that column, by its column `body`, of bodies of a type."""
+    text = body_type(kind).json
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            read = pa.array([reading(body) for body in batch.column("body").to_pylist()], pa.string())
+            read = pa.array([shown_as(text, body) for body in batch.column("body").to_pylist()], pa.string())
             yield pa.RecordBatch.from_arrays([*batch.columns, read], schema=wider)
 
     wider = schema.append(pa.field(AS_READ, pa.string()))
     return wider, rows()
+
+
+def shown_as(text: Callable[[bytes], bytes], body: bytes | None) -> str | None:
+    """What DuckDB is to read for a body; None: the body itself.  text: gives a body as JSON."""
+    if body is None:
+        return None
+    try:
+        made = text(body)
+    except ValueError:
+        return ""
+    found = reading(made)
+    return made.decode() if found is None and made is not body else found
 
 
 def reading(body: bytes | None) -> str | None:

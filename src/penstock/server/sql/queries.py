@@ -232,7 +232,7 @@ class Query(Iterator[pa.RecordBatch]):
         found = self._queries.resolve(self._caller, self._vhost, statement)
         tables = [self._rows(one) for one in found]
         self._waits = False
-        self._send(child, {"tables": [[one.use.schema, one.use.name] for one in found]})
+        self._send(child, {"tables": [[one.use.schema, one.use.name, one.message_type] for one in found]})
         for schema, rows in tables:
             ours, theirs = socket.socketpair()
             with theirs:

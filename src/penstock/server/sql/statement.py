@@ -20,6 +20,8 @@ import orjson
 
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import JSON as JSON_BODIES
+from penstock.records.message_types import MessageType
 from penstock.wire.flight.commands import MESSAGES, RECORDS, QueueContent, Replay, Sow
 from penstock.wire.flight.tickets import STATES
 
@@ -268,6 +270,7 @@ class Found:
     use: Use
     read: QueueContent | Replay | Sow
     sure: bool = True
+    message_type: MessageType = JSON_BODIES  # of its bodies
 
 
 def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found | None:
@@ -276,16 +279,20 @@ def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found | 
     if schema and schema not in SCHEMAS:
         raise InvalidArgument(f"{use.schema}.{name}: before the dot stands one of {', '.join(SCHEMAS)}")
     exchange, key = place(engine, vhost, name)
-    if schema in ("", "queue") and engine.core.find_queue(vhost, name) is not None:
-        return Found(use, QueueContent(name, vhost, STATES, columns=columns(QUEUE, MESSAGES.names, statement)))
+    core = engine.core
+    if schema in ("", "queue") and (queue := core.find_queue(vhost, name)) is not None:
+        content = QueueContent(name, vhost, STATES, columns=columns(QUEUE, MESSAGES.names, statement))
+        return Found(use, content, message_type=queue.settings.message_type)
     if schema in ("", "view") and not exchange and engine.views.shown(vhost, name) is not None:
         return Found(use, Sow(name, "", vhost, columns=columns(VIEW, RECORDS.names, statement)))
-    if schema in ("", "sow") and (vhost, exchange, key) in engine.core.sows.by_name:
-        return Found(use, Sow(key, exchange, vhost, columns=columns(SOW, RECORDS.names, statement)))
+    kind = core.message_type(vhost, exchange, key)
+    if schema in ("", "sow") and (vhost, exchange, key) in core.sows.by_name:
+        records = Sow(key, exchange, vhost, columns=columns(SOW, RECORDS.names, statement))
+        return Found(use, records, message_type=kind)
     if schema in ("", "topic"):
         shown = [one for one in MESSAGES.names if one not in ("state", "attempt")]
         read = Replay(key, exchange=exchange, vhost=vhost, columns=columns(TOPIC, shown, statement))
-        return Found(use, read, bool(schema) or (vhost, exchange, key) in engine.core.topology.topics)
+        return Found(use, read, bool(schema) or (vhost, exchange, key) in core.topology.topics, kind)
     return None
 
 

@@ -25,10 +25,12 @@ from penstock.core.views.feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.core.views.view import Elements, View, body_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter, compile_value
-from penstock.expr.batches import parsed
+from penstock.expr.batches import Table, parsed
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.filter import Filter, Value
 from penstock.expr.view_definition import Definition
 from penstock.records.entries import Topic
+from penstock.records.message_types import MessageType
 from penstock.records.properties import EMPTY
 from penstock.server.follow import ENDLESS, Asking, Sign, Source
 from penstock.server.sow.query import Event, Kind
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from penstock.core.broker import Core
+    from penstock.core.sow.holding import Sow
     from penstock.core.state.lsns import Ints
     from penstock.history.history import Batches
     from penstock.ports import Clock
@@ -99,7 +102,7 @@ def positions(core: Core, vhost: str, name: str) -> Ints:
     """
     found = _topic(core, vhost, name)
     if found is not None:
-        return np.sort(found)
+        return np.sort(found.index.snapshot().arrays()[1])
     queue = core.find_queue(vhost, name)
     if queue is None:
         core.sow(vhost, "", name)  # says what is wrong with the name
@@ -108,12 +111,17 @@ def positions(core: Core, vhost: str, name: str) -> Ints:
     return np.sort(np.concatenate(chunks)) if chunks else np.zeros(0, np.int64)
 
 
-def _topic(core: Core, vhost: str, name: str) -> Ints | None:
+def type_at(core: Core, vhost: str, name: str) -> MessageType:
+    """What the bodies are that `positions` tells of."""
+    found = _topic(core, vhost, name)
+    return core.queue(vhost, name).settings.message_type if found is None else found.rule.message_type
+
+
+def _topic(core: Core, vhost: str, name: str) -> Sow | None:
     exchange, slash, key = name.partition("/")
     by_name = core.sows.by_name
     sow = by_name.get((vhost, exchange, key)) if slash and exchange else None
-    sow = sow or by_name.get((vhost, "", name))
-    return None if sow is None else sow.index.snapshot().arrays()[1]
+    return sow or by_name.get((vhost, "", name))
 
 
 """Rows that are gathered in one step."""
@@ -143,24 +151,26 @@ def gather_bodies(view: View, bodies: Sequence[bytes]) -> list[bytes]:
 
 
 def gather(
-    view: View, rows: Batches, exchange_of: Callable[[int], str], pause: Callable[[], object] = int
+    view: View, rows: Batches, exchange_of: Callable[[int], str], kind: MessageType, pause: Callable[[], object] = int
 ) -> list[bytes]:
     """The rows of an ad-hoc view over messages in the log's columns, as JSON objects.
 
-    exchange_of: of a `via`.  pause: called between portions.
+    exchange_of: of a `via`.  kind: of the bodies.  pause: called between portions.
     """
-    at = 0
+    at, table = 0, body_type(kind).table
     for batch in rows:
         for start in range(0, batch.num_rows, PORTION):
             part = batch.slice(start, PORTION)
-            view.enter(view.read(_elements(part, at + 1, exchange_of)))
+            view.enter(view.read(_elements(part, at + 1, exchange_of, table)))
             at += part.num_rows
             pause()
     view.flush()
     return [body_of(view, row) for row in view.rows.values()]
 
 
-def _elements(batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str]) -> Elements:
+def _elements(
+    batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str], table: Callable[[bytes], Table]
+) -> Elements:
     """Positions are counted anew: rows of several states need not ascend."""
     columns: dict[str, Any] = {name: batch.column(name) for name in ("body", "properties", "name", "via", "time")}
     bodies = [body or b"" for body in cast("Iterable[bytes | None]", columns["body"].to_pylist())]
@@ -170,7 +180,7 @@ def _elements(batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], st
     ]
     return Elements(
         range(first, first + batch.num_rows),
-        [parsed(body) for body in bodies],
+        list(map(table, bodies)),
         bodies,
         [data or EMPTY for data in columns["properties"].to_pylist()],
         topics,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.core.views.view import Changed, View, body_of
 from penstock.expr.group_rows import key_text
+from penstock.records.message_types import JSON, MessageType
 
 if TYPE_CHECKING:
     from penstock.core.views.contributions import Join
@@ -116,6 +117,7 @@ class Live:
         self.above: Live | None = None  # the view that it gathers, if it is one
         self.below: list[Live] = []  # views that gather this one
         self.source = 0  # id of the queue or topic that it gathers; 0: none so far
+        self.message_type: MessageType = JSON  # of what it gathers
         self.since = 0  # what the log says up to this LSN is in it from the start
         self.building = False  # it goes through what its source held: what happens meanwhile waits
         self.later: deque[Moved | Noted] = deque()

@@ -20,11 +20,13 @@ from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.views.feed import Arrived, Feed, Moved, Noted, Step
 from penstock.core.views.view import Changed, Elements, Given, Side, View, body_of, bring
 from penstock.expr.batches import Table, parsed
+from penstock.expr.bodies.type_table import body_type
 from penstock.log.writer import last_of
 from penstock.memory.budget import READ_BYTES
 from penstock.records.chunks import as_chunk, pairs_of
 from penstock.records.entries import Rows
 from penstock.records.message_bodies import listed
+from penstock.records.message_types import MessageType
 from penstock.server.judging import breathe
 
 if TYPE_CHECKING:
@@ -83,15 +85,20 @@ def noted(step: Arrived) -> Noted:
     return Noted(step.queue, as_chunk([step.batch.first + row for row in step.rows]), states_of(step))
 
 
-def given(views: Sequence[Into], elements: Elements, pause: Callable[[], None] | None) -> list[Given]:
-    """What messages give to each view; the bodies are parsed once.  Any thread: `pause` lets the loop in between."""
-    bodies = elements.bodies
+def given(
+    views: Sequence[Into], elements: Elements, pause: Callable[[], None] | None, kind: MessageType
+) -> list[Given]:
+    """What messages of a type give to each view; the bodies are parsed once.
+
+    Any thread: `pause` lets the loop in between.
+    """
+    bodies, table = elements.bodies, body_type(kind).table
     if pause is None:
-        records = [parsed(body) for body in bodies]
+        records = list(map(table, bodies))
     else:
         records = list[Table]()
         for start in range(0, len(bodies), SLICE):
-            records += [parsed(body) for body in bodies[start : start + SLICE]]
+            records += map(table, bodies[start : start + SLICE])
             pause()
     whole = Elements(elements.lsns, records, bodies, elements.headers, elements.topics, elements.times, elements.states)
     out: list[Given] = []
@@ -337,10 +344,11 @@ class Worker:
             then()
 
         into = [live.into for live in lives]
+        kind = lives[0].message_type  # they have one source
         if self.off is None or len(elements.lsns) <= IN_PLACE:
-            done(given(into, elements, None))
+            done(given(into, elements, None, kind))
         else:
-            self.off(partial(given, into, elements, breathe), done)
+            self.off(partial(given, into, elements, breathe, kind), done)
 
     # -- what changed
 

@@ -121,6 +121,7 @@ class Builder:
             self._let_go(live)
             return
         live.source = source.id
+        live.message_type = (source.rule if isinstance(source, Sow) else source.settings).message_type
         live.since = core.last_lsn
         worker.by_source.setdefault(source.id, []).append(live)
         known = source.id in worker.feed.watched
@@ -342,6 +343,7 @@ class Views:
             return rows
         core, replays = self._runtime.core, self._replays
         sow = core.sows.by_name.get((vhost, exchange, topic))
+        wish = wish.reading(core.message_type(vhost, exchange, topic) if sow is None else sow.rule.message_type)
         if sow is None:
             return conflated(self.alarms, wish, unkeyed(core, replays, vhost, exchange, topic, wish))
         return conflated(self.alarms, wish, RecordSource(self._runtime, replays, sow, wish))

@@ -1,7 +1,7 @@
-"""JSON bodies as typed columns.
+"""Bodies as typed columns, those of other types as the JSON that they are in the language.
 
-A body is bad when it is no JSON object or when a value has no place in its column (`json_types`); all its columns are
-null then and the reason is told.  A missing field is null.  The last of equal keys wins.
+A body is bad when it is no object of its type or when a value has no place in its column (`json_types`); all its
+columns are null then and the reason is told.  A missing field is null.  The last of equal keys wins.
 
 No body raises anything.  A column whose values are all of the kinds that Arrow takes as they are is made at once;
 otherwise its judge is asked for each value.  What no judge has foreseen is a fault of ours: it makes its own body bad,
@@ -30,8 +30,10 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, PreconditionFailed
+from penstock.expr.bodies.type_table import body_type
 from penstock.records.compute import compute
 from penstock.records.ddl import COLUMNS_MOST, DEPTH_MOST, quoted_name
+from penstock.records.message_types import JSON, MessageType
 from penstock.spark.executor import task_of
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.json_types import RULES, Judge, Number, Rough, Unfit, judge_of
@@ -54,15 +56,21 @@ REASON = 300
 class BodyParser:
     """Bodies into the columns of a schema."""
 
-    def __init__(self, schema: pa.Schema, names: Sequence[str], needed: Collection[str] = ()) -> None:
-        """needed: columns without which a body is bad, beside those that the schema says may not be null."""
+    def __init__(
+        self, schema: pa.Schema, names: Sequence[str], needed: Collection[str] = (), kind: MessageType = JSON
+    ) -> None:
+        """needed: columns without which a body is bad, beside those that the schema says may not be null.
+
+        kind: of the bodies.
+        """
         given: Any = schema
+        self._kind: MessageType = kind
         self.fields = cast("list[pa.Field[Any]]", [given.field(name) for name in names])
         self._typed = [_Typed(field, needed=field.name in needed or not field.nullable) for field in self.fields]
 
     def parse(self, bodies: Column) -> tuple[dict[str, Column], Errors]:
         """Columns by name, and for each row why it is bad (None: it is good)."""
-        rows = Rows(bodies)
+        rows = Rows(bodies, self._kind)
         columns = {one.name: one.column(rows) for one in self._typed}
         if rows.errors.count(None) < len(rows.errors):
             own = [place if error is None else None for place, error in enumerate(rows.errors)]
@@ -74,11 +82,11 @@ class BodyParser:
 class Rows:
     """The objects of a batch of bodies, empty ones for those that are none."""
 
-    def __init__(self, bodies: Column) -> None:
-        self._bodies = bodies
-        self._texts = cast("list[bytes | None]", bodies.to_pylist())
+    def __init__(self, bodies: Column, kind: MessageType = JSON) -> None:
+        given = cast("list[bytes | None]", bodies.to_pylist())
+        self._texts, self.errors = body_type(kind).texts(given)
+        self._bodies = bodies if self._texts is given else cast("Column", pa.array(self._texts, pa.binary()))
         self._exact = False
-        self.errors: Errors = [None] * len(self._texts)
         try:
             self._rows = cast("list[dict[str, Any]]", list(map(orjson.loads, cast("list[bytes]", self._texts))))
             whole = {*map(type, self._rows)} <= {dict}
@@ -103,6 +111,8 @@ class Rows:
         return self.values(name)
 
     def _object(self, place: int, read: Callable[[bytes], Any]) -> dict[str, Any]:
+        if self.errors[place] is not None:
+            return {}
         try:
             row: Any = read(self._texts[place] or b"")
             if type(row) is dict:
@@ -238,17 +248,18 @@ NAME_MOST = 255
 """Letters of a column's name: longer ones, and the empty one, name no column."""
 
 
-def infer(bodies: Iterable[bytes | None]) -> str | None:
-    """DDL of the columns that the bodies seem to have; None when no body is a JSON object with a field.
+def infer(bodies: Iterable[bytes | None], kind: MessageType = JSON) -> str | None:
+    """DDL of the columns that bodies of a type seem to have; None when no body is an object with a field.
 
     Whole numbers are bigint, or string where one is larger than that, other numbers double; what is several kinds is
     string, and so is what lies too deep or has too many fields; times stay string.  Of names that differ only in case,
     which are one to Spark, the first counts, and of more columns than a schema may have the first ones.
     """
     found = dict[str, Any]()
+    text = body_type(kind).json
     for body in bodies:
         try:
-            row: Any = exactly(body or b"")
+            row: Any = exactly(text(body or b""))
         except ValueError:
             continue
         if type(row) is dict:

@@ -117,7 +117,7 @@ def _parsed(
     server: Remote, options: ReadOptions, layout: Layout, part: object, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Rows with the columns of their bodies; bad bodies put aside."""
-    parser = BodyParser(layout.schema, layout.parsed, layout.needed)
+    parser = BodyParser(layout.schema, layout.parsed, layout.needed, options.message_type)
     aside = Aside(server, options, part, parser.fields) if layout.strict else None
     for batch in rows:
         columns = by_name(batch)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import JSON, MessageType
 from penstock.records.schema import COLUMNS, TIMESTAMP
 from penstock.wire.fields import LSN_MAX
 
@@ -84,6 +85,7 @@ class QueueContent:
     limit: int | None = None
     filter: str | None = None
     columns: tuple[str, ...] | None = None
+    message_type: MessageType = JSON  # the door's: what the bodies are
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Replay:
     rights: Sequence[tuple[str | None, bool | str]] | None = None  # the door's: what of which topics may be read
     select: tuple[str, ...] = ()  # which fields of a JSON body are sent: `-/`, `+/id`
     shown: tuple[str, ...] = ()  # the door's: which fields the user may read, as `select`
+    message_type: MessageType = JSON  # the door's: what the bodies are
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Sow:
     select: tuple[str, ...] = ()  # as of `Replay`
     stats: bool = False  # beside an empty last batch: how many records were compared, matched and returned
     shown: tuple[str, ...] = ()  # as of `Replay`
+    message_type: MessageType = JSON  # as of `Replay`
 
 
 @dataclass(frozen=True, slots=True)

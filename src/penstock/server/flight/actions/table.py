@@ -253,10 +253,11 @@ class RecordActions:
         asked = Sow(name, exchange, vhost, filter=text)
         sow, held = call(lambda: (engine.core.sow(vhost, exchange, name), hold(engine, asked)), caller.gone)
         found = held()
+        query = Query(text).reading(sow.rule.message_type)
         history = History(engine.log, caller.gone)
         matched = [
             lsn
-            for batch in run(Query(text), found.numbers, found.lsns, history, vhost, Counts(), keyed=found.given)
+            for batch in run(query, found.numbers, found.lsns, history, vhost, Counts(), keyed=found.given)
             for lsn in cast("list[int]", batch.column("lsn").to_pylist())
         ]
         by_lsn = dict(zip(found.lsns.tolist(), found.numbers.tolist(), strict=True))

@@ -1,0 +1,50 @@
+"""Bodies of every message type as typed columns: the values that their JSON has, and why one cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from message_samples import SAMPLES, Sample
+from penstock.errors import InvalidArgument
+from penstock.expr.bodies.type_table import body_type
+from penstock.spark.options import read_options
+from penstock.spark.reading.bodies import BodyParser, infer
+
+ORDERS = [{"id": f"a-{n}", "total": n, "region": "north"} for n in (1, 2**60 + 1)]
+ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
+
+
+@ALL
+def test_columns(sample: Sample) -> None:
+    """`order` is the root of an XML body, whose elements are texts."""
+    names = [sample.path(one).strip("/").split("/") for one in ("region", "total")]
+    nested = len(names[0]) > 1
+    total = pa.string() if sample.texts else pa.int64()
+    leaves = [pa.field(names[0][-1], pa.string()), pa.field(names[1][-1], total)]
+    schema = pa.schema([pa.field("order", pa.struct(leaves))] if nested else leaves)
+    bodies: list[Any] = [*(sample.body(order) for order in ORDERS), b"\xc1<", None]
+    parser = BodyParser(schema, schema.names, kind=sample.name)
+    columns, errors = parser.parse(pa.array(bodies, pa.binary()))
+    rows = columns["order"].to_pylist() if nested else pa.table(columns).to_pylist()
+    told = [str(order["total"]) if sample.texts else order["total"] for order in ORDERS]
+    assert rows[:2] == [{names[0][-1]: "north", names[1][-1]: one} for one in told]
+    assert errors[:2] == [None, None]
+    assert str(errors[2]).startswith(f"no {body_type(sample.name).title}: ")
+
+
+@ALL
+def test_what_columns_bodies_have(sample: Sample) -> None:
+    ddl = infer([sample.body(order) for order in ORDERS] + [b"\xc1<"], sample.name)
+    field = sample.path("region").rpartition("/")[2]
+    assert f"`{field}` string" in str(ddl) or f"`{field}`: string" in str(ddl)
+
+
+def test_a_type_may_be_said() -> None:
+    given = {"url": "penstock://127.0.0.1:1", "topic": "t", "user": "guest", "password": "guest"}
+    assert read_options({**given, "parse": "msgpack"}).parse == "msgpack"
+    assert read_options({**given, "schema": "a bigint"}).parse
+    with pytest.raises(InvalidArgument, match="option parse is 'binary', and json, nvfix, .* is what can be parsed"):
+        read_options({**given, "parse": "binary"})

@@ -1,0 +1,64 @@
+"""SQL reads the fields of bodies of every message type, and shows what cannot be read as bodies without fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import orjson
+import pyarrow as pa
+import pytest
+
+from message_samples import SAMPLES, Sample
+from penstock.expr.bodies.type_table import body_type
+from penstock.server.sql.engine import Bounds, Engine
+from penstock.server.sql.statement import Use
+
+pytest.importorskip("duckdb")
+
+ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
+ORDERS = [
+    {"id": "a-1", "total": 7, "region": "north", "note": "x"},
+    {"id": "a-2", "total": 9, "region": "south", "note": "y"},
+]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = Engine(Bounds(64 << 20, 64 << 20, tmp_path, 1))
+    yield made
+    made.close()
+
+
+def asked(engine: Engine, sql: str, bodies: list[bytes], kind: str) -> list[dict[str, object]]:
+    batch = pa.record_batch({"lsn": pa.array(range(len(bodies)), pa.int64()), "body": pa.array(bodies, pa.binary())})
+    engine.table(Use("", "t"), engine.examine(sql), batch.schema, [batch], kind)
+    _, rows = engine.run(sql)
+    return [row for one in rows for row in one.to_pylist()]
+
+
+@ALL
+def test_fields_are_columns(sample: Sample, engine: Engine) -> None:
+    bodies = [*(sample.body(order) for order in ORDERS), b"\xc1<"]
+    field = ".".join(f'"{step}"' for step in sample.path("region").strip("/").split("/"))
+    found = asked(engine, f"SELECT lsn, {field} AS region FROM t ORDER BY lsn", bodies, sample.name)
+    assert found == [{"lsn": 0, "region": "north"}, {"lsn": 1, "region": "south"}, {"lsn": 2, "region": None}]
+
+
+@ALL
+def test_the_body_as_json(sample: Sample, engine: Engine) -> None:
+    bodies = [sample.body(ORDERS[0]), b"\xc1<"]
+    [one, other] = asked(engine, "SELECT json FROM t ORDER BY lsn", bodies, sample.name)
+    assert orjson.loads(str(one["json"])) == body_type(sample.name).read(bodies[0])
+    assert other["json"] is None
+
+
+def test_bodies_without_fields(engine: Engine) -> None:
+    assert asked(engine, "SELECT json FROM t", [b'{"a": 1}'], "binary") == [{"json": None}]
+
+
+def test_numbers_keep_their_types(engine: Engine) -> None:
+    bodies = [msgpack.packb({"a": n, "b": n / 2, "c": [n], "d": {"e": True}}) for n in (1, 2**63)]
+    found = asked(engine, "SELECT a, b, c[1] AS c, d.e AS e FROM t ORDER BY lsn", bodies, "msgpack")
+    assert found == [{"a": 1, "b": 0.5, "c": 1, "e": True}, {"a": 2**63, "b": 2.0**62, "c": 2**63, "e": True}]

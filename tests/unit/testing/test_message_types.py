@@ -1,0 +1,171 @@
+"""Whatever reads bodies reads those of every message type: each reader is asked of each type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from message_samples import SAMPLES, Sample
+from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, SettingsError
+from penstock.expr.bodies.type_table import body_type
+from penstock.testing import Broker
+
+ORDERS = [
+    {"id": "a-1", "total": 7, "region": "north", "note": "x"},
+    {"id": "a-2", "total": 9, "region": "south", "note": "y"},
+    {"id": "a-3", "total": 3, "region": "north", "note": "z"},
+]
+ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
+
+
+def broker(sample: Sample, *queues: dict[str, Any], topic: dict[str, Any] | None = None, **more: Any) -> Broker:
+    """A broker with queues over the topic `t`, all of the sample's type."""
+    told = [{"underlying_topic": "t", "message_type": sample.name, **queue} for queue in queues]
+    topics = [] if topic is None else [{"name": "t", "message_type": sample.name, **topic}]
+    return Broker(config={"queue": told, "topic": topics, **more})
+
+
+def publish(one: Broker, sample: Sample, orders: list[dict[str, Any]] = ORDERS) -> None:
+    for order in orders:
+        one.publish("t", sample.body(order))
+
+
+@pytest.fixture
+def ids(sample: Sample) -> Any:
+    """Which orders some bodies are."""
+    read = body_type(sample.name).read
+    names = [read(sample.body(order)) for order in ORDERS]
+    return lambda bodies: [names.index(read(body)) + 1 for body in bodies]
+
+
+def taken(one: Broker, queue: str, **terms: Any) -> list[bytes]:
+    return [message.body for message in one.subscribe(queue, max_backlog=10, **terms).take()]
+
+
+@ALL
+def test_filters_of_queues_and_of_subscriptions(sample: Sample, ids: Any) -> None:
+    north = sample.said("{region} = 'north'")
+    with broker(sample, {"name": "north", "filter": north}, {"name": "all"}) as one:
+        publish(one, sample)
+        assert ids(taken(one, "north")) == [1, 3]
+        assert ids(taken(one, "all", filter=sample.said("{total} > 5"))) == [1, 2]
+
+
+@ALL
+def test_priorities_and_keys(sample: Sample, ids: Any) -> None:
+    queues: list[dict[str, Any]] = [
+        {"name": "ranked", "priority_expression": sample.path("total")},
+        {"name": "grouped", "group_key": sample.path("region")},
+        {"name": "last", "last_value_key": sample.path("region")},
+        {"name": "once", "dedup_key": sample.path("region"), "unique": True},
+        {"name": "barred", "barrier_expression": sample.said("{id} = 'a-2'")},
+        {"name": "fair", "fairness_key": sample.path("region")},
+    ]
+    with broker(sample, *queues) as one:
+        publish(one, sample)
+        assert ids(taken(one, "ranked")) == [2, 1, 3]
+        assert ids(taken(one, "grouped")) == [1, 2]
+        assert ids(taken(one, "last")) == [2, 3]
+        assert ids(taken(one, "once")) == [1, 2]
+        assert ids(taken(one, "barred")) == [1]
+        assert ids(taken(one, "fair")) == [1, 2, 3]
+
+
+@ALL
+def test_settling_and_moving_by_filter(sample: Sample) -> None:
+    with broker(sample, {"name": "q"}, {"name": "other"}) as one:
+        publish(one, sample)
+        assert one.ack_filter("q", sample.said("{region} = 'north'")) == 2
+        assert one.stats("q")["ready"] == 1
+
+
+@ALL
+def test_records(sample: Sample, ids: Any) -> None:
+    key = sample.path("id")
+    with broker(sample, topic={"key": [key]}) as one:
+        publish(one, sample)
+        one.publish("t", sample.body(ORDERS[0]))
+        found = one.sow("t", filter=sample.said("{region} = 'north'"), order_by=sample.said("{total} DESC"))
+        assert ids(record.body for record in found) == [1, 3]
+        assert len(one.sow("t")) == 3
+        [row] = one.sow(
+            "t",
+            projection=sample.said("COUNT({id}) AS /n"),
+            grouping=sample.path("note"),
+            filter=sample.said("{note} = 'x'"),
+        )
+        assert row.body == b'{"n":1}'
+        [message] = one.subscribe("t", sow=True, filter=sample.said("{total} = 9"), max_backlog=10).take()
+        assert ids([message.body]) == [2]
+        assert one.sow_delete("t", filter=sample.said("{region} = 'north'")) == 2
+        said = f"the body is no {body_type(sample.name).title}, so it has no key"
+        with pytest.raises(PenstockError, match=said):
+            one.publish("t", b"\xc1<")
+
+
+@ALL
+def test_deltas_and_select_lists(sample: Sample) -> None:
+    read = body_type(sample.name).read
+    with broker(sample, topic={"key": [sample.path("id")]}) as one:
+        one.publish("t", sample.body(ORDERS[0]))
+        change = sample.body({"id": "a-1", "region": "west"})
+        if not sample.merges:
+            with pytest.raises(PenstockError, match="is not written here, so it has no deltas"):
+                one.delta_publish("t", change)
+            with pytest.raises(InvalidArgument, match="so its bodies are sent whole"):
+                one.sow("t", select="-/, +/order/id")
+            return
+        one.delta_publish("t", change)
+        [record] = one.sow("t")
+        assert read(record.body) == read(sample.body({**ORDERS[0], "region": "west"}))
+        [record] = one.sow("t", select=f"-/, +{sample.path('region')}")
+        assert read(record.body) == read(sample.body({"region": "west"}))
+        follower = one.subscribe("t", delta=True, max_backlog=10)
+        one.publish("t", sample.body({**ORDERS[0], "region": "east"}))
+        [message] = follower.take()
+        assert read(message.body) == read(sample.body({"id": "a-1", "region": "east"}))
+
+
+@ALL
+def test_views_and_replays(sample: Sample, ids: Any) -> None:
+    select = sample.said("{region} AS /region, COUNT({id}) AS /n")
+    view = {"name": "v", "source": "q", "select": select, "group_by": [sample.path("region")]}
+    with broker(sample, {"name": "q"}, topic={}, view=[view]) as one:
+        publish(one, sample)
+        assert sorted(row.body for row in one.sow("v")) == [b'{"region":"north","n":2}', b'{"region":"south","n":1}']
+        replay = one.subscribe("t", bookmark="EPOCH", filter=sample.said("{region} = 'north'"), max_backlog=10)
+        assert ids(message.body for message in replay.take()) == [1, 3]
+
+
+def test_a_queue_and_its_topic_say_the_same() -> None:
+    said = "has message_type nvfix, and its topic 't' was declared with json"
+    queue = {"name": "q", "underlying_topic": "t", "message_type": "nvfix"}
+    with pytest.raises(SettingsError, match=said), Broker(config={"topic": [{"name": "t"}], "queue": [queue]}):
+        pass
+    with Broker(config={"queue": [queue]}) as one:
+        with pytest.raises(PreconditionFailed, match="it comes with the declare, and stays"):
+            one.alter("q", message_type="json")
+        assert one.stats("q")["message_type"] == "nvfix"
+
+
+def test_a_filter_that_says_another_type_is_refused() -> None:
+    with Broker(config={"queue": [{"name": "q", "message_type": "nvfix"}]}) as one:
+        one.publish("q", b"a=1\x01")
+        with pytest.raises(InvalidArgument, match="reads bson, and the bodies here are nvfix"):
+            one.subscribe("q", filter="[bson] /a = 1")
+        [message] = one.subscribe("q", filter="[nvfix] /a = 1").take()
+        message.ack()
+
+
+def test_fields_of_several_topics_are_those_of_json() -> None:
+    with Broker(config={"queue": [{"name": "q", "message_type": "nvfix"}], "topic": [{"name": "r"}]}) as one:
+        one.subscribe("^r", bookmark="EPOCH", filter="/a = 1")
+        with pytest.raises(InvalidArgument, match="topic 'q' is among those that are chosen, and its bodies are nvfix"):
+            one.subscribe("^[qr]", bookmark="EPOCH", filter="/a = 1")
+
+
+def test_bodies_without_fields_are_delivered() -> None:
+    with Broker(config={"queue": [{"name": "q", "message_type": "binary"}]}) as one:
+        one.publish("q", b'{"a": 1}')
+        assert [message.body for message in one.subscribe("q", filter="/a IS NULL").take()] == [b'{"a": 1}']
