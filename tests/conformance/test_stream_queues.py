@@ -12,7 +12,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from conformance.test_management import Managed, Tool
 from live_server import LiveServer
+from waiting import wait_for
 
 pytestmark = pytest.mark.conformance
 
@@ -177,3 +179,111 @@ def test_what_a_stream_keeps_is_bound_limited_and_outlives_the_server(tmp_path: 
         server.start()
         assert read(server.connect().channel(), "feed", count=3) == before
         assert bodies(read(server.connect().channel(), "feed", before[1][1], count=2)) == [3, 4]
+
+
+def publish_valued(channel: BlockingChannel, stream: str, values: list[str | None]) -> None:
+    channel.confirm_delivery()
+    for i, value in enumerate(values):
+        headers: dict[str, Any] = {} if value is None else {"x-stream-filter-value": value}
+        channel.basic_publish("", stream, b"%d" % i, pika.BasicProperties(headers=headers))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "unfiltered", "found"),
+    [("a", False, [0, 3]), (["a", "it's \\ b"], False, [0, 1, 3]), ("a", True, [0, 2, 3, 5]), ("none", False, [])],
+)
+def test_a_reader_asks_for_values(
+    channel: BlockingChannel, connect: Connect, name: str, wanted: Any, unfiltered: bool, found: list[int]
+) -> None:
+    channel.queue_declare(name, durable=True, arguments=STREAM)
+    publish_valued(channel, name, ["a", "it's \\ b", None, "a", "c", None])
+    reader = connect().channel()
+    reader.basic_qos(prefetch_count=2)
+    got: list[int] = []
+
+    def take(_: object, method: Any, __: object, body: bytes) -> None:
+        got.append(int(body))
+        reader.basic_ack(method.delivery_tag)
+
+    arguments = {"x-stream-offset": "first", "x-stream-filter": wanted, "x-stream-match-unfiltered": unfiltered}
+    reader.basic_consume(name, take, arguments=arguments)
+    wait_for(reader, lambda: len(got) == len(found))
+    reader.connection.process_data_events(0.1)
+    assert got == found
+
+
+def test_a_reader_that_wants_little_gets_far(channel: BlockingChannel, connect: Connect, name: str) -> None:
+    """What it did not ask for fills no credit, and its tags have no gaps."""
+    channel.queue_declare(name, durable=True, arguments=STREAM)
+    publish_valued(channel, name, ["rare" if i % 100 == 99 else "usual" for i in range(1000)])
+    reader = connect().channel()
+    reader.basic_qos(prefetch_count=4)
+    got: list[tuple[int, bytes]] = []
+    asked = {"x-stream-offset": "first", "x-stream-filter": "rare"}
+    reader.basic_consume(name, lambda _, how, __, body: got.append((how.delivery_tag, body)), arguments=asked)
+    wait_for(reader, lambda: len(got) == 4)
+    assert got == [(i + 1, b"%d" % (100 * i + 99)) for i in range(4)]
+    reader.basic_ack(4, multiple=True)
+    wait_for(reader, lambda: len(got) == 8)
+    assert got[4:] == [(i + 1, b"%d" % (100 * i + 99)) for i in range(4, 8)]
+
+
+@pytest.mark.parametrize("wanted", [5, [], ["a", 5], {"a": 1}])
+def test_what_is_no_value_is_refused(connect: Connect, stream: str, wanted: Any) -> None:
+    channel = connect().channel()
+    channel.basic_qos(prefetch_count=5)
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        channel.basic_consume(stream, lambda *_: None, arguments={"x-stream-filter": wanted})
+    assert (refused.value.reply_code, "x-stream-filter" in refused.value.reply_text) == (406, True)
+
+
+def test_what_is_sent_while_a_time_is_looked_up_comes_after_it(connect: Connect, stream: str) -> None:
+    """Behind the answer to basic.consume, in its order."""
+    connection = connect()
+    channel, other = connection.channel(), connection.channel()
+    channel.basic_qos(prefetch_count=20)
+    got: list[bytes] = []
+    past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+    for _ in range(5):
+        tag = channel.basic_consume(
+            stream, lambda _, __, ___, body: got.append(body), arguments={"x-stream-offset": past}
+        )
+        other.queue_declare(stream, passive=True)
+        channel.basic_cancel(tag)
+    fill(connect().channel(), stream, range(10, 12))
+    channel.basic_consume(stream, lambda _, __, ___, body: got.append(body), arguments={"x-stream-offset": past})
+    got.clear()
+    wait_for(channel, lambda: got[-1:] == [b"11"])
+
+
+def test_a_super_stream_is_streams_behind_an_exchange(tmp_path: Path) -> None:
+    with Managed(tmp_path) as server:
+        tool = Tool(server)
+        path, aged = "stream/super-streams/%2F/invoices", {"arguments": {"x-max-age": "1D"}}
+        assert tool.ask("PUT", path, {"partitions": 3, **aged}) == (201, None)
+        assert tool.ask("PUT", path, {"partitions": 3, **aged}) == (204, None)
+        assert tool.get("exchanges/%2F/invoices")["arguments"] == {"x-super-stream": True}
+        channel = server.connect().channel()
+        channel.confirm_delivery()
+        for i in range(9):
+            channel.basic_publish("invoices", str(i % 3), b"%d" % i, mandatory=True)
+        for part in range(3):
+            assert bodies(read(server.connect().channel(), f"invoices-{part}", count=3)) == [part, part + 3, part + 6]
+            assert tool.get(f"queues/%2F/invoices-{part}")["type"] == "stream"
+        bound = [one["arguments"] for one in tool.get("exchanges/%2F/invoices/bindings/source")]
+        assert bound == [{"x-stream-partition-order": i} for i in range(3)]
+
+        assert tool.ask("PUT", "stream/super-streams/%2F/areas", {"binding-keys": "amer, emea"})[0] == 201
+        assert {one["destination"] for one in tool.get("exchanges/%2F/areas/bindings/source")} == {
+            "areas-amer", "areas-emea",
+        }  # fmt: skip
+        hashed = {"partitions": 4, "type": "x-super-stream"}
+        assert tool.ask("PUT", "stream/super-streams/%2F/hashed", hashed)[0] == 201
+        for i in range(40):
+            channel.basic_publish("hashed", f"customer {i}", b"", mandatory=True)
+        assert all(tool.get(f"queues/%2F/hashed-{part}")["messages"] for part in range(4))
+        for wrong in ({}, {"partitions": 0}, {"partitions": 2, "binding-keys": "a"}, {"binding-keys": "a,a"},
+                      {"partitions": 2, "type": "fanout"}, {"partitons": 2}):  # fmt: skip
+            assert tool.ask("PUT", "stream/super-streams/%2F/wrong", wrong)[0] == 400
+        exported = tool.get("definitions")
+        assert sum(one["name"].startswith("invoices-") for one in exported["queues"]) == 3

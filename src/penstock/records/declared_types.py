@@ -14,7 +14,15 @@ from typing import Literal, get_args
 from penstock.records.dataclass import dataclass
 
 ExchangeType = Literal[
-    "direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-delayed-message"
+    "direct",
+    "fanout",
+    "topic",
+    "headers",
+    "x-consistent-hash",
+    "x-modulus-hash",
+    "x-super-stream",
+    "x-random",
+    "x-delayed-message",
 ]
 """How each routes: `core.topology.exchange_types`."""
 

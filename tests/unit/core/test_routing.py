@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.core.publishing.published import HEADER_KEPT
 from penstock.core.state.durable import canonical
+from penstock.core.topology.exchange_types import murmur3
 from penstock.errors import AccessRefused, NotFound, PreconditionFailed
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.field_tables import FieldValue
@@ -313,7 +316,11 @@ def test_the_key_of_a_binding_to_a_consistent_hash_is_a_weight(world: World, wei
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
-    [({"hash-header": 5}, "5 is not text"), ({"hash-property": "message_id"}, "use 'hash-header'")],
+    [
+        ({"hash-header": 5}, "5 is not text"),
+        ({"hash-property": "app_id"}, "Unsupported property: 'app_id'"),
+        ({"hash-header": "h", "hash-property": "message_id"}, "mutually exclusive"),
+    ],
 )
 def test_what_a_hash_is_not_taken_of(world: World, arguments: dict[str, object], why: str) -> None:
     for kind in ("x-consistent-hash", "x-modulus-hash"):
@@ -321,12 +328,82 @@ def test_what_a_hash_is_not_taken_of(world: World, arguments: dict[str, object],
             world.core.declare_exchange(world.now, "/", "h", kind, arguments=arguments)
 
 
+@pytest.mark.parametrize("name", ["correlation_id", "message_id", "timestamp"])
+def test_a_hash_of_a_property(world: World, name: str) -> None:
+    world.core.declare_exchange(world.now, "/", "h", "x-consistent-hash", arguments={"hash-property": name})
+    for queue in "abc":
+        world.declare(queue)
+        bind(world, "h", queue, "1")
+
+    def way(i: int, key: str) -> str:
+        value: Any = i if name == "timestamp" else str(i)
+        before = {queue: world.core.queue("/", queue).ready for queue in "abc"}
+        world.publish(key, b"x", exchange="h", properties=header(**{name: value}))
+        [taken] = [queue for queue in "abc" if world.core.queue("/", queue).ready > before[queue]]
+        return taken
+
+    first = [way(i, "some key") for i in range(60)]
+    assert set(first) == {"a", "b", "c"}
+    assert [way(i, f"another {i}") for i in range(60)] == first
+    assert len({way(-1, f"{i}") if name != "timestamp" else way(0, f"{i}") for i in range(9)}) == 1
+
+
+def test_chance_gives_each_message_to_one_of_all(world: World) -> None:
+    world.core.declare_exchange(world.now, "/", "r", "x-random")
+    for queue in "abc":
+        world.declare(queue)
+        bind(world, "r", queue, "of no meaning")
+    world.publish("k", *[b"same"] * 300, exchange="r")
+    counts = [world.core.queue("/", queue).ready for queue in "abc"]
+    assert sum(counts) == 300
+    assert min(counts) > 60
+    for _ in range(60):
+        world.publish("k", b"same", exchange="r")
+    more = [world.core.queue("/", queue).ready for queue in "abc"]
+    assert all(after > before + 5 for after, before in zip(more, counts, strict=True))
+    world.restart(clean=False)
+    assert [world.core.queue("/", queue).ready for queue in "abc"] == more
+
+
+def test_chance_and_duplicates(world: World) -> None:
+    """Where a message goes is drawn once, however often its batch is looked at."""
+    world.core.declare_exchange(world.now, "/", "r", "x-random")
+    for queue in "ab":
+        world.declare(queue, dedup_key="/n", unique=True)
+        bind(world, "r", queue)
+    for _ in range(20):
+        world.publish("k", *[b'{"n": %d}' % i for i in range(40)], exchange="r")
+    for queue in "ab":
+        assert world.core.queue("/", queue).ready == 40, "each number once in each"
+
+
+@pytest.mark.parametrize(
+    ("data", "seed", "value"),
+    [(b"", 0, 0), (b"", 1, 0x514E28B7), (b"test", 0, 0xBA6BD213), (b"Hello, world!", 1234, 0xFAF6CDB3),
+     (b"The quick brown fox jumps over the lazy dog", 0x9747B28C, 0x2FA826CD)],
+)  # fmt: skip
+def test_the_hash_of_the_stream_protocols_clients(data: bytes, seed: int, value: int) -> None:
+    assert murmur3(data, seed) == value
+
+
+def test_a_super_stream_has_its_partitions_by_number(world: World) -> None:
+    world.core.declare_exchange(world.now, "/", "s", "x-super-stream")
+    for number, queue in enumerate("abc"):
+        world.declare(queue)
+        bind(world, "s", queue, str(number))
+    with pytest.raises(PreconditionFailed, match="must be an integer: 'x'"):
+        bind(world, "s", "a", "x")
+    found = ["abc".index(reached(world, "s", f"key {i}").pop()) for i in range(60)]
+    assert found == [murmur3(b"key %d" % i, 104729) % 3 for i in range(60)]
+
+
 def test_every_type_that_may_be_declared_routes(world: World) -> None:
     for kind in EXCHANGE_TYPES:
         world.core.declare_exchange(world.now, "/", kind, kind, arguments={"x-delayed-type": "direct"})
         world.declare(f"of {kind}")
-        bind(world, kind, f"of {kind}", "1")
-        assert reached(world, kind, "1", {}) == {f"of {kind}"}
+        key = "0" if kind == "x-super-stream" else "1"
+        bind(world, kind, f"of {kind}", key)
+        assert reached(world, kind, key, {}) == {f"of {kind}"}
 
 
 def test_what_was_shared_comes_out_as_it_was_after_a_restart(world: World) -> None:

@@ -259,7 +259,7 @@ def test_queues_of_other_types_are_taken_with_what_is_lost_named(http: Http) -> 
     for one in told[:2]:
         assert "copies on other nodes" in one
         assert "two levels of priority" in one
-    for what in ("copies on other nodes", "x-stream-filter", "places in the one log"):
+    for what in ("copies on other nodes", "the stream protocol", "places in the one log"):
         assert what in told[2]
     check_other_types(http)
     again = http.do("POST", "definitions", OF_OTHER_TYPES, 200)["warnings"]

@@ -159,8 +159,8 @@ def _of_user(user: str, vhost: str) -> dict[str, object]:
 
 _LOSES: Mapping[object, str] = {
     "quorum": "lost are its copies on other nodes and its two levels of priority",
-    "stream": "lost are its copies on other nodes, its filters (x-stream-filter), the stream protocol and its offsets, "
-    "which are places in the one log here",
+    "stream": "lost are its copies on other nodes, the stream protocol and its offsets, which are places in the one "
+    "log here",
 }
 
 

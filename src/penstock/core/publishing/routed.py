@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import TypeAlias, cast
 
 from penstock.core.asks import Question
+from penstock.core.chance import chance
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.evaluating import Asking, last_keys_of, takers, unkeyed, unrated
@@ -32,6 +33,7 @@ from penstock.core.publishing.published import (
     part_of,
 )
 from penstock.core.queue.queue import Queue
+from penstock.core.topology.exchange_types import Told
 from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router, Taker
 from penstock.records.chunks import Now
@@ -272,6 +274,7 @@ class RowRouter:
         self._traits = traits
         self._plans: dict[tuple[Topic, bytes, bool], Plan] = {}  # topics whose way depends on headers or extra keys
         self._plans_version = -1
+        self._drawn = 0  # batches for which chance has drawn
 
     def plan(self, topic: Topic) -> Plan:
         """The plan kept on the topic, made anew when the topology has changed."""
@@ -377,11 +380,13 @@ class RowRouter:
         routed: Routed,
     ) -> None:  # fmt: skip
         """Rows of one topic of which each header, or who must not take them, has a say in where they go."""
-        alike: dict[tuple[bytes, frozenset[str]], list[int]] = {}
+        alike: dict[tuple[bytes, frozenset[str], float | None], list[int]] = {}
+        draws = self._draws(batch) if plan.by_chance else None
         for row in rows:
-            alike.setdefault((batch.properties_of(row), banned.get(row, frozenset())), []).append(row)
-        for (data, ban), same in alike.items():
-            one = self._special_plan(topic, data, carbon) if plan.by_headers or carbon else plan
+            draw = None if draws is None else draws[row]
+            alike.setdefault((batch.properties_of(row), banned.get(row, frozenset()), draw), []).append(row)
+        for (data, ban, draw), same in alike.items():
+            one = self._special_plan(topic, data, carbon, draw) if plan.by_headers or carbon else plan
             self._take(batch, same, topic, one.without(ban) if ban else one, routed)
 
     def _take(self, batch: Publishes, rows: list[int], topic: Topic, plan: Plan, routed: Routed) -> None:
@@ -419,16 +424,23 @@ class RowRouter:
             else:
                 routed.unroutable += same
 
-    def _special_plan(self, topic: Topic, data: bytes, carbon: bool) -> Plan:
-        """The plan of a topic for messages with one header."""
+    def _draws(self, batch: Publishes) -> list[float]:
+        """What chance has drawn for each row; once, however often the batch is looked at."""
+        if batch.draws is None:
+            self._drawn += 1
+            batch.draws = [chance(self._drawn, row) for row in range(len(batch.bodies))]
+        return batch.draws
+
+    def _special_plan(self, topic: Topic, data: bytes, carbon: bool, draw: float | None = None) -> Plan:
+        """The plan of a topic for messages with one header, or for the one for which this was drawn."""
         if self._plans_version != self._router.version or len(self._plans) > PLANS_KEPT:
             self._plans.clear()
             self._plans_version = self._router.version
-        plan = self._plans.get((topic, data, carbon))
+        plan = self._plans.get((topic, data, carbon)) if draw is None else None
         if plan is None:
             traits = self._traits[data]
             keys = (topic.name, *topic.blind, *(traits.keys if carbon else ()))
-            plan = self._router.plan(topic.vhost, topic.exchange, keys, traits.headers)
-            if len(data) <= HEADER_KEPT:
+            plan = self._router.plan(topic.vhost, topic.exchange, keys, Told(traits.headers, data, draw))
+            if len(data) <= HEADER_KEPT and draw is None:
                 self._plans[topic, data, carbon] = plan
         return plan

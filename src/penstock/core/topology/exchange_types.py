@@ -6,35 +6,65 @@
     headers             by the message's headers
     x-consistent-hash   to one of all, by a hash; the key of a binding is its weight, how large its share is
     x-modulus-hash      to one of all, by a hash; equal shares
+    x-super-stream      to the one whose key is the number that the stream protocol's clients get of the routing key
+    x-random            to one of all, by chance
 
-A hash is taken of the routing key; `hash-header` names a header that stands for it.  Consistent: when an end comes or
-goes, only what it takes or leaves behind changes its way.  Who shares a hash reads the same from run to run and from
-machine to machine; which end took a message stands in the log all the same.
+A hash is taken of the routing key; `hash-header` names a header that stands for it, `hash-property` a property.
+Consistent: when an end comes or goes, only what it takes or leaves behind changes its way.  Who shares a hash reads the
+same from run to run and from machine to machine; which end took a message stands in the log all the same.
+
+A type is a class: it checks what is declared, and says what of a message it asks and what a binding lets through.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from math import log
-from typing import TypeAlias, cast
+from typing import ClassVar, Literal, TypeAlias, cast
 
 from penstock.core.state.durable import Binding, ExchangeState
 from penstock.core.topology.topology import DELAYED, routing_type, table_of
 from penstock.errors import PreconditionFailed
+from penstock.records import properties as header_codec
 from penstock.records.field_tables import FieldValue
 
 Headers: TypeAlias = "Mapping[str, FieldValue]"
 End: TypeAlias = "tuple[str, str]"  # ("queue" or "exchange", name)
 
-HASH_HEADER = "hash-header"
+HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
+
+Passes: TypeAlias = Literal["key", "words", "all", "headers", "shared"]
+"""What a binding lets through: one key, keys of some words, all, what has some headers, or a share of the keys."""
+
+
+class Told(dict[str, FieldValue]):
+    """What routing may know of one message beside its key: headers, properties, and what chance has drawn for it."""
+
+    __slots__ = ("_data", "draw")
+
+    def __init__(self, headers: Headers | None, data: bytes = b"", draw: float | None = None) -> None:
+        """data: the encoded header.  draw: from 0 to below 1; None: nothing is drawn, and all that may be counts."""
+        super().__init__(headers or {})
+        self._data = data
+        self.draw = draw
+
+    def property(self, name: str) -> object:
+        """A basic property; None without it."""
+        return getattr(header_codec.decode(self._data), name) if self._data else None
 
 
 class Index(ABC):
     """The bindings of one exchange."""
 
-    by_headers: bool = False  # whether headers have a say in where a message goes
+    passes: ClassVar[Passes] = "key"
+    by_headers: bool = False  # whether more than its key has a say in where a message goes
+    by_chance: bool = False  # whether chance has, so that no two messages are alike
+
+    @abstractmethod
+    def __init__(self, arguments: Headers) -> None:
+        """arguments: of the exchange."""
 
     @abstractmethod
     def add(self, binding: Binding) -> None:
@@ -43,6 +73,14 @@ class Index(ABC):
     @abstractmethod
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         """Where the bindings lead for one key and one table of headers; one may come more than once."""
+
+    @classmethod  # noqa: B027 - most types take anything
+    def check(cls, where: str, arguments: Mapping[str, object]) -> None:
+        """Raise PreconditionFailed for arguments that an exchange of this type does not take."""
+
+    @classmethod  # noqa: B027 - most types take anything
+    def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
+        """Raise PreconditionFailed, in RabbitMQ's words, for a binding that such an exchange cannot have."""
 
 
 class KeyTrie:
@@ -110,7 +148,7 @@ def _same(wanted: FieldValue, found: FieldValue) -> bool:
 
 
 class _Direct(Index):
-    def __init__(self) -> None:
+    def __init__(self, arguments: Headers) -> None:
         self._keys: dict[str, dict[End, None]] = {}
 
     def add(self, binding: Binding) -> None:
@@ -121,7 +159,9 @@ class _Direct(Index):
 
 
 class _Fanout(Index):
-    def __init__(self) -> None:
+    passes = "all"
+
+    def __init__(self, arguments: Headers) -> None:
         self._all: dict[End, None] = {}
 
     def add(self, binding: Binding) -> None:
@@ -131,8 +171,21 @@ class _Fanout(Index):
         return self._all
 
 
+class _Random(_Fanout):
+    by_headers = by_chance = True
+
+    def ends(self, key: str, headers: Headers) -> Iterable[End]:
+        draw = headers.draw if isinstance(headers, Told) else None
+        if draw is None:
+            return self._all
+        some = list(self._all)
+        return some[int(draw * len(some)) :][:1]
+
+
 class _Topic(Index):
-    def __init__(self) -> None:
+    passes = "words"
+
+    def __init__(self, arguments: Headers) -> None:
         self._trie = KeyTrie()
 
     def add(self, binding: Binding) -> None:
@@ -142,8 +195,13 @@ class _Topic(Index):
         return self._trie.find(key)
 
 
+_X_MATCH = ("all", "any", "all-with-x", "any-with-x")
+
+
 class _Headers(Index):
-    def __init__(self) -> None:
+    passes = "headers"
+
+    def __init__(self, arguments: Headers) -> None:
         self._rules: list[HeaderRule] = []
 
     def add(self, binding: Binding) -> None:
@@ -153,15 +211,29 @@ class _Headers(Index):
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         return (rule.end for rule in self._rules if rule.matches(headers))
 
+    @classmethod
+    def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
+        if (how := arguments.get("x-match", "all")) not in _X_MATCH:
+            raise PreconditionFailed(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
+
+
+HASHED_PROPERTIES = ("correlation_id", "message_id", "timestamp")
+"""Properties that `hash-property` may name, as in RabbitMQ."""
+
 
 class _Hash(Index):
-    """One of all ends, by what a message's hash and the weights say; `choose` is of the type."""
+    """One of all ends, by what a message's hash and the weights say."""
 
-    def __init__(self, arguments: Headers, choose: Callable[[str, Mapping[End, int]], End]) -> None:
+    passes = "shared"
+
+    def __init__(self, arguments: Headers) -> None:
         self._weights: dict[End, int] = {}
-        self._header = arguments.get(HASH_HEADER)
-        self._choose = choose
-        self.by_headers = self._header is not None
+        self._header, self._property = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
+        self.by_headers = self._header is not None or self._property is not None
+
+    @abstractmethod
+    def choose(self, text: str, weights: Mapping[End, int]) -> End:
+        """The one that takes what has this text."""
 
     def add(self, binding: Binding) -> None:
         end, weight = end_of(binding), int(binding.key) if binding.key.isdecimal() else 1
@@ -170,21 +242,84 @@ class _Hash(Index):
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         if not self._weights:
             return ()
-        text = key if self._header is None else repr(headers.get(str(self._header)))
-        return (self._choose(text, self._weights),)
+        return (self.choose(self._hashed(key, headers), self._weights),)
+
+    def _hashed(self, key: str, headers: Headers) -> str:
+        if self._property is not None:
+            return repr(headers.property(str(self._property)) if isinstance(headers, Told) else None)
+        return key if self._header is None else repr(headers.get(str(self._header)))
+
+    @classmethod
+    def check(cls, where: str, arguments: Mapping[str, object]) -> None:
+        if HASH_HEADER in arguments and HASH_PROPERTY in arguments:
+            raise PreconditionFailed(
+                f"invalid args for {where}: {HASH_HEADER} and {HASH_PROPERTY} are mutually exclusive"
+            )
+        if HASH_HEADER in arguments and not isinstance(arguments[HASH_HEADER], str):
+            raise PreconditionFailed(f"invalid arg '{HASH_HEADER}' for {where}: {arguments[HASH_HEADER]!r} is not text")
+        if HASH_PROPERTY in arguments and arguments[HASH_PROPERTY] not in HASHED_PROPERTIES:
+            raise PreconditionFailed(
+                f"invalid arg '{HASH_PROPERTY}' for {where}: Unsupported property: {arguments[HASH_PROPERTY]!r}; "
+                f"one of {', '.join(HASHED_PROPERTIES)}"
+            )
 
 
-def _consistent(text: str, weights: Mapping[End, int]) -> End:
+class _Consistent(_Hash):
     """Rendezvous hashing: each end draws by the message's hash and its own name, and the highest takes it."""
 
-    def drawn(end: End) -> float:
-        return weights[end] / -log(((_hash(f"{text}\0{end[0]}\0{end[1]}") >> 12) + 0.5) / 2**52)
+    def choose(self, text: str, weights: Mapping[End, int]) -> End:
+        def drawn(end: End) -> float:
+            return weights[end] / -log(((_hash(f"{text}\0{end[0]}\0{end[1]}") >> 12) + 0.5) / 2**52)
 
-    return max(sorted(weights), key=drawn)
+        return max(sorted(weights), key=drawn)
+
+    @classmethod
+    def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
+        if not (_is_number(key) and len(key) <= _WEIGHT_DIGITS):
+            raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
+        if int(key) < 1:
+            raise PreconditionFailed("The binding key must be greater than 0")
 
 
-def _modulus(text: str, weights: Mapping[End, int]) -> End:
-    return sorted(weights)[_hash(text) % len(weights)]
+class _Modulus(_Hash):
+    def choose(self, text: str, weights: Mapping[End, int]) -> End:
+        return sorted(weights)[_hash(text) % len(weights)]
+
+
+class _SuperStream(Index):
+    """Partitions by number: clients of the stream protocol come to the same one.  Source: RabbitMQ's Java client."""
+
+    passes = "shared"
+
+    def __init__(self, arguments: Headers) -> None:
+        self._bindings = 0
+        self._keys: dict[str, dict[End, None]] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._bindings += 1
+        self._keys.setdefault(binding.key, {})[end_of(binding)] = None
+
+    def ends(self, key: str, headers: Headers) -> Iterable[End]:
+        if not self._bindings:
+            return ()
+        return self._keys.get(str(murmur3(key.encode(errors="surrogatepass"), _STREAM_SEED) % self._bindings), ())
+
+    @classmethod
+    def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
+        if not _is_number(key):
+            raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
+
+
+_WEIGHT_DIGITS = 9
+
+_STREAM_SEED = 104729
+"""What clients of the stream protocol begin their hash with."""
+
+_WORD = (1 << 32) - 1
+
+
+def _is_number(key: str) -> bool:
+    return key.isdecimal() and key.isascii()
 
 
 def _hash(text: str) -> int:
@@ -192,20 +327,40 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-_INDEXES: Mapping[str, Callable[[Headers], Index]] = {
-    "direct": lambda _: _Direct(),
-    "fanout": lambda _: _Fanout(),
-    "topic": lambda _: _Topic(),
-    "headers": lambda _: _Headers(),
-    "x-consistent-hash": lambda arguments: _Hash(arguments, _consistent),
-    "x-modulus-hash": lambda arguments: _Hash(arguments, _modulus),
+def murmur3(data: bytes, seed: int) -> int:
+    """MurmurHash3 for x86, 32 bits.  Source: Austin Appleby's, in the public domain."""
+    whole, found = len(data) & ~3, seed
+    for at in range(0, len(data), 4):
+        mixed = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & _WORD
+        found ^= _turned(mixed, 15) * 0x1B873593 & _WORD
+        if at < whole:
+            found = (_turned(found, 13) * 5 + 0xE6546B64) & _WORD
+    found ^= len(data)
+    found = (found ^ found >> 16) * 0x85EBCA6B & _WORD
+    found = (found ^ found >> 13) * 0xC2B2AE35 & _WORD
+    return found ^ found >> 16
+
+
+def _turned(value: int, by: int) -> int:
+    return (value << by | value >> 32 - by) & _WORD
+
+
+_TYPES: Mapping[str, type[Index]] = {
+    "direct": _Direct,
+    "fanout": _Fanout,
+    "topic": _Topic,
+    "headers": _Headers,
+    "x-consistent-hash": _Consistent,
+    "x-modulus-hash": _Modulus,
+    "x-super-stream": _SuperStream,
+    "x-random": _Random,
 }
 """All types but the one that delays, which routes as one of these."""
 
 
 def index_of(exchange: ExchangeState, bindings: Iterable[Binding]) -> Index:
     """What finds the ends of an exchange with these bindings."""
-    index = _INDEXES[routing_type(exchange)](cast("Headers", exchange.arguments))
+    index = _TYPES[routing_type(exchange)](cast("Headers", exchange.arguments))
     for binding in bindings:
         index.add(binding)
     return index
@@ -216,39 +371,23 @@ def end_of(binding: Binding) -> End:
     return binding.destination_type, binding.destination
 
 
-_X_MATCH = ("all", "any", "all-with-x", "any-with-x")
+def passes_of(exchange: ExchangeState) -> Passes:
+    """What its bindings let through."""
+    return _TYPES[routing_type(exchange)].passes
 
 
 def check_binding(exchange: ExchangeState, key: str, arguments: Mapping[str, object]) -> None:
     """Raise PreconditionFailed, in RabbitMQ's words, for a binding that an exchange of this type cannot have."""
-    match routing_type(exchange):
-        case "headers" if (how := arguments.get("x-match", "all")) not in _X_MATCH:
-            raise PreconditionFailed(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
-        case "x-consistent-hash":
-            if not (key.isdecimal() and key.isascii() and len(key) <= _WEIGHT_DIGITS):
-                raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
-            if int(key) < 1:
-                raise PreconditionFailed("The binding key must be greater than 0")
-        case _:
-            pass
-
-
-_WEIGHT_DIGITS = 9
+    _TYPES[routing_type(exchange)].check_binding(key, arguments)
 
 
 def check_type(where: str, kind: str, arguments: Mapping[str, object]) -> None:
     """Raise PreconditionFailed for arguments of an exchange that its type does not take.  where: whose they are."""
     if kind == DELAYED:
         kind = str(arguments.get("x-delayed-type"))
-        if kind not in _INDEXES:
+        if kind not in _TYPES:
             raise PreconditionFailed(
-                f"invalid arg 'x-delayed-type' for {where}: one of {', '.join(_INDEXES)} is needed, not "
+                f"invalid arg 'x-delayed-type' for {where}: one of {', '.join(_TYPES)} is needed, not "
                 f"{arguments.get('x-delayed-type')!r}"
             )
-    if kind.endswith("-hash"):
-        if "hash-property" in arguments:
-            raise PreconditionFailed(
-                f"invalid arg 'hash-property' for {where}: it is not supported in this version; use '{HASH_HEADER}'"
-            )
-        if HASH_HEADER in arguments and not isinstance(arguments[HASH_HEADER], str):
-            raise PreconditionFailed(f"invalid arg '{HASH_HEADER}' for {where}: {arguments[HASH_HEADER]!r} is not text")
+    _TYPES[kind].check(where, arguments)

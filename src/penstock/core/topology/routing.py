@@ -66,7 +66,8 @@ class Plan:
     queues: tuple[Queue, ...]  # in order of their ids
     filters: tuple[Filter | None, ...]  # beside `queues`: the content filter of each; then the barrier expressions
     keep: bool  # a declared topic keeps what no queue takes
-    by_headers: bool  # a headers exchange is on the way: `queues` holds for messages without headers only
+    by_headers: bool  # more than the key is asked on the way: `queues` holds for messages without headers only
+    by_chance: bool  # chance is, too: of each message anew
     filtered: bool
     fenced: tuple[int, ...] = ()  # places in `queues` of those with a barrier expression, as these follow in `filters`
     replies: tuple[str, ...] = ()  # addresses for replies: who waits there, if anybody, is asked message by message
@@ -87,8 +88,8 @@ class Plan:
         filters = tuple(self.filters[i] for i in (*kept, *(place for _, place in fenced)))
         queues = tuple(self.queues[i] for i in kept)
         return Plan(
-            self.version, queues, filters, self.keep, self.by_headers, any(one is not None for one in filters),
-            tuple(i for i, _ in fenced), self.replies,
+            self.version, queues, filters, self.keep, self.by_headers, self.by_chance,
+            any(one is not None for one in filters), tuple(i for i, _ in fenced), self.replies,
         )  # fmt: skip
 
 
@@ -214,15 +215,17 @@ class Router:
                 return settings.exchange, settings.default_publish_target or settings.underlying_topic or key
         return exchange, key
 
-    def find(self, vhost: str, exchange: str, key: str, headers: Headers) -> tuple[dict[Queue, None], bool]:
-        """The queues that a message reaches before content filters, and whether headers had a say in it."""
+    def find(self, vhost: str, exchange: str, key: str, headers: Headers) -> tuple[dict[Queue, None], bool, bool]:
+        """The queues that a message reaches before content filters, whether headers had a say in it, and chance."""
         found: dict[Queue, None] = {}
-        by_headers = False
+        by_headers = by_chance = False
         tried = set[str]()
         name: str | None = exchange
         while name is not None and name not in tried and (here := self._topology.exchange(vhost, name)) is not None:
             tried.add(name)
-            by_headers |= self._follow(vhost, name, key, headers, found)
+            header, drawn = self._follow(vhost, name, key, headers, found)
+            by_headers |= header
+            by_chance |= drawn
             if found:
                 break
             alternate = here.arguments.get("alternate-exchange")
@@ -231,11 +234,13 @@ class Router:
             else:
                 rule = self._topology.policies.exchanges.get((vhost, name))
                 name = None if rule is None else rule.alternate
-        return found, by_headers
+        return found, by_headers, by_chance
 
-    def _follow(self, vhost: str, exchange: str, key: str, headers: Headers, found: dict[Queue, None]) -> bool:
+    def _follow(
+        self, vhost: str, exchange: str, key: str, headers: Headers, found: dict[Queue, None]
+    ) -> tuple[bool, bool]:
         """Add what the bindings of an exchange, and of those bound to it, lead to.  Each is visited once."""
-        by_headers = False
+        by_headers = by_chance = False
         visited = {exchange}
         todo = [exchange]
         named = self.queues.find(vhost, key)  # most queues see their own name, and need no entry for that
@@ -249,6 +254,7 @@ class Router:
             if index is None:
                 continue
             by_headers |= index.by_headers
+            by_chance |= index.by_chance
             for kind, destination in index.ends(key, headers):
                 if kind == "exchange":
                     if destination not in visited:
@@ -256,7 +262,7 @@ class Router:
                         todo.append(destination)
                 elif (queue := self.queues.find(vhost, destination)) is not None:
                     found[queue] = None
-        return by_headers
+        return by_headers, by_chance
 
     def _index(self, vhost: str, name: str) -> Index | None:
         for changed in self._topology.touched:
@@ -274,7 +280,7 @@ class Router:
     def plan(self, vhost: str, exchange: str, keys: Iterable[str], headers: Headers | None) -> Plan:
         """The plan of a topic; with several keys (CC, BCC), of their union.  By queue id: a route has one form."""
         found: dict[Queue, None] = {}
-        by_headers = keep = False
+        by_headers = by_chance = keep = False
         replies: tuple[str, ...] = ()
         if exchange == DEFAULT:
             keys = tuple(keys)
@@ -282,16 +288,17 @@ class Router:
         for key in keys:
             if key in replies:
                 continue  # no view and no topic sees what is for one client alone
-            some, said = self.find(vhost, exchange, key, headers or {})
+            some, header, drawn = self.find(vhost, exchange, key, {} if headers is None else headers)
             found |= some
-            by_headers |= said
+            by_headers |= header
+            by_chance |= drawn
             keep |= (vhost, exchange, key) in self._topology.topics or self._kept_by_pattern(vhost, exchange, key)
         queues = tuple(sorted(found, key=attrgetter("id")))
         filters = tuple(self._filters.get(queue.id) for queue in queues)
         fenced = tuple(i for i, queue in enumerate(queues) if queue.id in self._barriers) if self._barriers else ()
         filters += tuple(self._barriers[queues[i].id] for i in fenced)
         filtered = any(one is not None for one in filters)
-        return Plan(self._topology.version, queues, filters, keep, by_headers, filtered, fenced, replies)
+        return Plan(self._topology.version, queues, filters, keep, by_headers, by_chance, filtered, fenced, replies)
 
     def message_type(self, vhost: str, exchange: str, key: str) -> MessageType:
         """What the bodies of a topic are: as it was declared, else what the queues say that show it by its name."""

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.core.effects import Verb
 from penstock.errors import LogBroken, NotFound, PreconditionFailed
 from penstock.memory.slab import Piece
-from penstock.records.chunks import Now
+from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import fence_of
-from penstock.server.amqp.consumer_arguments import informed
+from penstock.server.amqp.consumer_arguments import Values, informed
 from penstock.server.amqp.tags import Tags
 from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
@@ -143,6 +144,7 @@ class Channel(Receiver):
         self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
         self.informed: dict[str, bool] = {}  # tags of consumers told more of each delivery; True: of their leases, too
         self.encoders: dict[Consumer, DeliveryEncoder] = {}
+        self.values: dict[Consumer, Values] = {}  # readers of streams that do not ask for everything
         self._contents = Contents(number, session.machine.frame_max)  # of all encoders
         self.getters: dict[object, Consumer] = {}  # by queue: the passive consumer of basic.get
         self.cancelled_consumers: list[Consumer] = []  # cancelled by the client, still holding leases
@@ -238,6 +240,10 @@ class Channel(Receiver):
         if effect.consumer in self.unannounced:
             self.unannounced[effect.consumer].append((effect, piece))
             return
+        if self.values and effect.consumer in self.values:
+            piece = self._sieved(effect.consumer, piece)
+            if not len(piece.chunk):
+                return
         if effect.attempt > 1 and self.tags.count:
             self.tags.supersede(effect.consumer, piece.chunk)
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
@@ -262,6 +268,35 @@ class Channel(Receiver):
             return None
         encoder = self.encoders[consumer] = self.encoder(consumer.tag)
         return encoder
+
+    def _sieved(self, consumer: Consumer, piece: Piece) -> Piece:
+        """What a reader of a stream asks for by values; the rest it has read when this turn is over."""
+        wants = self.values[consumer].wants
+        some, bodies = piece.properties, piece.bodies
+        assert bodies is not None
+        if isinstance(some, bytes):
+            keep = list(range(len(bodies))) if wants(some) else []
+        else:
+            keep = [row for row, header in enumerate(some) if wants(header)]
+        if len(keep) == len(bodies):
+            return piece
+        kept = set(keep)
+        passed = as_chunk([lsn for row, lsn in enumerate(piece.chunk) if row not in kept])
+        self.session.engine.call_soon(partial(self._passed_over, consumer, passed))
+        topics = piece.topics
+        return Piece(
+            as_chunk([piece.chunk[row] for row in keep]),
+            [topics[row] for row in keep] if isinstance(topics, list) else topics,
+            [some[row] for row in keep] if isinstance(some, list) else some,
+            [bodies[row] for row in keep],
+            piece.size * len(keep) // len(bodies),
+        )
+
+    def _passed_over(self, consumer: Consumer, chunk: Chunk) -> None:
+        """A reader did not ask for these: they fill its credit no longer."""
+        if self.open and not consumer.closed:
+            self.session.settling.settle([(consumer, chunk)], Verb.ACK)
+            self.session.engine.arm()
 
     def _told(self, effect: Delivery, piece: Piece) -> bytes | list[bytes]:
         """The headers of some rows, with what `x-info` asks for, and what the type of the queue tells of deliveries."""
@@ -333,6 +368,7 @@ class Channel(Receiver):
         Its deliveries stay known: a client that settles them now is late, not wrong.
         """
         self.encoders.pop(consumer, None)
+        self.values.pop(consumer, None)
         for queue, getter in list(self.getters.items()):
             if getter is consumer:
                 del self.getters[queue]
@@ -396,3 +432,4 @@ class Channel(Receiver):
         self.consumers.clear()
         self.getters.clear()
         self.encoders.clear()
+        self.values.clear()

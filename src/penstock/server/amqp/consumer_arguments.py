@@ -6,14 +6,20 @@ What reads an argument raises InvalidArgument with name and value; null is one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
 
 BOOKMARK = "x-bookmark"
 STAMP = "x-timestamp"
 OFFSET = "x-stream-offset"
+STREAM_FILTER, UNFILTERED = "x-stream-filter", "x-stream-match-unfiltered"
+
+FILTER_VALUE = "x-stream-filter-value"
+"""The header in which a message of a stream says what readers ask for."""
 
 
 def text_of(arguments: Mapping[str, object], name: str) -> str | None:
@@ -44,6 +50,35 @@ def flag(arguments: Mapping[str, object], name: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"consumer argument {name} is {value!r}, not true or false")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What a reader of a stream asks for: messages that say one of these values.
+
+    RabbitMQ lets through whole pieces of a stream that may have such a value, and its clients look again; here nothing
+    else comes.
+    """
+
+    values: frozenset[str]
+    unfiltered: bool  # and those that say none
+
+    def wants(self, header: bytes) -> bool:
+        """Whether a message with this header is asked for."""
+        value = (header_codec.peek(header)[4] or {}).get(FILTER_VALUE)
+        return self.unfiltered if value is None else str(value) in self.values
+
+
+def values_of(arguments: Mapping[str, object]) -> Values | None:
+    """What a reader of a stream asks for; None: everything."""
+    wanted, unfiltered = arguments.get(STREAM_FILTER), flag(arguments, UNFILTERED)
+    if wanted is None:
+        return None
+    values = cast("list[object]", wanted) if isinstance(wanted, list) else [wanted]
+    texts = frozenset(one for one in values if isinstance(one, str))
+    if not values or not all(isinstance(one, str) for one in values):
+        raise PreconditionFailed(f"consumer argument {STREAM_FILTER} is {wanted!r}, not text or a list of texts")
+    return Values(texts, unfiltered)
 
 
 def informed(

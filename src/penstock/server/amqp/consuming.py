@@ -6,14 +6,17 @@ a pattern           a name that no queue has, with one of `^ $ * + ? ( ) [ ] { }
                     every queue that matches, now or later, with one backlog for all of them
 x-info: true        each delivery has the headers x-bookmark, x-delivery-count (from the second delivery on) and
                     x-lease-until (milliseconds since the epoch)
-x-stream-offset     of a stream: first, last, next (where it says nothing), the offset of a message, a time, or an age
+x-stream-offset     of a stream: first, last, next (where it says nothing), the offset of a message, a time, or an
+                    age; where a time is in the log is looked up by a thread, and the connection waits
+x-stream-filter     of a stream: what has one of these values in its header x-stream-filter-value; with
+                    x-stream-match-unfiltered what has none, too
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -25,7 +28,7 @@ from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, 
 from penstock.expr import Filter, TopicPattern, compile_filter
 from penstock.records.field_tables import Timestamp
 from penstock.server.amqp import replying
-from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, flag, text_of
+from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, flag, text_of, values_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.following import consume as consume_from_bookmark
 from penstock.server.amqp.session import generated_name, refuse_reuse
@@ -104,25 +107,67 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         count_of(arguments, "x-consumer-timeout", 0)  # refused where it is none
         consume_from_several(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
     else:
-        _consume_from_one(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
+        begin = partial(
+            _consume_from_one, session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority
+        )
+        time = _time_of(session, name, arguments)
+        if time is None:
+            begin()
+        else:
+            _look_up(session, channel, time, begin)
+
+
+def _time_of(session: Session, name: str, arguments: Mapping[str, object]) -> int | None:
+    """The time (microseconds) from which on a consumer reads a stream; None where it does not ask for one."""
+    queue, asked = session.core.find_queue(session.vhost, name), arguments.get(OFFSET)
+    if queue is None or not queue.settings.type.offsets:
+        return None
+    if isinstance(asked, Timestamp):
+        return int(asked) * 1_000_000
+    if isinstance(asked, str):
+        with contextlib.suppress(ValueError):
+            return session.engine.now().wall - parse_age(asked)
+    return None
+
+
+def _look_up(session: Session, channel: Channel, time: int, begin: Callable[..., None]) -> None:
+    """Have somebody else look where a time is in the log; what the connection sends waits meanwhile."""
+
+    def go_on(first: int) -> None:
+        if not channel.open:
+            return
+        try:
+            begin(first=first)
+        except PenstockError as error:
+            session.fail_channel(channel.number, error, m.BasicConsume)
+
+    look, off = partial(session.core.lsn_at, time), session.engine.replays.off
+    if off is None:
+        begin(first=look())
+    else:
+        session.incoming.hold()
+        off(look, lambda first: session.incoming.go_on(partial(go_on, first)))
 
 
 def _consume_from_one(
     session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume, *, filter: str | None,
-    max_backlog: int | None, priority: int,
+    max_backlog: int | None, priority: int, first: int | None = None,
 ) -> None:  # fmt: skip
-    """basic.consume of one queue."""
+    """basic.consume of one queue.  first: the LSN from which on a stream is read, where it is known."""
     arguments = cast("Mapping[str, object]", method.arguments)
     timeout = count_of(arguments, "x-consumer-timeout", 0)
     narrow = consuming(session, name, filter)
     queue = channel.queue(name)
+    values = values_of(arguments) if queue.settings.type.offsets else None
     if channel.shared is not None:
         refuse_unsupported(queue, "global qos")
     if not max_backlog:
         refuse_unsupported(queue, "no prefetch")
     if method.no_ack:
         refuse_unsupported(queue, "no ack")
-    before = max(first_of(session, queue, arguments) - 1, 0)
+    if first is None:
+        first = first_of(session, queue, arguments)
+    before = max(first - 1, 0)
     informs = flag(arguments, INFO)
     consumer = session.core.subscribe(
         session.engine.now(),
@@ -142,6 +187,8 @@ def _consume_from_one(
         read=(before, before),
     )
     channel.consumers[tag] = consumer
+    if values is not None:
+        channel.values[consumer] = values
     if filter is not None:
         channel.filters[tag] = compile_filter(filter)
     _inform(channel, tag, informs, queue)
@@ -178,6 +225,7 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
         """What it was granted before has gone out, and nothing follows."""
         for one in over:
             channel.encoders.pop(one, None)
+            channel.values.pop(one, None)
         channel.informed.pop(method.consumer_tag, None)
         if answer is not None:
             channel.answers.ready(answer)
@@ -266,7 +314,7 @@ def _inform(channel: Channel, tag: str, informs: bool, queue: Queue | None) -> N
 def first_of(session: Session, queue: Queue, arguments: Mapping[str, object]) -> int:
     """The LSN from which on a consumer of a stream reads; 0 is its beginning, and that of all other queues.
 
-    Without `x-stream-offset` it reads what comes from now on.  Raises PreconditionFailed.
+    Without `x-stream-offset` it reads what comes from now on; a time is `_look_up`'s.  Raises PreconditionFailed.
     """
     if not queue.settings.type.offsets:
         return 0
@@ -278,13 +326,8 @@ def first_of(session: Session, queue: Queue, arguments: Mapping[str, object]) ->
             return queue.newest
         case "next":
             return core.last_lsn + 1
-        case Timestamp():
-            return core.lsn_at(int(asked) * 1_000_000)
-        case int() if not isinstance(asked, bool):
+        case int() if not isinstance(asked, bool | Timestamp):
             return max(asked, 0)
-        case str():
-            with contextlib.suppress(ValueError):
-                return core.lsn_at(session.engine.now().wall - parse_age(asked))
         case _:
             pass
     raise PreconditionFailed(

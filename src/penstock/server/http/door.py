@@ -34,7 +34,7 @@ from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.messages import Messages, Peeking, message_rows
 from penstock.server.http.statements import Querying
-from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
+from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
 from penstock.server.listening import bind
 from penstock.server.operating import Operating, Waits
 from penstock.wire.http import events
@@ -251,6 +251,7 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
         *of_queues(own_paths),
         *of_exchanges(of, own_paths),
         *of_bindings(of, house),
+        *of_super_streams(house),
         *of_people(of, house),
         *of_vhosts(of),
         *message_rows(talk),

@@ -21,7 +21,7 @@ from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELET
 from penstock.records.rights import LOGIN, SEES, Thing, uses
 from penstock.units import parse_duration
 from penstock.wire.fields import Lenient, short
-from penstock.wire.http.lists import chosen_of, created, done, gathered, json_response, not_found, only_columns
+from penstock.wire.http.lists import chosen_of, created, done, gathered, json_response, made, not_found, only_columns
 from penstock.wire.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
 
 if TYPE_CHECKING:
@@ -181,6 +181,55 @@ class _Pair:
         }  # fmt: skip
         await self._house.operate(UNBIND, self._house.users.who(ask.user), asked)
         return done()
+
+
+PARTITIONS_MOST = 1000
+
+PARTITION_ORDER = "x-stream-partition-order"
+"""An argument of a binding: the how many-th partition it leads to."""
+
+
+def of_super_streams(house: Operating) -> Sequence[Row]:
+    """Streams that are parts of one: an exchange, and what is bound to it."""
+
+    async def declare(ask: Ask) -> Response:
+        """As RabbitMQ does: `partitions` with the keys 0, 1, 2 ..., or one for each of `binding-keys`."""
+        fields = (await ask.fields()).only("partitions", "binding-keys", "arguments", "type")
+        vhost, name, who = ask.names["vhost"], ask.names["name"], house.users.who(ask.user)
+        keys, arguments = _partitions(fields), {"x-queue-type": "stream", **fields.table("arguments")}
+        kind = fields.choice("type", ("direct", "x-super-stream"), "direct")
+        asked: dict[str, object] = {
+            "vhost": vhost,
+            "exchange": name,
+            "type": kind,
+            "durable": True,
+            "auto_delete": False,
+        }
+        asked |= {"internal": False, "arguments": {"x-super-stream": True}}
+        answer = await house.operate(DECLARE_EXCHANGE, who, asked)
+        for place, key in enumerate(keys):
+            part = short(f"{name}-{key}", "the name of a partition")
+            terms = {"vhost": vhost, "queue": part, "durable": True, "auto_delete": False, "arguments": arguments}
+            await house.operate(queues.DECLARE_BY_ARGUMENTS, who, terms)
+            bound = {"vhost": vhost, "exchange": name, "queue": part, "destination": None, "key": key}
+            await house.operate(BIND, who, {**bound, "arguments": {PARTITION_ORDER: place}})
+        return made(bool(answer["new"]))
+
+    path, body = "/api/stream/super-streams/{vhost}/{name}", "partitions binding-keys arguments type"
+    right = uses(("configure", "exchange", "name"))
+    return [Row("PUT", path, declare, "Declare a super stream with its partitions", right, body)]
+
+
+def _partitions(fields: Lenient) -> Sequence[str]:
+    """The keys of the partitions that are asked for."""
+    text = fields.text("binding-keys", "")
+    count = fields.number("partitions", 1, PARTITIONS_MOST) if "partitions" in fields.values else 0
+    if bool(text) == bool(count):
+        raise InvalidArgument("a super stream has either partitions, a number, or binding-keys, texts with commas")
+    keys = [one.strip() for one in text.split(",")] if text else [str(one) for one in range(count)]
+    if len(set(keys)) < len(keys) or len(keys) > PARTITIONS_MOST:
+        raise InvalidArgument(f"binding-keys: {len(keys)} keys, {len(set(keys))} different; {PARTITIONS_MOST} at most")
+    return keys
 
 
 def rows(facts: Facts) -> Sequence[Row]:

@@ -18,8 +18,17 @@ import pyarrow as pa
 
 from penstock.core.publishing.published import read_traits
 from penstock.core.state.durable import Binding
-from penstock.core.topology.exchange_types import End, HeaderRule, Headers, Index, KeyTrie, end_of, index_of
-from penstock.core.topology.topology import routing_type
+from penstock.core.topology.exchange_types import (
+    End,
+    HeaderRule,
+    Headers,
+    Index,
+    KeyTrie,
+    Told,
+    end_of,
+    index_of,
+    passes_of,
+)
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import Filter, compile_filter
 from penstock.expr.text_patterns import TopicPattern
@@ -259,20 +268,20 @@ def _bound(
         literal: str | None = None
         patterns: tuple[Pattern, ...] = ()
         tests = tuple(test for term in below for test in term.tests)
-        match routing_type(exchange):
-            case "fanout":
+        match passes_of(exchange):
+            case "all":
                 pass
-            case "x-consistent-hash" | "x-modulus-hash":
+            case "shared":
                 index, end = index_of(exchange, topology.bindings_from(vhost, source)), end_of(binding)
                 if index.by_headers:
                     tests = (HeaderTest(binding, SharedByHeader(end, index)), *tests)
                 else:
                     patterns = (Shared(source, end, index),)
-            case "topic":
+            case "words":
                 patterns = (BindingKey(binding.key),)
             case "headers":
                 tests = (HeaderTest(binding, HeaderRule(binding)), *tests)
-            case _:
+            case "key":
                 literal = binding.key
         term = Term(source, literal, (*patterns, *below), tests)
         yield term
@@ -396,7 +405,7 @@ class Sieve:
             topic = topics[row] if isinstance(topics, list) else topics
             if self.chosen is not None:
                 data = properties if isinstance(properties, bytes) else properties[row]
-                if not self.chosen.lets(topic, read_traits(data).headers or {}):
+                if not self.chosen.lets(topic, Told(read_traits(data).headers, data)):
                     continue
             right = True if self.rights is None else _right(self.rights, topic)
             if right is not False:
