@@ -20,6 +20,7 @@ from random import Random
 from penstock.errors import LogDamaged
 from penstock.log.log import Log
 from penstock.log.replica import Replica
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -30,7 +31,8 @@ from penstock.replication.register import Member as Listed
 from penstock.replication.register import decode as decode_state
 from penstock.server.cluster import folder
 from penstock.server.cluster.facts import plain
-from penstock.server.cluster.member import Member, Terms
+from penstock.server.cluster.member import Member
+from penstock.server.cluster.outside import Terms
 from penstock.server.cluster.sending import FORMAT
 from sim.logkit import SMALL, T0, FakeClock, content, messages
 
@@ -52,13 +54,14 @@ class SimLink:
         self.other: SimLink
         self.inbox = deque[tuple[bytes, bytes]]()
         self.closed = False
+        self.cut = False  # nothing comes any more, and nobody has told
 
     @property
     def full(self) -> bool:
         return len(self.other.inbox) > 6
 
     def send(self, message: Message) -> None:
-        if not self.closed and not self.other.closed:
+        if not self.closed and not self.other.closed and not self.other.cut:
             self.other.inbox.append(encode(message))
 
     def close(self) -> None:
@@ -159,6 +162,7 @@ class Host:
 
     def _decide(self, name: str) -> None:
         if self.log is not None and not self.log.broken:
+            self.world.decided_at[name] = self.next_lsn
             self._note(b"decided " + name.encode())
 
     def stage(self) -> None:
@@ -180,6 +184,36 @@ class Host:
         self.number += 1
         self.staged[self.number] = name
         member.keep(name, self.number)
+
+    def upkeep(self) -> None:
+        """A leader writes a base, or drops old files, or writes some anew: joined, compressed, without old rows."""
+        log, member, world, rng = self.log, self.member, self.world, self.world.rng
+        if log is None or log.broken or member is None or member.role.value != "leading":
+            return
+        closed = [one for one in log.segments()[:-1] if one.last <= log.durable]
+        if len(closed) < 3:
+            return
+        if rng.random() < 0.4:
+            needed = [lsn for name, lsn in world.decided_at.items() if name not in world.copied]
+            floor = min([rng.choice(closed).last + 1, *needed])
+            group = log.base_group(self.next_lsn, 0, floor, b"state below %d" % floor)
+            for one in group.entries:
+                assert isinstance(one, Control)
+                self._append(one, bytes(one.body), gathered=True)
+            log.append([group])
+        elif log.base_floor > log.first_lsn and rng.random() < 0.6:
+            world.seen["retired"] += len(log.retire(log.base_floor))
+        else:
+            at = rng.randrange(len(closed) - 1)
+            olds = closed[at : at + rng.randint(1, 3)]
+            keep = b"" if olds[-1].last < log.base_floor and rng.random() < 0.5 else None
+            made = tuple(Old(one.first, one.last, one.generation, one.rows) for one in olds)
+            floor = 0 if keep is None else log.base_floor
+            swap = log.swap(rewrite(self.disk, Order(made, keep, floor, rng.random() < 0.3)))
+            swap.prepare()
+            swap.enter()
+            swap.finish()
+            world.seen["rewritten"] += 1
 
     def may_lead(self, until: int) -> None:
         pass
@@ -216,7 +250,7 @@ class Host:
             raise Broken(f"{self.name} was elected for LSN {before} and has {log.recovery.last_lsn}")
         have = dict(content(log))
         self.world.check(have, f"{self.name}, which leads term {term},")
-        lacking = self.world.confirmed - have.items()
+        lacking = self.world.lacking(have)
         if lacking:
             raise Broken(f"{self.name} leads term {term} and lacks {min(lacking)}")
         self.log, self.boot, self.next_lsn, self.pending = log, start, start, []
@@ -235,11 +269,12 @@ class Host:
             self.disk.fail_next("sync")
         self._running().log_at(segment, end, last)
 
-    def _append(self, entry: Control, body: bytes) -> None:
+    def _append(self, entry: Control, body: bytes, *, gathered: bool = False) -> None:
         assert self.log is not None
         self.world.write(self.next_lsn, body)
         self.pending.append((self.next_lsn, body))
-        self.log.append([entry])
+        if not gathered:
+            self.log.append([entry])
         self.next_lsn += 1
 
     def _note(self, body: bytes) -> None:
@@ -279,6 +314,8 @@ class Host:
             elif what == "copied":
                 self._running().forget(name)
                 self.disk.remove(name)
+                self.world.copied.add(name)
+        self.world.floor = max(self.world.floor, log.base_floor)
         self.pending = [one for one in self.pending if one[0] > log.durable]
         if self.boot and log.durable >= self.boot:
             self.boot = 0
@@ -336,6 +373,9 @@ class World:
         self.seen = Counter[str]()
         self.links = list[SimLink]()
         self.late = list[tuple[int, ClusterState]]()
+        self.floor = 0  # what lies below may be gone: a base stands for it
+        self.decided_at = dict[str, int]()  # stage -> LSN of its decision
+        self.copied = set[str]()
         self.stages = dict[str, bytes]()  # all that there ever were
         self.reverted = set[str]()  # members whose folder lacks what they acked, as far as the register knows
         self.hosts = {f"p{n}": Host(self, f"p{n}") for n in range(members)}
@@ -362,6 +402,10 @@ class World:
         for lsn, body in have.items():
             if self.written.get(lsn) != body:
                 raise Broken(f"{who} has {body[:20]!r} at LSN {lsn}, where {self.written.get(lsn)!r} was written")
+
+    def lacking(self, have: Mapping[int, bytes]) -> set[tuple[int, bytes]]:
+        """What was confirmed and is not here."""
+        return {one for one in self.confirmed - have.items() if one[0] >= self.floor}
 
     def check_stages(self, files: Mapping[str, bytes], have: dict[int, bytes], who: str) -> list[str]:
         """Whether a disk has all files that its log needs; these."""
@@ -428,6 +472,9 @@ class World:
     def stage(self, host: Host) -> None:
         host.stage()
 
+    def upkeep(self, host: Host) -> None:
+        host.upkeep()
+
     def roll(self, host: Host) -> None:
         if host.log is not None and not host.log.broken:
             host.log.roll()
@@ -443,6 +490,7 @@ class World:
                 link.other.host.later(link.other.end)
             else:
                 link.other.inbox.clear()
+                link.other.cut = True
 
     def arrive(self, _: Host) -> None:
         """A swap whose answer is long lost lands."""
@@ -478,6 +526,7 @@ class World:
         host.stop(power=True)
         host.disk, host.copy = SimDisk(copy, seed=self.rng.randrange(1 << 30)), None
         self.reverted.add(host.id)
+        self.late.clear()  # one that drops the others would leave nobody who has everything
         self.seen["reverts"] += 1
 
     def quiet(self, rounds: int = 4000) -> None:
@@ -526,17 +575,17 @@ class World:
             found[name] = dict(content(log))
             self.check(found[name], name)
             self.check_stages(host.disk.files(), found[name], name)
-            if lacking := self.confirmed - found[name].items():
+            if lacking := self.lacking(found[name]):
                 raise Broken(f"{name} lacks {min(lacking)}")
-        first, *others = found.values()
+        first, *others = ({lsn: body for lsn, body in one.items() if lsn >= self.floor} for one in found.values())
         if any(one != first for one in others):
             raise Broken("members have other records than each other")
 
 
 Action = Callable[[World, Host], None]
 ACTIONS: dict[Action, int] = {
-    World.tick: 30, World.event: 45, World.deliver: 60, World.publish: 24, World.roll: 1, World.cut: 2,
+    World.tick: 30, World.event: 45, World.deliver: 60, World.publish: 24, World.roll: 5, World.cut: 2,
     World.arrive: 2, World.crash: 3, World.start: 8, World.snapshot: 1, World.revert: 1,
-    World.stage: 3,
+    World.stage: 3, World.upkeep: 7,
 }  # fmt: skip
 """How often each comes."""

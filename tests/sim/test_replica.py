@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from random import Random
 
@@ -10,8 +11,9 @@ import pytest
 from penstock.errors import ProtocolError
 from penstock.log.log import Log
 from penstock.log.replica import Replica
+from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.simdisk import SimDisk
-from penstock.replication.cursor import Place, next_piece
+from penstock.replication.cursor import Gone, Place, next_piece
 from penstock.replication.messages import SegmentFile
 from sim.logkit import SMALL, Steps, commit, content, messages, opened
 
@@ -43,7 +45,7 @@ class Leader:
         segments = self.log._catalog.segments
         sizes = [one.file.size() for one in segments[:-1]] + [segments[-1].end]
         pairs = zip(segments, sizes, strict=True)
-        return [SegmentFile(one.first, one.last, size, one.header.generation) for one, size in pairs]
+        return [SegmentFile(one.first, one.last, size, one.header.identity) for one, size in pairs]
 
     def send(self, replica: Replica, place: Place, most: int) -> Place | None:
         """Send what comes at a place; where the next begins."""
@@ -308,3 +310,77 @@ def test_closed_files_below_a_floor_are_retired() -> None:
     leader.go_on()
     leader.level(replica)
     assert replica.last == leader.log.appended
+
+
+class Compacted(Leader):
+    """One that writes closed files anew: joined, compressed, without rows that a base stands for."""
+
+    def compact(self) -> None:
+        log, rng = self.log, self.rng
+        closed = log.segments()[:-1]
+        start = rng.randrange(len(closed))
+        olds = closed[start : start + rng.randint(1, 3)]
+        floor, keep = 0, None
+        if rng.random() < 0.5 and olds[-1].last < closed[-1].last:
+            floor = olds[-1].last + 1
+            commit(log, log.base_group(log.appended + 1, 0, floor, b"state below %d" % floor))
+            floor, keep = log.base_floor, struct.pack("<2q", olds[0].first, olds[0].first + rng.randint(0, 9))
+        made = tuple(Old(one.first, one.last, one.generation, one.rows) for one in olds)
+        swap = log.swap(rewrite(log.disk, Order(made, keep, floor, rng.random() < 0.5)))
+        swap.prepare()
+        swap.enter()
+        swap.finish()
+
+    def retire(self) -> None:
+        log = self.log
+        floor = self.rng.choice(log.segments()[:-1]).last + 1
+        commit(log, log.base_group(log.appended + 1, 0, floor, b"state below %d" % floor))
+        log.retire(floor)
+
+    def step(self, replica: Replica, at: Place | None, most: int) -> Place | None:
+        """Send a piece; where the next begins.  What is no longer there as it was begun is copied anew."""
+        files = self.files()
+        if at is None:
+            replica.drop_part()
+            at = Place(*replica.place, replica.identity) if replica.place != (0, 0) else Place(files[0].first, 0)
+        try:
+            piece = next_piece(at, files)
+        except Gone:
+            replica.empty()
+            return None
+        if piece is None:
+            return at
+        file = self.disk.open(f"log/{piece.segment:020d}.arrows", readonly=True)
+        size = min(most, piece.size)
+        replica.write(piece.segment, piece.offset, file.pread(size, piece.offset))
+        return Place(piece.segment, piece.offset + size, piece.identity)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_log_that_was_compacted_is_copied_while_it_is_compacted_on_whatever_dies(seed: int) -> None:
+    rng = Random(seed)
+    leader, disk = Compacted(rng), Steps(seed)
+    while len(leader.files()) < 9:
+        leader.go_on()
+    replica, at, ever = Replica(disk, 0), None, set(content(leader.log))
+    for _ in range(3):
+        leader.compact()
+    for n in range(300):
+        disk.last = disk.step + rng.randint(10, 60) if n < 60 and disk.last < 0 else disk.last
+        try:
+            at = leader.step(replica, at, rng.choice((500, 3000, 1 << 20)))
+            if rng.random() < 0.5:
+                replica.sync()
+        except OSError:
+            disk.last = -1
+            disk.crash()
+            replica, at = Replica(disk, leader.log.origin), None
+        if n < 60 and rng.random() < 0.1:
+            rng.choice((leader.compact, leader.retire) if len(leader.files()) > 3 else (leader.go_on,))()
+            ever.update(content(leader.log))
+        elif n == 60:
+            disk.last = -1
+    replica.sync()
+    ever.update(content(leader.log))
+    assert replica.last == leader.log.appended
+    assert set(content(leader.log)) <= set(content(opened_copy(disk))) <= ever, "it may have what the leader dropped"

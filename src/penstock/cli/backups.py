@@ -84,6 +84,9 @@ def _never() -> bool:
 def restore(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `penstock backup` made.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="The data folder to make: new or empty.")],
+    as_follower: Annotated[
+        bool, typer.Option("--as-follower", help="For a member that joins the cluster whose log it is.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Make a data folder from a backup, with an origin of its own.
@@ -95,9 +98,13 @@ def restore(
     from penstock.server.bulk.restore import restore as run
 
     with bar("bytes") as show:
-        done = run(backup, data, show)
+        done = run(backup, data, show, follower=as_follower)
     if json:
         write_json({"data": str(data), **done})
+        return
+    if as_follower:
+        rows = counted(cast("int", done["rows"]), "record")
+        write(f"{data}: {rows} up to LSN {done['last']:,}; served with the settings of the cluster it joins")
         return
     write(
         f"{data}: {counted(cast('int', done['rows']), 'record')} up to LSN {done['last']:,}, "

@@ -278,12 +278,12 @@ def _open_last(
     if torn_roll and repair:
         segment.file.close()
         segment.file = _open(disk, segment.name, writable=True)
-    if segment.header.generation:
+    if segment.header.generation and claims:  # a copy may have come so far
         raise LogDamaged(f"{segment.name} is a closed segment, but the next one is missing")
     scan = walk(segment, frames, recovery.base_batches, check=True)
     end, size = scan.end, segment.file.size()
     lost = segment.last + 1
-    if scan.sealed:
+    if scan.sealed and not segment.header.generation:
         raise sealed(segment, scan, torn_roll)
     claim, stray = behind(segment, frames, end, size)
     if claims and max(claim, scan.claimed) >= lost:

@@ -89,8 +89,10 @@ class Replica:
             raise ProtocolError(f"the folder holds the log of origin {found.origin}, not of {self.origin}")
         mend(found)
         self.origin, self.recovery = found.origin, found
-        self._segment = catalog.segments[-1]
-        self._last = self._synced = self._segment.last
+        segment = self._segment = catalog.segments[-1]
+        if segment.header.generation:  # the mark that closes it comes again
+            segment.end = segment.offsets[-1] + segment.lengths[-1] if len(segment.lsns) else segment.start
+        self._last = self._synced = segment.last
 
     # where it stands
 
@@ -98,6 +100,11 @@ class Replica:
     def place(self) -> tuple[int, int]:
         """The file (its first LSN) and the offset from which bytes are to come; (0, 0) in an empty folder: of any."""
         return (0, 0) if self._segment is None else (self._segment.first, self._segment.end)
+
+    @property
+    def identity(self) -> int:
+        """Of the file in which it stands."""
+        return 0 if self._segment is None else self._segment.header.identity
 
     @property
     def last(self) -> int:
@@ -175,16 +182,22 @@ class Replica:
         self._head.clear()
         self._next = None
         self.sync()
+        old = self._segment
+        if old is not None and old.header.generation:
+            self._close(old)  # nothing ever follows in it, and with another one behind it it must be whole
         new = create_segment(self.disk, header, start)
-        if (old := self._segment) is not None:
-            old.file.pwrite(self._seal, old.end)
-            old.file.truncate(old.end + len(self._seal))
-            old.file.sync()
-            old.file.close()
+        if old is not None and not old.header.generation:
+            self._close(old)
         self._segment, self._seal, self._sealed = new, b"", None
         self.origin, self._last = header.origin, new.last
         self._synced = max(self._synced, new.last)
         return view[size - had :]
+
+    def _close(self, old: Segment) -> None:
+        old.file.pwrite(self._seal, old.end)
+        old.file.truncate(old.end + len(self._seal))
+        old.file.sync()
+        old.file.close()
 
     def _check_header(self, header: SegmentHeader) -> None:
         if header.first != self._next:

@@ -85,6 +85,11 @@ class SegmentHeader:
         """The sum over the numbers."""
         return f"{crc32c(repr(tuple(self._numbers().values())).encode()):08x}"
 
+    @property
+    def identity(self) -> int:
+        """0 of a file as it was first written; of one written anew its sum: each leader does that in its own way."""
+        return int(self.check(), 16) if self.generation else 0
+
     def _numbers(self) -> dict[str, int]:
         names = _PLAIN_NUMBERS if self.version < REWRITTEN else _PLAIN_NUMBERS + _MORE_NUMBERS
         return {name: getattr(self, name) for name in names}

@@ -17,13 +17,14 @@ class Place(NamedTuple):
 
     segment: int  # its first LSN
     offset: int
+    identity: int = 0  # of the file, where some of it is there
 
 
 class Piece(NamedTuple):
     """Bytes to send."""
 
     segment: int
-    generation: int  # of the file that they are read from; another one there means: look again
+    identity: int  # of the file that they are read from; another one there means: look again
     offset: int
     size: int
 
@@ -42,18 +43,20 @@ def next_piece(place: Place, files: Sequence[SegmentFile]) -> Piece | None:
     if at is None:
         raise Gone(f"the file that begins at LSN {place.segment} is no longer kept")
     file = files[at]
+    if place.offset and place.identity != file.identity:
+        raise Gone(f"the file that begins at LSN {place.segment} was written anew")
     if place.offset > file.bytes:
         raise Gone(f"the follower has {place.offset} bytes of {place.segment}, which has {file.bytes}")
     if place.offset < file.bytes:
-        return Piece(file.first, file.generation, place.offset, min(PIECE_MOST, file.bytes - place.offset))
+        return Piece(file.first, file.identity, place.offset, min(PIECE_MOST, file.bytes - place.offset))
     if at + 1 == len(files):
         return None
     following = files[at + 1]
     return (
-        Piece(following.first, following.generation, 0, min(PIECE_MOST, following.bytes)) if following.bytes else None
+        Piece(following.first, following.identity, 0, min(PIECE_MOST, following.bytes)) if following.bytes else None
     )
 
 
 def after(piece: Piece) -> Place:
     """Where a follower stands that has got it."""
-    return Place(piece.segment, piece.offset + piece.size)
+    return Place(piece.segment, piece.offset + piece.size, piece.identity)

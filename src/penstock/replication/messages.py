@@ -38,7 +38,7 @@ class SegmentFile(NamedTuple):
     first: int
     last: int
     bytes: int
-    generation: int
+    identity: int  # 0 as it was first written; another one when it was written anew, in this way
 
 
 class Hello(NamedTuple):
@@ -70,6 +70,7 @@ class Begin(NamedTuple):
     segment: int  # the first LSN of a file; 0: its folder is empty, so from the first file on
     offset: int
     stages: tuple[str, ...] = ()  # that it has, whole
+    identity: int = 0  # of the file
 
 
 class Refusal(NamedTuple):
@@ -107,6 +108,7 @@ class Ack(NamedTuple):
     synced: int  # LSN
     received: int  # bytes of this stream
     files: int = 0  # other files of this stream that are in place, or were not wanted
+    intact: bool = True  # it has all that it ever acked, and may be elected
 
 
 class Beat(NamedTuple):
@@ -167,7 +169,9 @@ KINDS: Mapping[str, _Kind] = {
         Welcome,
         (_TERM, count("format", 1, needed=True), _lsn("cut"), flag("seed")),
     ),
-    "begin": _Kind(Begin, (_TERM, _lsn("segment"), _lsn("offset"), texts("stages", STAGES_MOST))),
+    "begin": _Kind(
+        Begin, (_TERM, _lsn("segment"), _lsn("offset"), texts("stages", STAGES_MOST), count("identity", default=0))
+    ),
     "refusal": _Kind(Refusal, (_TERM, text("why", "", WHY_MOST))),
     "bytes": _Kind(Bytes, (_TERM, _lsn("segment"), _lsn("offset")), body=True),
     "file": _Kind(
@@ -175,7 +179,9 @@ KINDS: Mapping[str, _Kind] = {
         (_TERM, name("name"), _lsn("size"), _lsn("offset"), count("crc", high=2**32 - 1, needed=True), _lsn("lsn")),
         body=True,
     ),
-    "ack": _Kind(Ack, (_TERM, _lsn("synced"), _lsn("received"), count("files", default=0))),
+    "ack": _Kind(
+        Ack, (_TERM, _lsn("synced"), _lsn("received"), count("files", default=0), flag("intact", default=True))
+    ),
     "beat": _Kind(Beat, (_TERM, _lsn("beat"), _lsn("appended"), _lsn("committed"), _lsn("wall"))),
     "keep": _Kind(Keep, (_TERM, texts("stages", STAGES_MOST))),
     "retire": _Kind(Retire, (_TERM, _lsn("floor"), _lsn("base"))),

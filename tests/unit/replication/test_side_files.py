@@ -104,7 +104,7 @@ STAGES = [f"stage/{number:032x}.arrows" for number in range(3)]
 def following(disk: SimDisk) -> tuple[Narrow, Following]:
     """A follower that was welcomed."""
     link = Narrow()
-    found = Following(link, Replica(disk, 0), Mine("b", "c", True, ()), lambda term: True, lambda: None)
+    found = Following(link, Replica(disk, 0), Mine("b", "c", True, ()), lambda term: True, lambda intact: None)
     found.heard(Welcome(1, 1, 0, False))
     return link, found
 
@@ -120,7 +120,7 @@ def test_what_a_follower_puts_into_place_is_acked_and_said_at_the_next_welcome()
     assert (sending.kept, sending.level) == (0, False)
     sending.pump()
     back, found = following(disk)
-    for one in link.said[2:]:
+    for one in pieces(link):
         found.heard(one)
     found.gathered()
     assert disk.files()[STAGES[1]] == content

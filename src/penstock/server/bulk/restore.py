@@ -1,4 +1,5 @@
-"""A data folder from a backup.  It gets an origin of its own, so that it and the original are never taken for one log.
+"""A data folder from a backup.  It gets an origin of its own, so that it and the original are never taken for one log;
+but for a follower of a cluster, which goes on with the same one.
 
 Bookmarks carry the origin: those of the original are refused by the restored server, and the other way round.  LSNs,
 queues, streams and sinks are what they were.  The log ends without the mark of a clean stop, so that the first start
@@ -33,8 +34,12 @@ from penstock.server.bulk.backup import ARCHIVE, NAME, Kept, Manifest, blocks, c
 Progress = Callable[[int, int], object]
 
 
-def restore(backup: str | Path, data: str | Path, progress: Progress, *, origin: int = 0) -> dict[str, object]:
+def restore(
+    backup: str | Path, data: str | Path, progress: Progress, *, origin: int = 0, follower: bool = False
+) -> dict[str, object]:
     """Make `data` from a backup.
+
+    follower: of a cluster, with the origin that its log has; nobody may serve from it before it has joined.
 
     Result: `origin`, `old_origin`, `last` (LSN), `rows`, `files`, `bytes`.  Errors: InvalidArgument for a folder that
     is not empty or a backup that is not complete, LogDamaged when a file is not what was backed up, DiskFull.
@@ -47,7 +52,7 @@ def restore(backup: str | Path, data: str | Path, progress: Progress, *, origin:
     manifest = read(source)
     place = Path(data)
     _refuse_used(place)
-    origin = origin or int.from_bytes(os.urandom(6), "big") + 1
+    origin = manifest.origin if follower else origin or int.from_bytes(os.urandom(6), "big") + 1
     part = place / PART
     try:
         part.mkdir(parents=True)

@@ -68,9 +68,9 @@ class Following:
     """One stream from one leader.  After an OSError never again."""
 
     def __init__(
-        self, link: Link, replica: Replica, mine: Mine, raise_term: RaiseTerm, incomplete: Callable[[], None]
+        self, link: Link, replica: Replica, mine: Mine, raise_term: RaiseTerm, set_intact: Callable[[bool], None]
     ) -> None:
-        """incomplete: keeps that the log lacks what was acked, synced, before it does."""
+        """set_intact: keeps, synced, whether the log has all that was acked: before it lacks any, or tells so."""
         self.link = link
         self.term = 0  # 0: it was not welcomed yet
         self.beat = 0
@@ -79,7 +79,8 @@ class Following:
         self.leader_wall = 0
         self.refusal = ""
         self._replica = replica
-        self._raise_term, self._incomplete = raise_term, incomplete
+        self._raise_term, self._set_intact = raise_term, set_intact
+        self._intact = mine.intact
         self._received = 0
         self._dirty = False  # something came that is to be synced and acked
         self._part: _Part | None = None
@@ -136,13 +137,14 @@ class Following:
         replica = self._replica
         if message.seed:
             self.leader_last = 0  # what it said so far was said of a log that we had a part of
-            self._incomplete()
+            self._intact = False
+            self._set_intact(False)
             replica.empty()
         else:
             replica.cut(message.cut)
         stages = replica.disk.list(STAGE.rstrip("/"))
         names = [f"{STAGE}{name}" for name in stages if SIDE_FILE.fullmatch(f"{STAGE}{name}")]
-        self.link.send(Begin(self.term, *replica.place, tuple(names[:STAGES_MOST])))
+        self.link.send(Begin(self.term, *replica.place, tuple(names[:STAGES_MOST]), replica.identity))
 
     def gathered(self) -> None:
         """All that has come was heard: sync it, and say so.  OSError: the disk is not to be trusted any more."""
@@ -150,7 +152,10 @@ class Following:
             return
         self._dirty = False
         synced = self._replica.sync()
-        self.link.send(Ack(self.term, synced, self._received, self._files))
+        if not self._intact and self.level:
+            self._intact = True
+            self._set_intact(True)
+        self.link.send(Ack(self.term, synced, self._received, self._files, self._intact))
         retire = self._retire
         if retire is not None and synced >= retire.base:
             self._retire = None

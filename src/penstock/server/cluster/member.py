@@ -12,74 +12,23 @@ told what is to be done, and tells what came of it.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, Protocol
 
 from penstock.errors import ProtocolError
 from penstock.log.replica import Replica
 from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
-from penstock.replication.insync import Times
 from penstock.replication.messages import Ack, Begin, Bye, Hello, Message, Refusal
 from penstock.replication.register import ClusterState, written
 from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
 from penstock.server.cluster.following import Following, Mine
+from penstock.server.cluster.outside import Outside, Terms
 from penstock.server.cluster.sending import FORMAT, Files, Link, Sending, refused
 
 logger = logging.getLogger("penstock.cluster")
 
 AGAIN = 200_000
 """Microseconds after which a leader that could not be reached is called again."""
-
-
-class Terms(NamedTuple):
-    """How this member takes part."""
-
-    name: str
-    address: str  # where others reach its stream
-    min_in_sync: int
-    times: Times
-    process: str = ""  # an id of this process
-
-
-class Outside(Protocol):
-    """What a member asks for.  Nothing of it may call back before it returns, and nothing of it waits."""
-
-    def now(self) -> int:
-        """Microseconds on a clock that counts on while the machine is suspended."""
-        ...
-
-    def read(self) -> None:
-        """Look at the register: `register_read` or nothing follows."""
-        ...
-
-    def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
-        """`swapped` follows with the same `own`."""
-        ...
-
-    def connect(self, address: str) -> None:
-        """`connected` or `lost` follows."""
-        ...
-
-    def lead(self, term: int, start: int, before: int) -> None:
-        """Have the server open the log, which this has let go, for a term of ours."""
-        ...
-
-    def committed(self, lsn: int) -> None:
-        """Every disk that counts has all up to here."""
-        ...
-
-    def kept(self, number: int) -> None:
-        """Every disk that counts has the files beside the log up to this number."""
-        ...
-
-    def may_lead(self, until: int) -> None:
-        """The server may go on until then, by `now`'s clock; it hears more in time."""
-        ...
-
-    def end(self, why: str) -> None:
-        """The process is over: nothing that was decided and not sent may leave."""
-        ...
 
 
 class Member:
@@ -159,7 +108,7 @@ class Member:
             self._keep(self.known._replace(listed=True))
         self.election.read(version, state, self._out.now())
         if self.known.intact and not self.election.intact:
-            self._incomplete()
+            self._set_intact(False)
             self.trouble = (
                 f"this folder's log ends at LSN {0 if self.replica is None else self.replica.last}, and it had all up "
                 f"to LSN {state.committed}: it is an older copy, or was damaged; it is copied again from the leader"
@@ -207,11 +156,14 @@ class Member:
         self.known = known
         folder.write(self.disk, known)
 
-    def _incomplete(self) -> None:
-        """The log is about to lose what was acked, or has lost it: it is no candidate."""
-        self.election.incomplete()
-        if self.known.intact:
-            self._keep(self.known._replace(intact=False))
+    def _set_intact(self, intact: bool) -> None:
+        """The log has all that was acked; or it is about to lose it, or has lost it, and is no candidate."""
+        if intact:
+            self.election.level()
+        else:
+            self.election.incomplete()
+        if self.known.intact != intact:
+            self._keep(self.known._replace(intact=intact))
 
     def _refuse(self, why: str) -> None:
         self.trouble = why
@@ -237,6 +189,7 @@ class Member:
                     continue
                 beat = 0 if self.state is None else self.state.beat
                 sending.beat(beat, self.committed, now, every)
+                self._look_at(sending)
             self._out.may_lead(self.election.until(now))
         else:
             self._look_for_leader()
@@ -312,7 +265,7 @@ class Member:
             return
         self._heard_at = self._out.now()
         mine = Mine(self.me, state.cluster, self.known.intact, written(state, replica.last))
-        self.following = Following(link, replica, mine, self._raise_term, self._incomplete)
+        self.following = Following(link, replica, mine, self._raise_term, self._set_intact)
 
     def _stop_following(self) -> None:
         following, self.following = self.following, None
@@ -347,9 +300,6 @@ class Member:
         """All that had come by a link was heard."""
         if not self._ended and self.following is not None and link is self.following.link:
             self.following.gathered()
-            if not self.known.intact and self.following.level:
-                self._keep(self.known._replace(intact=True))
-                self.election.level()
 
     def lost(self, link: Link | None) -> None:
         """A link has ended; None: the leader could not be reached."""
@@ -390,9 +340,10 @@ class Member:
                 self._strangers.discard(link)
                 self.sendings[link] = sending = Sending(link, message, self.files, state)
                 sending.heard_at = self._out.now()
-                if self.election.in_sync is not None and (sending.seeds or not message.intact):
+                if self.election.in_sync is not None and not message.intact:
                     self.election.in_sync.gone(message.member)  # it is no candidate: nothing waits for it
                     self._do()
+                self._look_at(sending)
                 return
             link.send(refusal)
         self._strangers.discard(link)
@@ -419,19 +370,37 @@ class Member:
                 if in_sync is not None:
                     in_sync.keeps(sending.member, sending.kept)
                     last = self.files.log.last
-                    in_sync.acked(sending.member, message.synced, last, now, level=sending.level)
+                    in_sync.acked(
+                        sending.member, message.synced, last, now, level=sending.level and message.intact
+                    )
                     self._do()
                     self._tell()
             case Bye():
                 raise ProtocolError(f"{sending.member} says: {message.why}")
             case _:
                 raise ProtocolError(f"a follower does not say {type(message).__name__.lower()}")
+        self._pump(sending)
+
+    def _pump(self, sending: Sending) -> None:
         sending.pump()
+        self._look_at(sending)
+
+    def _look_at(self, sending: Sending) -> None:
+        """One that has to begin with nothing may do so when it is dropped: until then its disk counts."""
+        in_sync = self.election.in_sync
+        if not sending.seeds or in_sync is None:
+            return
+        if sending.member not in in_sync.counted:
+            sending.seed()
+            return
+        sending.link.send(Bye(f"{sending.member} is to copy everything anew, once it is dropped"))
+        sending.link.close()
+        self.lost(sending.link)
 
     def writable(self, link: Link) -> None:
         """A link takes more again."""
         if (sending := self.sendings.get(link)) is not None:
-            sending.pump()
+            self._pump(sending)
 
     # its own server, while it leads
 
@@ -441,13 +410,13 @@ class Member:
         if (segment, end) > (before.segment, before.end):
             self.files.told(before._replace(segment=segment, end=end, last=last))
         for sending in list(self.sendings.values()):
-            sending.pump()
+            self._pump(sending)
 
     def keep(self, name: str, number: int) -> None:
         """A file beside the log has changed, and who may take over must have it."""
         self.files.keep(name, number)
         for sending in list(self.sendings.values()):
-            sending.pump()
+            self._pump(sending)
         self._tell()
 
     def forget(self, name: str) -> None:

@@ -33,7 +33,8 @@ from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, decode
 from penstock.server.cluster import folder
 from penstock.server.cluster.facts import plain
-from penstock.server.cluster.member import Member, Terms
+from penstock.server.cluster.member import Member
+from penstock.server.cluster.outside import Terms
 from penstock.server.cluster.registers import Kept, Register, register_at
 from penstock.server.cluster.speech import STRANGERS_MOST, Peer
 

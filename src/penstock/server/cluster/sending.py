@@ -19,7 +19,7 @@ from crc32c import crc32c
 from penstock.log import checkpoints
 from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
 from penstock.ports import Disk, File
-from penstock.replication.cursor import Gone, Place, after, next_piece
+from penstock.replication.cursor import Gone, Piece, Place, after, next_piece
 from penstock.replication.messages import (
     PIECE_MOST,
     SIDE_MOST,
@@ -107,7 +107,7 @@ class Files:
         """See which closed files there are now."""
         found = list[SegmentFile]()
         for first in sorted(one for name in self.disk.list(FOLDER) if (one := first_lsn(name)) is not None):
-            if first >= self.log.segment or (found and first <= found[-1].last and found[-1].generation):
+            if first >= self.log.segment or (found and first <= found[-1].last and found[-1].identity):
                 continue
             try:
                 file = self.disk.open(segment_name(first), readonly=True)
@@ -115,7 +115,7 @@ class Files:
                 continue
             try:
                 header, _ = read_header(file)
-                found.append(SegmentFile(first, header.last, file.size(), header.generation))
+                found.append(SegmentFile(first, header.last, file.size(), header.identity))
             except NotASegment:
                 continue
             finally:
@@ -155,8 +155,14 @@ class Sending:
         self._looked = 0  # no file with a number up to here is to be sent
         self._stages: tuple[str, ...] | None = None  # what was said of which count
         self._cut = common(hello.terms, written(state, files.log.last))
-        self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing
-        self.link.send(Welcome(self.term, FORMAT, self._cut, seed=self.seeds))
+        self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing, and does not know yet
+        if not self.seeds:
+            self.link.send(Welcome(self.term, FORMAT, self._cut, seed=False))
+
+    def seed(self) -> None:
+        """Have it begin with nothing: it counts for nothing by now."""
+        self.seeds = False
+        self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
 
     @property
     def level(self) -> bool:
@@ -182,11 +188,12 @@ class Sending:
         if not message.segment:
             self._place = Place(files.listed[0].first, 0)
         elif any(
-            one.first == message.segment and not one.generation and message.offset <= one.bytes for one in files.listed
+            (one.first, one.identity) == (message.segment, message.identity) and message.offset <= one.bytes
+            for one in files.listed
         ):
-            self._place = Place(message.segment, message.offset)
+            self._place = Place(message.segment, message.offset, message.identity)
         else:
-            self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
+            self.seeds = True
 
     def _tell_stages(self) -> None:
         if (stages := self._files.stages) != self._stages:
@@ -202,7 +209,10 @@ class Sending:
             self._got[name] = max(number, self._got.get(name, 0))
 
     def pump(self) -> None:
-        """Send what there is, as far as the connection takes it.  OSError where a file cannot be read."""
+        """Send what there is, as far as the connection takes it; `seeds` is to be looked at then.
+
+        OSError where a file cannot be read.
+        """
         while self._place is not None and not self.link.full:
             beside = self._beside()
             if beside is not None:
@@ -213,7 +223,7 @@ class Sending:
             except (Gone, FileNotFoundError):
                 self._files.look()
                 self._place, self._open = None, None
-                self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
+                self.seeds = True
 
     def _beside(self) -> SideFile | None:
         """The next piece of a file beside the log; None: there is none."""
@@ -235,12 +245,10 @@ class Sending:
         piece = next_piece(place, files)
         if piece is None:
             return False
-        if here is None or here[:2] != (piece.segment, piece.generation):
+        if here is None or here[:2] != (piece.segment, piece.identity):
             if here is not None:
                 here[2].close()
-            here = self._open = (
-                piece.segment, piece.generation, self._files.disk.open(segment_name(piece.segment), readonly=True)
-            )  # fmt: skip
+            here = self._open = self._opened(piece)
         data = here[2].pread(piece.size, piece.offset)
         if len(data) != piece.size:
             raise Gone(f"{segment_name(piece.segment)} is shorter than it was")
@@ -248,6 +256,14 @@ class Sending:
         self.sent += piece.size
         self._place = after(piece)
         return True
+
+    def _opened(self, piece: Piece) -> tuple[int, int, File]:
+        """The file of a piece.  Gone when another one has its name by now."""
+        file = self._files.disk.open(segment_name(piece.segment), readonly=True)
+        if read_header(file)[0].identity != piece.identity:
+            file.close()
+            raise Gone(f"{segment_name(piece.segment)} was written anew")
+        return piece.segment, piece.identity, file
 
     def beat(self, beat: int, committed: int, now: int, every: int) -> None:
         """Say that the leader lives, when it is time; and send what else has changed."""
