@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -93,6 +94,15 @@ def test_pika_is_told_the_fence(cluster: Cluster) -> None:
         channel.basic_ack(method.delivery_tag)
         break
     connection.close()
+
+
+def test_every_member_tells_metrics(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    for server in cluster.servers:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        assert f'penstock_cluster_role{{role="{"leading" if server is leader else "following"}"}} 1.0' in text
+        assert "penstock_cluster_in_sync 3.0" in text
 
 
 def test_who_names_servers_of_which_none_serves_is_told_so() -> None:

@@ -61,6 +61,10 @@ def examine(settings: Settings) -> list[Finding]:
     door = door_of(settings)
     if server is not None and door is not None and not door.listens.endswith(":0"):
         findings.append(streams(settings, door))
+    if settings.cluster is not None:
+        from penstock.cli.cluster_checkup import examine_cluster
+
+        findings += examine_cluster(settings)
     findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'

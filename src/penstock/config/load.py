@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple, cast, get_args, get_origin
+from types import UnionType
+from typing import Annotated, NamedTuple, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -85,13 +86,22 @@ def _single_values() -> dict[tuple[str, ...], frozenset[object]]:
     def walk(model: type[BaseModel], path: tuple[str, ...]) -> None:
         for name, field in model.model_fields.items():
             inner = field.annotation
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                walk(inner, (*path, name))
+            section = _section(inner)
+            if section is not None:
+                walk(section, (*path, name))
             elif path and get_origin(inner) not in {tuple, dict}:
                 found[*path, name] = frozenset(_types(cast("object", inner)))
 
     walk(Settings, ())
     return found
+
+
+def _section(annotation: object) -> type[BaseModel] | None:
+    """The section that a field is, also where it may be absent; None for a value."""
+    for one in get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None
 
 
 def _types(annotation: object) -> Iterator[object]:

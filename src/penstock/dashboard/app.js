@@ -2,6 +2,7 @@
 
 import { Follower, ask, logIn, logOut, loggedIn, onRefused } from "./api.js";
 import { fill, h, say } from "./dom.js";
+import { cluster } from "./cluster.js";
 import { connections } from "./connections.js";
 import { log } from "./log.js";
 import { overview } from "./overview.js";
@@ -18,6 +19,7 @@ const PLACES = [
   ["streams", "Streams & pipelines", streams],
   ["connections", "Connections", connections],
   ["log", "Log", log],
+  ["cluster", "Cluster", cluster],
   ["sql", "SQL", sql],
   ["queue", null, queue],
 ];

@@ -20,5 +20,6 @@ export const PATHS = {
   streams: "GET /api/streams",
   pipelines: "GET /api/pipelines",
   log: "GET /api/log",
+  cluster: "GET /api/cluster",
   query: "POST /api/query",
 };

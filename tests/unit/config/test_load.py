@@ -221,6 +221,15 @@ def test_the_environment_wins_over_the_file_and_options_over_both() -> None:
     assert settings.origin("server.memory") == "default"
 
 
+def test_the_environment_sets_a_section_that_may_be_absent() -> None:
+    """Members of a cluster have one file, and differ by their environment."""
+    environ = {"PENSTOCK_CLUSTER__ADVERTISE": "node-1:8817", "PENSTOCK_CLUSTER__SECRET": "not known to strangers"}
+    settings = load_text('[cluster]\nregistry = "file:///r"', source="p.toml", environ=environ)
+    assert settings.cluster is not None
+    assert settings.cluster.advertise == "node-1:8817"
+    assert settings.cluster.secret.get_secret_value() == "not known to strangers"
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [

@@ -46,7 +46,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
-from penstock.server.http import overview, topology
+from penstock.server.http import cluster, overview, topology
 from penstock.server.http.facts import Facts, Metrics
 from penstock.server.http.metrics import (
     ACTIONS,
@@ -78,9 +78,11 @@ class _Once(Collector):
         return self._families
 
 
-def exposition(metrics: Metrics, *, per_object: bool = False) -> bytes:
-    """The text of a scrape, UTF-8."""
-    found = list(map(_metric, _families(metrics, per_object=per_object)))
+def exposition(
+    metrics: Metrics, *, per_object: bool = False, membership: Mapping[str, object] | None = None
+) -> bytes:  # fmt: skip
+    """The text of a scrape, UTF-8.  membership: what a member knows of its cluster of servers."""
+    found = list(map(_metric, (*_families(metrics, per_object=per_object), *cluster.families(membership or {}))))
     if metrics.pause_counts:
         found.append(
             HistogramMetricFamily(
@@ -403,7 +405,8 @@ class _Probes:
             until, content = self._kept.get(per_object, (0.0, b""))
             if time.monotonic() >= until:
                 metrics = await overview.all_metrics(self._facts)
-                content = await asyncio.to_thread(exposition, metrics, per_object=per_object)
+                known = self._facts.membership()
+                content = await asyncio.to_thread(exposition, metrics, per_object=per_object, membership=known)
                 self._facts.scraped()
                 if not metrics["penstock_recovering"]:  # those are few, and another word in a moment
                     self._kept[per_object] = time.monotonic() + self._kept_s, content

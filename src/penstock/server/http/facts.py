@@ -138,7 +138,11 @@ class Facts:
         """All that this member knows of its cluster.  NotFound without one."""
         if self._server.cluster is None:
             raise NotFound("this server is in no cluster")
-        return self._server.cluster.known
+        return self.membership()
+
+    def membership(self) -> Mapping[str, object]:
+        """The same; empty without one."""
+        return {} if self._server.cluster is None else self._server.cluster.known
 
     def ready(self) -> bool:
         if self._recovering() is not None:

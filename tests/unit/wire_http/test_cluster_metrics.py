@@ -1,0 +1,85 @@
+"""What a member tells of its cluster as metrics, and the rules for alerts that name them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.cli.serving import read_settings
+from penstock.server.http.app import exposition
+from penstock.server.http.facts import Metrics
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples/cluster"
+LEADS: dict[str, Any] = {
+    "member": "m-1", "name": "a", "role": "leading", "trouble": "", "min_in_sync": 2, "cluster": "c-1", "term": 3,
+    "in_sync": ["m-1", "m-2"], "members": {"m-1": {"name": "a"}, "m-2": {"name": "b"}, "m-3": {"name": "c"}},
+    "lsn": 1000 + (3 << 33), "committed_lsn": 900, "lease_left_seconds": 2.5, "enough": True,
+    "followers": {
+        "m-2": {"acked_lsn": 990 + (3 << 33), "lag_bytes": 400, "level": True, "silent_seconds": 0.1},
+        "m-3": {"acked_lsn": 7, "lag_bytes": 9000, "level": False, "silent_seconds": 1.5},
+    },
+}  # fmt: skip
+FOLLOWS: dict[str, Any] = {
+    **{name: LEADS[name] for name in ("min_in_sync", "cluster", "term", "in_sync", "members")},
+    "member": "m-3", "name": "c", "role": "following", "trouble": "no route", "lsn": 40, "leader_lsn": 60,
+    "connected": True,
+}  # fmt: skip
+
+
+def samples(known: dict[str, Any]) -> dict[tuple[str, ...], float]:
+    """By name and values of labels."""
+    text = exposition(Metrics(), membership=known).decode()
+    found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {(one.name, *one.labels.values()): one.value for one in found if one.name.startswith("penstock_cluster_")}
+
+
+def test_a_leader_tells_of_its_followers() -> None:
+    found = samples(LEADS)
+    assert found["penstock_cluster_role", "leading"] == 1
+    assert found["penstock_cluster_role", "following"] == 0
+    assert found["penstock_cluster_term",] == 3
+    assert (found["penstock_cluster_in_sync",], found["penstock_cluster_members",]) == (2, 3)
+    assert found["penstock_cluster_lag_bytes", "c"] == 9000
+    assert found["penstock_cluster_ack_age_seconds", "b"] == 0.1
+    assert found["penstock_cluster_lag_records", "b"] == 10
+    assert ("penstock_cluster_lag_records", "c") not in found, "LSNs of another term count no records"
+    assert found["penstock_cluster_counts",] == 1
+
+
+def test_a_follower_tells_of_itself() -> None:
+    found = samples(FOLLOWS)
+    assert found["penstock_cluster_role", "following"] == 1
+    assert found["penstock_cluster_lag_records", "c"] == 20
+    assert found["penstock_cluster_connected",] == 1
+    assert found["penstock_cluster_trouble",] == 1
+    assert found["penstock_cluster_counts",] == 0
+
+
+def test_without_a_cluster_there_are_none() -> None:
+    assert samples({}) == {}
+
+
+def test_alerts_name_metrics_that_are_there() -> None:
+    told = {name for name, *_ in (samples(LEADS) | samples(FOLLOWS))}
+    [group] = yaml.safe_load((EXAMPLE / "alerts.yml").read_text())["groups"]
+    named = {name for rule in group["rules"] for name in re.findall(r"penstock_\w+", rule["expr"])}
+    assert len(group["rules"]) >= 6
+    assert named
+    assert named <= told
+
+
+def test_the_servers_of_the_compose_file_have_settings_that_are_right(monkeypatch: Any) -> None:
+    services = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())["services"]
+    servers = {name: one for name, one in services.items() if name.startswith("penstock-")}
+    assert len(servers) == 3
+    for name, one in servers.items():
+        for key, value in one["environment"].items():
+            monkeypatch.setenv(key, value)
+        settings = read_settings(str(EXAMPLE / "penstock.toml"), {})
+        assert settings.server.name == name
+        assert settings.cluster is not None
+        assert settings.cluster.advertise == f"{name}:8817"
