@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"records", "expr", "wire", "errors", "units"},
     "aio": {"client"},
     "worker": {"client", "records", "errors", "units"},
+    "otel": {"client", "errors", "version"},
     "spark": {"client", "core", "history", "log", "wire", "expr", "records", "errors", "units"},
     "testing": BELOW_SERVER | {"operations", "server", "client", "spark"},
     "cli": BELOW_SERVER | {"operations", "server", "client", "worker", "spark", "testing", "dashboard", "penstock"},

@@ -9,6 +9,7 @@ from typing import Any, Unpack, cast
 
 from penstock.client.link import Link
 from penstock.client.queue_options import QueueOptions
+from penstock.client.urls import Address
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration, span
 
@@ -43,6 +44,11 @@ class Administration:
     def _listed(self, name: str, key: str = "", **fields: object) -> list[dict[str, Any]]:
         """What an action lists, under its own name unless `key` is another."""
         return cast("list[dict[str, Any]]", self.action(name, with_vhost=True, **fields)[key or name])
+
+    @property
+    def address(self) -> Address:
+        """Where its server is."""
+        return self._link.address
 
     @property
     def vhost(self) -> str | None:

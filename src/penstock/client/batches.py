@@ -18,6 +18,7 @@ from typing import Generic, Self
 
 import pyarrow as pa
 
+from penstock.client import tracing
 from penstock.client.exchange import Exchange
 from penstock.client.messages import B, Following, Message, Rows
 from penstock.errors import InvalidBody, PreconditionFailed
@@ -90,7 +91,12 @@ class Batch(Generic[B]):
                 raise PreconditionFailed(f"row {row} was settled already")
         for row in chosen:
             self._left[row] = 0
-        return not chosen or self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
+        if not chosen:
+            return True
+        if tracing.active is not None:
+            with tracing.active.settle(verb, self.source, [self[row].headers for row in chosen]):
+                return self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
+        return self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
 
     # -- the holder of its messages
 
@@ -98,6 +104,11 @@ class Batch(Generic[B]):
     def client(self) -> object:
         """The client on whose connection it came."""
         return self._exchange.client
+
+    @property
+    def source(self) -> str:
+        """The queue that it came from, or the pattern."""
+        return self._exchange.source
 
     @property
     def tag(self) -> str:

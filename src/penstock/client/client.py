@@ -23,11 +23,12 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
+from penstock.client import tracing
 from penstock.client.bodies import plain, reader_of
 from penstock.client.consumer import Consumer
 from penstock.client.link import Link
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
-from penstock.client.outgoing import Upload, batches_of, columns_of, is_mandatory, one_row, unroutable
+from penstock.client.outgoing import Upload, batches_of, carrying_all, columns_of, is_mandatory, one_row, unroutable
 from penstock.client.reading import Querying
 from penstock.client.retrying import PATIENCE, patience
 from penstock.client.transactions import Transaction
@@ -150,7 +151,7 @@ class Client(Querying):
         )  # fmt: skip
         must = is_mandatory(mandatory, exchange)
         asked = topic, exchange, publisher, sequence, delta, must
-        total, refused = self._put(*asked, lambda: (batch.schema, iter([batch])))
+        total, refused = self._put(*asked, lambda: (batch.schema, iter([batch])), count=1)
         if refused:
             raise error_from({"code": refused[0].code, "message": refused[0].message, "reason": refused[0].reason})
         if total.stored:
@@ -210,8 +211,34 @@ class Client(Querying):
         rows: Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]],
         *,
         once: bool = False,
+        count: int | None = None,
     ) -> tuple[TableReceipt, list[Refusal]]:
-        """rows: what is sent, once more each time it is called; once: it can be called once alone."""
+        """rows: what is sent, once more each time it is called; once: it can be called once alone.
+
+        count: of messages, where that is known before.
+        """
+        asked = topic, exchange, publisher, sequence, delta, mandatory
+        if tracing.active is None:
+            return self._send(*asked, rows, once=once)
+        place = f"{exchange}/{topic or ''}" if exchange else topic or ""
+        with tracing.active.publish(self._link.address, place, count) as span:
+            receipt, refused = self._send(*asked, lambda: carrying_all(*rows(), span.carried), once=once)
+            first = format_bookmark(self.origin, receipt.first) if receipt.stored else ""
+            span.stored("stored" if receipt.stored == receipt.rows else "not all stored", first)
+            return receipt, refused
+
+    def _send(
+        self,
+        topic: str | None,
+        exchange: str,
+        publisher: str | None,
+        sequence: int | None,
+        delta: bool,
+        mandatory: bool,
+        rows: Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]],
+        *,
+        once: bool,
+    ) -> tuple[TableReceipt, list[Refusal]]:
         asked = command(
             "publish",
             topic=topic,

@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, Self, cast
 import orjson
 import pyarrow as pa
 
+from penstock.client import tracing
 from penstock.client.batches import Batch
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
@@ -108,6 +109,8 @@ class Consumer(Generic[B]):
             if isinstance(item, End):
                 self._lost(item)
             elif not self._dropping:
+                if tracing.active is not None:
+                    tracing.active.received(self._exchange.source, [item.value("headers", n) for n in range(len(item))])
                 self._here = map(partial(Message, item, consumer=self._exchange), range(len(item)))
                 return next(self._here, None)
         return None

@@ -171,6 +171,7 @@ class Exchange:
         self._client = client
         self._past = past
         self._read_body = read
+        self._command = command
         self._beat = heartbeat / 3
         self._gathered: list[tuple[int, int, str, int | None, str | None, str | None]] = []
         self._lock = threading.Lock()  # of what is gathered and of the writer
@@ -215,6 +216,11 @@ class Exchange:
     def term(self) -> int:
         """Of the leader that it is connected to; 0 without a cluster."""
         return cast("int", self.answers.terms().get("term", 0))
+
+    @property
+    def source(self) -> str:
+        """The queue that it asked for, or a pattern."""
+        return cast("str", orjson.loads(self._command)["consume"]["queue"])
 
     @property
     def _lost(self) -> PenstockError | None:

@@ -11,6 +11,7 @@ messages and looking at their bodies makes no dictionary of headers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import field
 from datetime import datetime
 from types import TracebackType
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, cast
 import orjson
 import pyarrow as pa
 
+from penstock.client import tracing
 from penstock.client.bodies import Reader, plain
 from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
@@ -238,6 +240,11 @@ class Holder(Protocol):
         """Of the leader of a cluster of servers that it is connected to; 0 without one."""
         ...
 
+    @property
+    def source(self) -> str:
+        """The queue that it was asked for, or a pattern."""
+        ...
+
     def settle(self, message: Message[Any], verb: str, delay: int | None, reason: str | None) -> bool:
         """False: the server has taken the message back with a connection that was lost, so that it has no effect."""
         ...
@@ -250,7 +257,7 @@ class Holder(Protocol):
 class Message(Values, Generic[B]):
     """One message.  Those of `consume` must be settled; those of `replay` and `peek` cannot be."""
 
-    __slots__ = ("_consumer", "outcome")
+    __slots__ = ("_consumer", "_span", "outcome")
 
     def __init__(self, rows: Rows, row: int, consumer: Holder | None = None) -> None:
         super().__init__(rows, row)
@@ -311,6 +318,12 @@ class Message(Values, Generic[B]):
     def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> bool:
         holder = self.holder
         self.check_unsettled()
+        if tracing.active is not None:
+            with tracing.active.settle(verb, self.queue or holder.source, [self.headers]):
+                return self._settled(holder, verb, delay, reason)
+        return self._settled(holder, verb, delay, reason)
+
+    def _settled(self, holder: Holder, verb: str, delay: Duration | None, reason: str | None) -> bool:
         in_time = holder.settle(self, verb, None if delay is None else span(delay, "delay"), reason)
         self.outcome = verb if in_time else "lost"
         return in_time
@@ -328,11 +341,35 @@ class Message(Values, Generic[B]):
         return self._consumer
 
     def __enter__(self) -> Self:
+        self.begin()
         return self
+
+    def begin(self) -> None:
+        """What is done from now on is work on this message, for who watches."""
+        if tracing.active is not None and self._consumer is not None:
+            self._span = tracing.active.process(self, self.queue or self._consumer.source, "")
+            self._span.__enter__()
+
+    def end(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The work on it is over."""
+        span: AbstractContextManager[None] | None = getattr(self, "_span", None)
+        if span is not None:
+            del self._span
+            with suppress(BaseException):  # the error that it is told of, and raises again
+                span.__exit__(kind, error, trace)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Ack, or retry after an exception, unless it was settled within; reject what is no value of its type."""
+        try:
+            self.leave(error)
+        finally:
+            self.end(kind, error, trace)
+
+    def leave(self, error: BaseException | None) -> None:
         """Ack, or retry after an exception, unless it was settled within; reject what is no value of its type."""
         if self.outcome is None and self._consumer is not None:
             if error is None:

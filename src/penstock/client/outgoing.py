@@ -144,6 +144,27 @@ def one_row(columns: Mapping[str, object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
+def carrying(batch: pa.RecordBatch, more: Mapping[str, str]) -> pa.RecordBatch:
+    """The same messages with more headers each; those that they have already stay."""
+    kind = PUBLISH.field("headers").type
+    if "headers" in batch.schema.names:
+        place = batch.schema.names.index("headers")
+        rows = [list({**more, **dict(row or ())}.items()) for row in batch.column(place).to_pylist()]
+        return batch.set_column(place, PUBLISH.field("headers"), pa.array(rows, kind))
+    same: Any = pa.repeat(pa.scalar(list(more.items()), kind), batch.num_rows)
+    return batch.append_column(PUBLISH.field("headers"), same)
+
+
+def carrying_all(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch], more: Mapping[str, str]
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """An upload whose messages have more headers each."""
+    if not more:
+        return schema, batches
+    wanted = schema if "headers" in schema.names else schema.append(PUBLISH.field("headers"))
+    return wanted, (carrying(batch, more) for batch in batches)
+
+
 def batches_of(table: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """A table of any maker as batches of a publish, of at most 10,000 rows and about 16 MiB each."""
     reader = _reader(table)

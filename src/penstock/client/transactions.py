@@ -15,7 +15,7 @@ sends nothing, and the messages are still held.  It is one step of the server: o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
@@ -23,9 +23,11 @@ from typing import Any, Protocol, Self, cast
 import orjson
 import pyarrow as pa
 
+from penstock.client import tracing
 from penstock.client.link import failure
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
+from penstock.client.urls import Address
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
@@ -39,6 +41,11 @@ class Opening(Protocol):
 
     @property
     def vhost(self) -> str | None: ...
+
+    @property
+    def address(self) -> Address:
+        """Where its server is."""
+        ...
 
     @property
     def origin(self) -> int:
@@ -137,6 +144,23 @@ class Transaction:
         self._over = True
         if not self._rows and not self._settles:
             return ()
+        if tracing.active is None:
+            return self._commit()
+        with ExitStack() as stack:
+            for verb in sorted({verb for _, verb, _, _ in self._settles}):
+                some = [message for message, said, _, _ in self._settles if said == verb]
+                queue = some[0].queue or some[0].holder.source
+                stack.enter_context(tracing.active.settle(verb, queue, [one.headers for one in some]))
+            places = {str(columns["topic"]) for _, columns in self._rows}
+            if places:
+                place = places.pop() if len(places) == 1 else "several topics"
+                span = stack.enter_context(tracing.active.publish(self._client.address, place, len(self._rows)))
+                for _, columns in self._rows:
+                    given = dict(cast("list[tuple[str, str]]", columns["headers"] or []))
+                    columns["headers"] = list({**span.carried, **given}.items()) or None
+            return self._commit()
+
+    def _commit(self) -> tuple[Receipt, ...]:
         writer, reader = self._client.open_transaction(command("transact", vhost=self._client.vhost), PUBLISH)
         try:
             for goal, batch in self._batches():

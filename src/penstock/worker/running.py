@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from penstock.client import Client, connect
+from penstock.client import Client, connect, tracing
 from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message
@@ -79,6 +79,14 @@ async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, s
     What the function settled itself stays as it is.  calls, settles: threads for functions that are no coroutines, and
     for what waits for the server.  Never raises but CancelledError.
     """
+    if tracing.active is None:
+        await _handled(worker, message, counts, calls, settles)
+        return
+    with tracing.active.process(message, message.queue or worker.queue, worker.name):
+        await _handled(worker, message, counts, calls, settles)
+
+
+async def _handled(worker: Worker, message: Message, counts: Counts, calls: Off, settles: Off) -> None:
     counts.running += 1
     late: asyncio.Future[Any] | None = None
     try:
@@ -134,6 +142,8 @@ async def _called(
         return "reject", str(error), None, None
     except Exception as error:
         logger.exception("%s: %r failed, attempt %d", worker.name, message, message.attempt)
+        if tracing.active is not None:
+            tracing.active.failed(error)
         return "retry", f"{type(error).__name__}: {error}", None, None
 
 
@@ -349,10 +359,10 @@ class Running:
             await asyncio.wait(late, timeout=grace)
 
     async def _off(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._settles, work)
+        return await asyncio.get_running_loop().run_in_executor(self._settles, tracing.bound(work))
 
     async def _called(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._calls, work)
+        return await asyncio.get_running_loop().run_in_executor(self._calls, tracing.bound(work))
 
 
 def _take(consumer: Consumer) -> list[Message]:

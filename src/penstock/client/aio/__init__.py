@@ -21,7 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import replaying as blocking_replaying
-from penstock.client import transactions
+from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Consumer, Message, Replay
 from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
@@ -220,7 +220,7 @@ class Client:
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work` in a thread of this client."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, tracing.bound(work))
 
     async def blocking(self) -> blocking.Client:
         """The blocking client within, connected."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from penstock.client import batches, consumer, messages, replaying
+from penstock.client import batches, consumer, messages, replaying, tracing
 from penstock.client.messages import B, Following, Values
 from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration
@@ -77,13 +77,17 @@ class Message(Values, Generic[B]):
         return bool(await self._run(partial(self._inner.extend, period)))
 
     async def __aenter__(self) -> Self:
+        self._inner.begin()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ack; retry after an exception, release when the task is cancelled; nothing if it was settled within."""
-        await self._run(partial(self._inner.__exit__, kind, error, trace))
+        try:
+            await self._run(partial(self._inner.leave, error))
+        finally:
+            self._inner.end(kind, error, trace)
 
 
 class Batch(Generic[B]):
@@ -168,7 +172,7 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
 
     async def _run(self, work: Callable[[], T]) -> T:
         pool = None if self._closed else self._pool  # what comes too late is told so by the blocking one
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
+        return await asyncio.get_running_loop().run_in_executor(pool, tracing.bound(work))
 
     async def _open(self) -> Blocking:
         if self._opened is None:
