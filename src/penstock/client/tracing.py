@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from penstock.client.urls import Address
@@ -54,7 +54,7 @@ class Tracing(Protocol):
         """place: the topic, after its exchange and a slash where there is one.  count: of messages; None: not known."""
         ...
 
-    def received(self, queue: str, headers: Sequence[Any]) -> None:
+    def received(self, queue: str, headers: Sequence[Sequence[tuple[str, str]] | None]) -> None:
         """What has come together: the headers of each message."""
         ...
 

@@ -11,7 +11,7 @@ messaging.  Metrics are the server's: /metrics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class SparkBatch:
 
 
 @contextmanager
-def spark_batch(frame: Any, batch: int, name: str = "") -> Iterator[SparkBatch]:
+def spark_batch(frame: Any, batch: int, name: str = "") -> Generator[SparkBatch, None, None]:
     """A span for one batch of a streaming query, within `foreachBatch`, linked to who published its messages.
 
     frame  with the column `headers` of the source; it is read once more for the links: cache it where that is dear
@@ -111,7 +111,7 @@ class Spans:
         self.tracer = tracer
 
     @contextmanager
-    def publish(self, address: Address, place: str, count: int | None) -> Iterator[Published]:
+    def publish(self, address: Address, place: str, count: int | None) -> Generator[Published, None, None]:
         """A producer's span, whose context goes with its messages."""
         attributes = _attributes("publish", "send", place)
         attributes |= {"server.address": address.host, "server.port": address.port}
@@ -121,17 +121,17 @@ class Spans:
         with self.tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
             yield Published(span)
 
-    def received(self, queue: str, headers: Sequence[Any]) -> None:
+    def received(self, queue: str, headers: Sequence[Sequence[tuple[str, str]] | None]) -> None:
         """A span for what came together, linked to who published it."""
         attributes = _attributes("receive", "receive", queue)
         attributes["messaging.batch.message_count"] = len(headers)
-        some = [dict(one or ()) for one in headers[:LINKS_MOST]]
+        some = [dict[str, str](one or ()) for one in headers[:LINKS_MOST]]
         self.tracer.start_span(
             f"receive {queue}", kind=SpanKind.CONSUMER, links=_links(some), attributes=attributes
         ).end()
 
     @contextmanager
-    def process(self, message: Told, queue: str, by: str) -> Iterator[None]:
+    def process(self, message: Told, queue: str, by: str) -> Generator[None, None, None]:
         """A consumer's span below that of the publish, so that both are one trace, and what it does below it."""
         attributes = _attributes("process", "process", queue)
         attributes |= {"penstock.bookmark": message.bookmark, "penstock.attempt": message.attempt}
@@ -150,7 +150,7 @@ class Spans:
             yield
 
     @contextmanager
-    def settle(self, verb: str, queue: str, of: Sequence[Mapping[str, str]]) -> Iterator[None]:
+    def settle(self, verb: str, queue: str, of: Sequence[Mapping[str, str]]) -> Generator[None, None, None]:
         """A client's span, linked to who published what is settled."""
         attributes = _attributes(verb, "settle", queue)
         if len(of) != 1:
