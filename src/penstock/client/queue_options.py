@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from penstock.records.declared_types import TypeName
+from penstock.records.message_types import MessageType
 from penstock.records.queue_settings import (
     Deliver,
     ExpirationModel,
@@ -98,6 +99,7 @@ class QueueOptions(TypedDict, total=False):
     queue_expires: Duration | None
     consumer_timeout: Duration | None
     queue_type: TypeName | None
+    message_type: MessageType | None
     kind: Sharing | None
     initial_owner: str | None
     group_local_queue_domain: str | None
