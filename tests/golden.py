@@ -20,6 +20,8 @@ from unittest.mock import patch
 
 from looking import Looker
 from penstock.core.effects import Verb
+from penstock.core.links.identity import Site
+from penstock.core.links.ownership import Claim
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
@@ -120,6 +122,16 @@ def beside(instance: Instance) -> None:
     core.acknowledge(engine.now(), deferring, {9: range(5, 9)}, Verb.ACK, client="c")
     first = core.publish(engine.now(), batch(instance, "deferring", b"5", b"6")).first
     core.appeared(engine.now(), deferring, 9, range(5, 7), range(first, first + 2))
+    # messages that other sites own, and one that came from there
+    shared = core.declare_queue(engine.now(), "/", "shared", core.queue("/", "s").settings)
+    core.publish(engine.now(), batch(instance, "shared", *(b'{"n": %d}' % n for n in range(6))))
+    for name, origin in (("here", core.origin), ("there", core.origin + 1)):
+        core.meet(engine.now(), Site(name, origin, "east"))
+    first = shared.floor()
+    core.own(engine.now(), shared, [(first, first + 2)], Claim("there"))
+    core.own(engine.now(), shared, [(first + 1, first + 3)], Claim("there", 1, "transfer"))
+    core.own(engine.now(), shared, [(first + 2, first + 3)], Claim("here", 2, "proxied"))
+    done()
     # sinks
     core.sink_commit(engine.now(), "sink", 0, [batch(instance, "s", b'{"x": 1}')], lineage={"pipeline": "p"})
     core.sink_decide(engine.now(), "large", 0, [DecidedPart("0" * 32, 3, 30, 1, "s", "", "/")])

@@ -38,6 +38,7 @@ CODES: Mapping[str, frozenset[str]] = {
     "delayed": frozenset({"delayed"}),
     "dying": frozenset({"dying"}),
     "inactive": frozenset({"inactive"}),
+    "foreign": frozenset({"foreign"}),
 }
 """What may be said first of a message in each state."""
 
@@ -107,7 +108,7 @@ class Looker:
         stats = self.client.stats(queue)
         return {
             state: int(stats["inactive_message_count" if state == "inactive" else state])
-            for state in ("ready", "held", "leased", "delayed", "dying", "inactive")
+            for state in ("ready", "held", "leased", "delayed", "dying", "inactive", "foreign")
         }
 
     def living(self, queue: str) -> list[int]:
@@ -141,7 +142,8 @@ class Looker:
                 out.append(Wrong(queue, reader, shown, there))
 
         client, counts, living = self.client, self.counts(queue), self.living(queue)
-        available = counts["ready"] + counts["held"]
+        ready = counts["ready"] + counts["held"]
+        available = ready + counts["foreign"]
         same("counts in all", sum(counts.values()), len(living))
 
         here = self.by_state(self.rows("queue", name=queue, states=list(STATES)))
@@ -157,7 +159,7 @@ class Looker:
         first = [message.lsn for message in client.peek(queue, 3)]
         same("peek of three over Flight", first, sorted(here.get("ready", []))[:3])
 
-        there = sorted([*here.get("ready", ()), *here.get("held", ())])
+        there = sorted([*here.get("ready", ()), *here.get("held", ()), *here.get("foreign", ())])
         peeked = self.get("/api/queues/%2F/{}/peek?count=1000", queue)
         same("peek over HTTP", [lsn_of(one["bookmark"]) for one in peeked], there[:MANY])
         same("peek of three over HTTP", [lsn_of(one["bookmark"]) for one in self.get(
@@ -165,7 +167,7 @@ class Looker:
         held = self.get("/api/queues/%2F/{}/leases", queue)
         same("leases over HTTP", len(held), min(counts["leased"], MANY))
         facts = self.get("/api/queues/%2F/{}", queue)
-        same("HTTP, ready", facts["messages_ready"], available)
+        same("HTTP, ready", facts["messages_ready"], ready)
         same("HTTP, leased", facts["messages_unacknowledged"], counts["leased"])
         same("HTTP, delayed", facts["penstock"]["delayed"], counts["delayed"])
 
@@ -185,7 +187,7 @@ class Looker:
             same(reader, sum(row.json()["n"] for row in rows), available)
         same("changes", self.changes(queue, stream), available)
         found = client.action("move", queue=queue, to="elsewhere", dry=True)
-        same("move", found["matched"], available + counts["delayed"] + counts["inactive"])
+        same("move", found["matched"], ready + counts["delayed"] + counts["inactive"])
         same("an action's query", self.walked(queue), there)
 
         state_of = {lsn: state for state, lsns in here.items() for lsn in lsns}
@@ -196,7 +198,7 @@ class Looker:
         told = [reason["code"] for reason in client.action("explain", queue=queue)["reasons"]]
         same("explain, empty", "empty" in told, not living)
         same("explain, nothing ready", bool({"empty", "none_ready"}.intersection(told)), not counts["ready"])
-        for state in ("leased", "delayed", "dying", "inactive"):
+        for state in ("leased", "delayed", "dying", "inactive", "foreign"):
             same(f"explain, {state}", state in told, counts[state] > 0)
 
         stats, sizes = client.stats(queue), self.sizes(living)

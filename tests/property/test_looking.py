@@ -14,7 +14,10 @@ from unittest.mock import patch
 
 from choices import SEED
 from looking import Looker, Wrong
+from penstock.core.links.identity import Site
+from penstock.core.links.ownership import Claim
 from penstock.core.queue import shares
+from penstock.core.queue.owning import why_not_shared
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
@@ -31,6 +34,10 @@ QUEUES_MOST = 64
 
 FILLERS = 1000
 """Messages before the others in a queue with a target depth, which is no less."""
+
+
+SHARED = (("expiration", 0), ("retry", 0))
+"""Options of queues that have messages of another site, too; few sets of many options do."""
 
 
 class Case:
@@ -112,11 +119,30 @@ def use(broker: Broker, looker: Looker, case: Case) -> None:
         client.action("stream_open", stream=f"reader of {case.queue}", queue=case.queue)
         client.action("plan", stream=f"reader of {case.queue}", start=0, max_rows=1)
     broker.pause(case.queue)
+    give_away(broker, case)
     for message, settle in zip(held, ("cancel", "ack"), strict=False):
         getattr(message, settle)()
     waiting = looker.client.peek(case.queue, 1)
     for message in waiting:
         broker.ack(case.queue, message.bookmark, option="expire")
+
+
+def give_away(broker: Broker, case: Case) -> None:
+    """Another site owns one that is ready and one that is leased, where that can be."""
+
+    def work(instance: Instance) -> None:
+        core, now = instance.core, instance.engine.now()
+        queue = core.queue("/", case.queue)
+        if why_not_shared(queue.settings) is None:
+            core.meet(now, Site("here", core.origin))
+            core.meet(now, Site("there", core.origin + 1))
+            for state in ("leased", "ready"):
+                lsn = min((chunk[0] for chunk in queue.chunks(state) if len(chunk)), default=0)
+                core.own(now, queue, [(lsn, lsn + 1)], Claim("there", 1, "transfer"))
+            assert queue.foreign_count or not queue.arrived, case
+            instance.make_durable()
+
+    broker.command(work)
 
 
 def look(broker: Broker, cases: Sequence[Case], when: str) -> list[str]:
@@ -203,7 +229,7 @@ def settle_all(looker: Looker, case: Case, number: int) -> list[str]:
     else:
         by = f"worker of {case.queue}"
         reader, count = "ack by filter", looker.client.ack_filter(case.queue, "1=1", by=by)
-        takes = ("ready", "held", "delayed")
+        takes = ("ready", "held", "delayed", "foreign")
     there = sum(before[state] for state in takes)
     after = looker.counts(case.queue)
     out = []
@@ -223,6 +249,7 @@ def test_looking_shows_what_is_counted(effort: int) -> None:
     arrays = [covering(SEED, OPTIONS_MOST), *(covering(SEED + n, max(OPTIONS_MOST >> n, 3)) for n in range(1, effort))]
     if effort > 1:
         arrays.append([options for one in every() if (options := of(one)) is not None])
+    arrays[0] += [options for one in SHARED if (options := of(one)) is not None]
     for array in arrays:
         for start in range(0, len(array), QUEUES_MOST):
             found = wrong(array[start : start + QUEUES_MOST])

@@ -13,6 +13,7 @@ import pytest
 from penstock.core.queue import flow, places
 from penstock.core.queue.parts import QueueParts
 from penstock.core.queue.places import Part, Place
+from property.foreign_walk import ForeignWalk
 from property.limits_walk import LimitedWalk
 from property.queue_options import of
 from property.queue_walk import Walk
@@ -24,14 +25,14 @@ ENOUGH = 50
 
 PARTS: tuple[Part, ...] = get_args(Part)
 OF_SHARES: tuple[Part, ...] = ("tenants", "lines", "unkeyed")
-STAGES = {
-    "limits": LimitedWalk, "ranks": Walk, "scheduled": Walk, "expiry": Walk, "last value": Walk, "shares": SharesWalk,
-    "barrier": Walk, "priority": Walk, "depth": Walk,
+STAGES: dict[str, type[Walk | ForeignWalk]] = {
+    "limits": LimitedWalk, "ranks": Walk, "scheduled": Walk, "expiry": Walk, "ownership": ForeignWalk,
+    "last value": Walk, "shares": SharesWalk, "barrier": Walk, "priority": Walk, "depth": Walk,
 }  # fmt: skip
 """In their order, with who walks over queues that have them."""
 
 
-def found_by(walk: type[Walk]) -> int | None:
+def found_by(walk: type[Walk | ForeignWalk]) -> int | None:
     """The seed of the first walk that notices."""
     for seed in range(ENOUGH):
         try:
@@ -54,7 +55,8 @@ def forget(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "letters"])
 def test_who_forgets_a_place_is_found(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     forget(part, monkeypatch)
-    assert found_by(SharesWalk if part in OF_SHARES else Walk) is not None
+    walk = SharesWalk if part in OF_SHARES else ForeignWalk if part == "foreign" else Walk
+    assert found_by(walk) is not None
 
 
 def test_who_forgets_dead_letters_that_cannot_leave_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

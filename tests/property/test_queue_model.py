@@ -633,7 +633,15 @@ class QueueMachine(RuleBasedStateMachine):
         there.update(dict.fromkeys(model.dying, "dying"))
         shown = [(lsn, state) for state, run, _ in queue.standing() for lsn in run.chunk]
         assert sorted(shown) == sorted(there.items())
-        counts = (queue.ready, queue.held, queue.inactive, queue.delayed, queue.leased, queue.dying)
+        counts = (
+            queue.ready,
+            queue.held,
+            queue.inactive,
+            queue.delayed,
+            queue.leased,
+            queue.dying,
+            queue.foreign_count,
+        )
         states = list(there.values())
         assert counts == tuple(states.count(state) for state in STATES)
 

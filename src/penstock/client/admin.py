@@ -56,7 +56,12 @@ class Administration:
         return self._vhost
 
     def declare(
-        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False,
+        self,
+        queue: str,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        passive: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> dict[str, Any]:
         """Make a queue, or find it as asked; its counts.

@@ -65,9 +65,7 @@ class Consumer(Generic[B]):
         self._link = link
         self._command = command
         self._past = Past()
-        self._make = partial(
-            Exchange, client, link, past=self._past, read=read, backlog=backlog, heartbeat=heartbeat
-        )
+        self._make = partial(Exchange, client, link, past=self._past, read=read, backlog=backlog, heartbeat=heartbeat)
         self._timeout = timeout
         self._reconnect = reconnect
         self._outage = Outage(reconnect)

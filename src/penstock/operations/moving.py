@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.core.queue.places import WAITING
+from penstock.core.queue.places import OWNED
 from penstock.core.state.lsns import blobs, flat, numbers, pick, texts, whole
 from penstock.core.state.plain import unwrap
 from penstock.errors import InvalidArgument, NotFound, ProtocolError
@@ -183,7 +183,7 @@ def _waiting(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.in
     queue = core.queue(wanted.vhost, wanted.queue)
     if wanted.to is not None:
         core.queue(wanted.vhost, wanted.to)
-    lsns = flat(queue.chunks(*WAITING))
+    lsns = flat(queue.chunks(*OWNED))
     lsns = lsns[lsns > wanted.after]
     return lsns[:LOOKED_MOST], len(lsns) > LOOKED_MOST
 

@@ -61,6 +61,7 @@ class Event:
     moved       the server published it elsewhere: reason (moved, redriven, due), by, and `moved_to`
     dropped     reason, by: `maxlen` and `replaced` where no dead letter is asked for, `cancelled` for one that was
                 withdrawn, `recovery_point` for one from before it
+    owned       site, serial, why (first, transfer, yielded, proxied): which site may lease it from then on
     paused, resumed     its queue was; until, by
     purged, queue deleted
     planned, plan settled, plan released, left its batch     stream, batch; the last one: it was narrowed to others
@@ -222,6 +223,8 @@ class Teller:
         if (to := cast("list[tuple[str, str, int]] | None", details.pop("to", None))) is not None:
             details = {**_whom(to, covered, self.lsn), **details}
         event = WORDS[record.kind]
+        if record.kind is Kind.OWN:
+            del details["owner"]  # a number; its name is told
         if record.kind is Kind.EXPIRE:
             details.pop("left", None)  # what actions still had to do
             event = ended(told(details)[0])

@@ -89,6 +89,9 @@ class Kind(IntEnum):
     STREAM_READ = 73
     SINK_FORGET = 74
     LINEAGE = 78
+    # queues over several sites
+    PEER = 80
+    OWN = 82
 
 
 State: TypeAlias = Literal["ready", "leased", "delayed", "gone"]
@@ -371,6 +374,15 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'made of what `of` says ({"pipeline"?, "inputs"?, "tables"?, ...}, as the sink was told), and its messages are '
         "[[vhost, exchange, topic, first LSN, last LSN, rows], ...]",
         (),
+    ),
+    Kind.PEER: Meaning(
+        'name: a site; {"peer", "origin", "group"}: by this number it is named from now on; 0 is this site', ("fold",),
+        "synced",
+    ),
+    Kind.OWN: Meaning(
+        'queue and exact pairs; {"owner", "site", "serial", "why"}: the site of that number, so called then, alone may '
+        "lease them from now on; serial: how many transfers there were; why: first, transfer, yielded or proxied",
+        ("fold", "story"), word="owned",
     ),
 }  # fmt: skip
 

@@ -270,7 +270,11 @@ class Running:
         worker = self.worker
         consumer = await self._off(
             lambda: client.consume(
-                worker.queue, backlog=worker.backlog, filter=worker.filter, name=self._name, reconnect=0,
+                worker.queue,
+                backlog=worker.backlog,
+                filter=worker.filter,
+                name=self._name,
+                reconnect=0,
                 type=worker.value,
             )
         )

@@ -72,7 +72,6 @@ def test_without_a_type_it_is_what_its_publisher_says() -> None:
     assert Message[Any](rows, 0).value == [1]
 
 
-
 def test_every_setting_is_known_to_type_checkers() -> None:
     """A new one is a line of `client/queue_options.py`."""
     hints = get_type_hints(QueueOptions)

@@ -28,6 +28,7 @@ HOLD: dict[str, set[Part]] = {
     "delays": {"retries", "scheduled"},
     "all_consumers": {"leases"},
     "letters": {"letters"},
+    "foreign": {"foreign"},
 }
 """Slots of a queue in which messages stand, and what the places there are called."""
 

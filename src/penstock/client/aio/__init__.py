@@ -154,7 +154,12 @@ class Client:
     peek = _awaited(blocking.Client.peek)
 
     async def declare(
-        self, queue: str, *, durable: bool = True, auto_delete: bool = False, passive: bool = False,
+        self,
+        queue: str,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        passive: bool = False,
         **settings: Unpack[QueueOptions],
     ) -> dict[str, Any]:
         """Make a queue, or find it as asked; as `penstock.Client.declare`."""

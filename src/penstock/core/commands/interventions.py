@@ -115,7 +115,7 @@ class InterventionCommands(QueueCommands):
     ) -> int:
         """Move those that wait in `source` to the end of `target`; how many.
 
-        lsns     ascending; what is leased, dying or gone by now is left out
+        lsns     ascending; what is leased, dying, another site's or gone by now is left out
         batch    what they become there, row by row: topics, headers, bodies, times
         They begin anew: no attempt counts.  Errors: PreconditionFailed for a queue that is its own target.
         """
@@ -125,7 +125,8 @@ class InterventionCommands(QueueCommands):
         for queue in (source, target):
             queue.catch_up(now, self._out)
             self._touch(queue)
-        runs = source.extract(as_chunk(list(lsns)))
+        wanted = [lsn for lsn in lsns if not source.lives(lsn, "foreign")] if source.foreign_count else list(lsns)
+        runs = source.extract(as_chunk(wanted)) if wanted else []
         there = {lsn for run in runs for lsn in run.chunk}
         if not there:
             return 0

@@ -195,6 +195,7 @@ class Life(RecoveryCommands):
         now = core._out.at(now)
         core._topology.load(state)
         core._interning.load(state)
+        core.peers.load(state.peers)
         core._restore_queues(state)
         core.streams.states = {name: s.copy() for name, s in state.streams.items()}
         core._sinks.load(state)
@@ -220,6 +221,8 @@ class Life(RecoveryCommands):
             queue = self._admin.make(one, _GONE if one.exclusive else None)
             queue.redelivered_below = state.unclean
             queue.stay_paused(one.paused)
+            if {"owner", "claim"} & one.columns.keys():
+                queue.ensure_foreign(self.peers)
             queue.load(one.waiting, one.columns)
             queue.remember(one.taken)
             self._timers.touched.add(queue)
@@ -299,6 +302,7 @@ class Life(RecoveryCommands):
         state.deferred = pending.copies(self._deferred.by_queue)
         state.publishers = self._publisher.publishers.settled()
         state.acted = self.acted.copy()
+        state.peers = dict(self.peers.sites)
         state.sizes = self.sizes.copy()
         return Snapshot(state, self._keyed.sows.capture())
 

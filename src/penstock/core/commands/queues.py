@@ -16,6 +16,7 @@ from penstock.core.queue.explaining import share_figures
 from penstock.core.queue.limits import NOTHING_COUNTED
 from penstock.core.queue.order.ranking import priorities
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.queue.owning import named_of, why_not_shared
 from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.admin import NO_TABLE
@@ -43,8 +44,9 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
         "age_of_oldest_lease": age_of_oldest_lease(queue, now),
         "seconds_behind": seconds_behind(queue, now, stamps),
         "owned": depth + queue.inactive,
-        "transferred_in": 0,
-        "transferred_out": 0,
+        "foreign": queue.foreign_count,
+        "transferred_in": queue.transfers[0],
+        "transferred_out": queue.transfers[1],
         "proxied_transfer": False,
         "max_backlog": settings.max_backlog,
         "target_queue_depth": settings.target_queue_depth,
@@ -345,6 +347,9 @@ def fixed(queue: Queue, settings: QueueSettings) -> list[tuple[tuple[str, ...], 
     if (settings.unique, key) != (present.unique, before) and queue.floor() < NEVER:
         why = f"unique, and the dedup_key it goes by, {what} cannot change while it has messages: {worked}"
         out.append((("unique", "dedup_key"), why))
+    if queue.foreign_count and (lacks := why_not_shared(settings)) is not None:
+        why = f"queue '{queue.name}' cannot have {lacks} while other sites own {queue.foreign_count} of its messages"
+        out.append((named_of(lacks), why))
     if settings.non_destructive and not present.non_destructive and (many := queue.outstanding):
         why = f"non_destructive {what} cannot be set while {many} of its messages are out for delivery"
         out.append((("non_destructive",), why))

@@ -9,14 +9,17 @@ which only proxied transfer brings about: a grant of the owner holds against a p
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from penstock.records.chunks import LSN_LIMIT
 
 Why: TypeAlias = Literal["first", "transfer", "yielded", "proxied"]
 
-_RANK: dict[Why, int] = {"first": 0, "transfer": 1, "yielded": 2, "proxied": 3}
+WHYS: tuple[Why, ...] = get_args(Why)
+"""Of two claims with one serial the earlier of these holds."""
+
+RANKS: Mapping[Why, int] = {why: rank for rank, why in enumerate(WHYS)}
 
 Span: TypeAlias = tuple[int, int]
 """LSNs [a, b) of this log."""
@@ -36,7 +39,7 @@ class Claim(NamedTuple):
 
 def holds_against(one: Claim, other: Claim) -> bool:
     """Whether the first claim holds where both were made."""
-    return (-one.serial, _RANK[one.why], one.owner) < (-other.serial, _RANK[other.why], other.owner)
+    return (-one.serial, RANKS[one.why], one.owner) < (-other.serial, RANKS[other.why], other.owner)
 
 
 class Claims:

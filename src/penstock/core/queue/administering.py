@@ -194,7 +194,7 @@ def _widen(spans: dict[int, tuple[int, int]], group: int, low: int, high: int) -
 
 def _staying(queue: Contents, low: int, high: int) -> Ints:
     """LSNs that live and are not ready, between the two; ascending."""
-    staying = queue.chunks("leased", "delayed", "dying")
+    staying = queue.chunks("leased", "delayed", "dying", "foreign")
     overlapping = [chunk for chunk in staying if len(chunk) and chunk[0] <= high and low <= chunk[-1]]
     return flat([chunk[bisect_left(chunk, low) : bisect_left(chunk, high + 1)] for chunk in overlapping])
 

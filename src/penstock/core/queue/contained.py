@@ -20,7 +20,7 @@ from penstock.core.queue.expiry import Expiry
 from penstock.core.queue.order.ranks import UNKNOWN, Ranks
 from penstock.core.queue.order.runs import Run, packed
 from penstock.core.queue.settling.attempts import Tally
-from penstock.core.state.lsns import Ints, chunked, flat, ints, runs_of, to_array
+from penstock.core.state.lsns import Ints, chunked, flat, ints, runs_of, spread, to_array
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings
@@ -313,6 +313,7 @@ class Contained:
     ranks: Ranks | None = None  # of all these, and some that are gone
     keys: Ranks | None = None  # of all these, and some that are gone
     dedup: Keys | None = None  # LSNs of all these by key, and of some that are gone
+    claims: Sequence[tuple[int, int, int, int]] = ()  # LSNs [a, b), the site that may lease them, how it came to
     unranked: list[Ints] = field(default_factory=list["Ints"])  # those whose rank there is not known yet, in any order
 
     def waiting(self) -> list[Chunk]:
@@ -344,7 +345,7 @@ class Contained:
         columns = {name: _joined(parts) for name, parts in counts.items() if parts}
         if len(self.barriers):
             columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
-        if any(known is not None for known in (self.expiry, self.ranks, self.keys, self.dedup)):
+        if any(known is not None for known in (self.expiry, self.ranks, self.keys, self.dedup)) or self.claims:
             everything = flat(self.waiting())
             if self.expiry is not None:
                 columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
@@ -369,6 +370,10 @@ class Contained:
             yield "key", runs_of(everything, self.keys.each(packed(everything)))
         if self.dedup is not None:
             yield "dedup", runs_of(everything, key_column(self.dedup, everything))
+        if self.claims:
+            spans = np.array(self.claims, dtype=np.int64)
+            for name, column in (("owner", 2), ("claim", 3)):
+                yield name, runs_of(everything, spread(everything, spans[:, [0, 1, column]].reshape(-1).tolist()))
 
     def _ranks(self, known: Ranks, everything: Ints) -> array[int]:
         ranks = known.each(packed(everything))

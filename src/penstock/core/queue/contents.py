@@ -63,7 +63,7 @@ class Contents(QueueParts):
         """Forget all messages and what is known of them; no consumer holds any."""
         self.main, self.tail, self.ranking = self.main.emptied(), NO_TAIL, None
         self.returned, self.delays, self.expiry, self.letters = NOTHING_RETURNED, NO_DELAYS, NO_EXPIRY, NO_LETTERS
-        self.barriers, self.older = NO_BARRIERS, None
+        self.barriers, self.older, self.foreign = NO_BARRIERS, None, None
         if self.shares is not None:
             self.shares = Shares(self.settings, self.ranks)
             self.agenda |= SHARES
@@ -123,6 +123,16 @@ class Contents(QueueParts):
     def inactive(self) -> int:
         """Messages beyond the target depth."""
         return self.tail.count
+
+    @property
+    def foreign_count(self) -> int:
+        """Messages that another site may lease."""
+        return 0 if self.foreign is None else self.foreign.count
+
+    @property
+    def transfers(self) -> tuple[int, int]:
+        """Messages that came to be this site's, and that ceased to be, since the start."""
+        return (0, 0) if self.foreign is None else (self.foreign.taken, self.foreign.given)
 
     @property
     def first_inactive(self) -> int:
@@ -197,8 +207,15 @@ class Contents(QueueParts):
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that wait, wherever they stand.  Who asks says what becomes of them."""
+        return self._extracted(wanted, *WAITING)
+
+    def extract_ready(self, wanted: Chunk) -> list[Run]:
+        """The same of what is ready."""
+        return self._extracted(wanted, "ready")
+
+    def _extracted(self, wanted: Chunk, *states: State) -> list[Run]:
         out: list[Run] = []
-        for place in self.places(*WAITING):
+        for place in self.places(*states):
             if place.extract is not None:
                 runs = place.extract(wanted)
                 if place.state == "ready" and self.weight >= 0:

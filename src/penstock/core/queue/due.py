@@ -17,6 +17,7 @@ from penstock.core.queue.contents import Contents
 from penstock.core.queue.delays import ascending
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, view
+from penstock.core.queue.owning import expire_foreign
 from penstock.core.queue.trimming import trim
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.causes import REPLACED, TIME_LIMIT
@@ -68,6 +69,10 @@ def end_scheduled(queue: Contents, now: Now, sink: Sink) -> None:
 
 def expire_due(queue: Contents, now: Now, sink: Sink) -> None:
     chunks = [without_due(queue, chunk) for chunk in queue.expiry.come_due(now.wall)]
+    if queue.foreign is not None:
+        for chunk in chunks:
+            if len(chunk):
+                expire_foreign(queue, chunk, sink)
     runs = [run for chunk in chunks if len(chunk) for run in queue.extract(chunk)]
     if runs:
         queue.expire(runs, TIME_LIMIT, sink)

@@ -63,6 +63,8 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
             return "barrier", _of_barriers(queue, lsn)
         case "tail":
             return "inactive", f"it is inactive behind the target depth of {queue.settings.target_queue_depth}"
+        case "foreign":
+            return "foreign", _of_others(queue, lsn)
         case "retries":
             times = f"{run.tally.failures} failure{'' if run.tally.failures == 1 else 's'}"
             return "delayed", f"it is delayed until {told(run.deadline)}, after {times}{_limit(queue)}"
@@ -73,6 +75,16 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
             return "leased", _held(queue, lsn, now)
         case _:
             assert_never(place.part)
+
+
+def _of_others(queue: Contents, lsn: int) -> str:
+    assert queue.foreign is not None
+    claim = queue.foreign.claims.of(lsn)
+    how = {
+        "first": "where it was published", "transfer": "which asked for it",
+        "yielded": "which has it from the same publisher", "proxied": "by proxied transfer",
+    }  # fmt: skip
+    return f"site '{claim.owner}' owns it, {how[claim.why]}; it was transferred {claim.serial} times"
 
 
 def _of_barriers(queue: Contents, lsn: int) -> str:
@@ -132,6 +144,8 @@ def not_ready(queue: Contents, now: Now) -> Iterator[Said]:
     if queue.inactive:
         depth = queue.settings.target_queue_depth
         yield "inactive", f"{messages(queue.inactive)} inactive behind the target depth of {depth}"
+    if queue.foreign_count:
+        yield "foreign", f"{messages(queue.foreign_count)} owned by other sites"
     first = queue.barriers.first
     if first is not None:
         behind = messages(queue.barriers.held - 1, "")
@@ -406,7 +420,7 @@ def _are(count: int) -> str:
     return f"{count} {'is' if count == 1 else 'are'}"
 
 
-_OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "inactive", "barrier", "full"})
+_OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "inactive", "barrier", "full", "foreign"})
 """What a look at the queue says of other messages."""
 
 QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _full, _shares, _takers]

@@ -10,6 +10,7 @@ the last to the first (`Queue.offer_all`).
 | ranks | whoever places a message asks for its rank |
 | scheduled | what is due enters like a newcomer: all below see it then |
 | expiry | what is over must not replace another, nor take a turn |
+| ownership | what is another site's is ready for nobody here |
 | last value | before all that hold back: of a key one alone waits |
 | shares | keys say who may be offered what; what stands in line is ready, and in no order |
 | barrier, priority, depth | the orders of a queue: one of them takes all that is left; none: the main order does |
@@ -46,8 +47,8 @@ from penstock.core.queue.expiry import deadlines, queue_deadline
 from penstock.core.queue.held import BEHIND_BARRIERS, BEHIND_DEPTH
 from penstock.core.queue.order.ranking import BY_PRIORITY, RANKED
 from penstock.core.queue.order.runs import NEVER, Run, packed, view
+from penstock.core.queue.owning import ELSEWHERE
 from penstock.core.queue.parts import NO_EXPIRY
-from penstock.core.queue.places import AVAILABLE
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.settling.letters import Letter
@@ -209,7 +210,7 @@ SCHEDULED, EXPIRING, SHARED = _Scheduled(), _Expiring(), _Shared()
 
 
 STAGES: tuple[Stage, ...] = (
-    BOUNDED, RANKED, SCHEDULED, EXPIRING, REPLACING, SHARED, BEHIND_BARRIERS, BY_PRIORITY, BEHIND_DEPTH,
+    BOUNDED, RANKED, SCHEDULED, EXPIRING, ELSEWHERE, REPLACING, SHARED, BEHIND_BARRIERS, BY_PRIORITY, BEHIND_DEPTH,
 )  # fmt: skip
 
 
@@ -315,7 +316,7 @@ def end_leases(queue: Contents, now: Now, sink: Sink) -> None:
 
 def expire_spent(queue: Contents, sink: Sink) -> None:
     queue.agenda &= ~ATTEMPTS
-    waiting = [place.back() for place in queue.places(*AVAILABLE)]
+    waiting = [place.back() for place in queue.places("ready", "held")]
     for run in [run for runs in waiting for run in runs]:
         reasons = spent(run.tally, queue.settings)
         if reasons:

@@ -184,6 +184,8 @@ def _capture_columns(queue: Contents, out: Contained) -> None:
         out.expiry = queue.expiry.copy()
     if len(queue.barriers) or queue.barriers.dormant:
         out.barriers = queue.barriers.marked()
+    if queue.foreign is not None:
+        out.claims = queue.foreign.spans()
     if queue.older is not None:
         out.barriers = sorted_chunk([out.barriers, as_chunk(sorted(queue.older.barriers))])
 
@@ -235,6 +237,10 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
         lsns, keys = _without_barriers(queue, lsns, columns)
     told = np.stack([spread(lsns, columns.get(name, array("q"))) for name in _APART], axis=1)
     aside = (told > 0).any(axis=1)
+    if queue.foreign is not None:
+        owners = spread(lsns, columns.get("owner", array("q")))
+        queue.foreign.load(lsns, owners, spread(lsns, columns.get("claim", array("q"))))
+        aside |= owners > 0
     late = [lsn for place, lsn in keys if place != lsn]
     _load_fresh(queue, lsns[~aside], np.union1d(lsns[aside], np.array(late, dtype=np.int64)))
     if aside.any():
@@ -273,8 +279,9 @@ def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
             run = Run(chunk, False, tally if tally != FRESH else FRESH, place, due)
             if due:
                 queue.ensure_delays().retry(run)
-            else:
-                queue.ensure_returned().push(run)
+                continue
+            for part in [run] if queue.foreign is None else queue.foreign.keep(run):
+                queue.ensure_returned().push(part)
     if fresh:
         fresh.sort()
         queue.ensure_delays().schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
@@ -303,7 +310,7 @@ def check(queue: Contents) -> None:
         counts[place.state] += there
         lowest = min(chunk[0] for chunk in place.chunks())
         assert queue.floor() <= lowest, f"{queue!r}: {lowest} of {place.part} is below the floor {queue.floor()}"
-    told = (queue.ready, queue.held, queue.inactive, queue.delayed, queue.leased, queue.dying)
+    told = (queue.ready, queue.held, queue.inactive, queue.delayed, queue.leased, queue.dying, queue.foreign_count)
     assert tuple(counts.values()) == told, f"{queue!r}: there is {counts}, counted {told}"
     if queue.shares is not None:
         queue.shares.check(queue)

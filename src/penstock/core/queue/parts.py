@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.core.links.peers import Peers
 from penstock.core.queue.barrier import Barriers
 from penstock.core.queue.contained import Dedup, deduplicates
 from penstock.core.queue.delays import Delays
@@ -14,6 +15,7 @@ from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.dispatching.roster import Attendance, Roster
 from penstock.core.queue.expiry import Expiry
+from penstock.core.queue.foreign import Foreign
 from penstock.core.queue.last_values import LastValues
 from penstock.core.queue.limits import NOTHING_COUNTED, Figures, Pace, Weighing, limits_of
 from penstock.core.queue.order.main_order import Main, Nothing
@@ -70,7 +72,7 @@ class QueueParts:
 
     __slots__ = (
         "agenda", "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
-        "delays", "dispatch_most", "draining", "expiry", "figures", "free_credit", "id",
+        "delays", "dispatch_most", "draining", "expiry", "figures", "foreign", "free_credit", "id",
         "last_values", "lease_due", "leased", "leases_in_order",
         "letters", "limits", "main", "name", "older", "outstanding", "pace",
         "paused_until", "plan", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
@@ -116,6 +118,7 @@ class QueueParts:
         self.shares: Shares | None = None  # what is ready and may not be offered to anybody now
         rate = settings.rate_limit
         self.pace = Pace(rate[0], rate[1]) if rate[0] else None  # messages in a time
+        self.foreign: Foreign | None = None  # what other sites may lease, and whose the messages are
         self.older: Older | None = None  # a pass over the log finds messages, and they wait for its end
         # consumers
         self.attendance = _ATTENDANCE
@@ -306,6 +309,13 @@ class QueueParts:
             self.barriers = Barriers()
             self.plan = None
         return self.barriers
+
+    def ensure_foreign(self, peers: Peers) -> Foreign:
+        """Claims of sites to its messages, to add to.  peers: of the core."""
+        if self.foreign is None:
+            self.foreign = Foreign(peers)
+            self.plan = None
+        return self.foreign
 
     def ensure_attendance(self) -> Attendance:
         """Who attends to it, and since when nobody does, to be changed."""

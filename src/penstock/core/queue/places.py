@@ -21,7 +21,7 @@ from penstock.core.queue.limits import Weighing, limits_of
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds, view
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.whole import AVAILABLE, STATES, WAITING, WEIGHING, Part, Place, State
+from penstock.core.queue.whole import AVAILABLE, OWNED, STATES, WAITING, WEIGHING, Part, Place, State
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ def _places(queue: Contents) -> Iterator[Place]:
             "leased", "leases", queue.leased, back=lambda: (run for run, _ in leased(queue)),
             lowest=lambda: min((one.leases.lowest() for one in queue.all_consumers), default=NEVER),
             page=lambda move: _page_leases(queue, move),
+        )  # fmt: skip
+    if queue.foreign is not None and queue.foreign.count:
+        waiting = queue.foreign.waiting
+        yield Place(
+            "foreign", "foreign", waiting.count, back=waiting.runs, lowest=waiting.lowest, extract=waiting.extract,
+            page=waiting.page,
         )  # fmt: skip
     if queue.letters.count:
         yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
@@ -189,7 +195,7 @@ def oldest(queue: Contents, most: int = NEVER) -> int:
 
 
 __all__ = [
-    "AVAILABLE", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "leased", "lives", "oldest",
+    "AVAILABLE", "OWNED", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "leased", "lives", "oldest",
     "places", "standing",
 ]  # fmt: skip
 

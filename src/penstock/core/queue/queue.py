@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.core.asks import Purpose, Token
 from penstock.core.effects import Sink, Verb
-from penstock.core.queue import lasting, stages
+from penstock.core.queue import lasting, owning, stages
 from penstock.core.queue import places as looking
 from penstock.core.queue.administering import (
     alter,
@@ -256,6 +256,11 @@ class Queue(Surface):
     chunks = looking.chunks
     lives = looking.lives
     floor = looking.oldest
+    own = owning.own
+    claims = owning.claims
+    renamed = owning.renamed
+    ready_spans = owning.ready_spans
+    foreign_spans = owning.foreign_spans
     captured = lasting.capture
     load = lasting.load
     check = lasting.check

@@ -6,6 +6,7 @@
     delayed    in back-off, scheduled
     leased     held by a consumer, or by nobody
     dying      out of the queue as soon as its dead letter is written
+    foreign    another site may lease it
 
 A message stands in exactly one of them.  What was delivered at most once and is not acknowledged stands in none: it is
 in its receiver's backlog, and no longer in the queue.
@@ -35,19 +36,22 @@ from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings
 
-State: TypeAlias = Literal["ready", "held", "inactive", "delayed", "leased", "dying"]
+State: TypeAlias = Literal["ready", "held", "inactive", "delayed", "leased", "dying", "foreign"]
 
 STATES: tuple[State, ...] = get_args(State)
 
-AVAILABLE: tuple[State, ...] = ("ready", "held")
-"""What queries look at, and what is ready for clients that know no barriers."""
+AVAILABLE: tuple[State, ...] = ("ready", "held", "foreign")
+"""What queries look at."""
 
-WAITING: tuple[State, ...] = ("ready", "held", "inactive", "delayed")
+WAITING: tuple[State, ...] = ("ready", "held", "inactive", "delayed", "foreign")
 """What nobody holds and what is not on its way out."""
+
+OWNED: tuple[State, ...] = WAITING[:-1]
+"""The same without what another site owns."""
 
 Part: TypeAlias = Literal[
     "main", "returned", "tenants", "lines", "unkeyed", "barriers", "found", "tail", "retries", "scheduled", "leases",
-    "letters",
+    "letters", "foreign",
 ]  # fmt: skip
 
 

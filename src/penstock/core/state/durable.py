@@ -34,6 +34,7 @@ import numpy as np
 import orjson
 
 from penstock.core.actions.acted import Acted
+from penstock.core.links.identity import Site
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
@@ -80,7 +81,7 @@ from penstock.records.queue_settings import AddressSetting, ExchangeRule, Policy
 
 COLUMNS = (
     "deliveries", "failures", "cancels", "not_before", "place", "expires_at", "transient", "letter", "barrier", "rank",
-    "unseen", "key", "dedup",
+    "unseen", "key", "dedup", "owner", "claim",
 )  # fmt: skip
 """What a queue may remember of a waiting message besides its position; 0 is the rest value of each.
 
@@ -94,6 +95,8 @@ letter                          1: the server wrote it as a dead letter, so the 
 barrier                         1: it waits for all before it and holds back all after it
 key                             by what a newer message replaces it (`core.queue.last_values`)
 dedup                           its key, while no other message with it may enter (`core.queue.contained`)
+owner                           the number of the site that may lease it; 0: this one (`core.links.peers`)
+claim                           how that came about (`core.queue.foreign`); 0: it was published there
 rank                            its priority (`core.queue.order.ranks`); 0: not known, worked out before it is delivered
 """
 
@@ -204,6 +207,7 @@ class DurableState:
     sink_marks: dict[str, SinkMark] = field(default_factory=dict[str, SinkMark])  # of the queries in `sinks`, if known
     defaults: int = 0  # see `DEFAULTS`: of the version that made the folder
     terms: tuple[Reign, ...] = ()  # in a cluster, oldest first: who wrote which LSNs
+    peers: dict[int, Site] = field(default_factory=dict[int, Site])  # sites that this one has met, and itself as 0
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:
@@ -267,6 +271,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         unclean=state.unclean,
         defaults=state.defaults,
         terms=[list(one) for one in state.terms],
+        peers=[[number, *site] for number, site in sorted(state.peers.items())],
         **_dump_topology(state),
         publishers=dict(sorted(state.publishers.items())),
         streams={name: one.dump() for name, one in sorted(state.streams.items())},
@@ -383,6 +388,8 @@ def _decode(data: bytes) -> DurableState:
     state = DurableState(cast(int, head.get("last_lsn", 0)), cast(int, head.get("unclean", 0)))
     state.defaults = cast(int, head.get("defaults", 0))
     state.terms = tuple(Reign(*cast("list[Any]", one)) for one in head.get("terms", ()))
+    peers = cast("list[tuple[int, str, int, str]]", head.get("peers", ()))
+    state.peers = {number: Site(name, origin, group) for number, name, origin, group in peers}
     _load_topology(state, head)
     _load_rulings(state, head)
     _load_readers(state, head)

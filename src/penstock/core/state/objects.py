@@ -11,6 +11,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from penstock.core.links.identity import Site
+from penstock.core.links.ownership import RANKS, WHYS, Why
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks
@@ -70,6 +72,7 @@ class Objects:
         self._sows.load(start.sows, start.topics)
         self._deferred = deferred_acks.copies(start.deferred)
         self._acted = start.acted.copy()
+        self._peers = dict(start.peers)
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
@@ -92,6 +95,7 @@ class Objects:
         state.sows = self._sows.capture()()
         state.deferred = deferred_acks.copies(self._deferred)
         state.acted = self._acted.copy()
+        state.peers = dict(self._peers)
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -170,6 +174,10 @@ class Objects:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         origin = int(str(load(row.header)["origin"]))
         deferred_acks.forget(self._deferred, number, origin, deferred_acks.spread(pairs))
+
+    def _met(self, row: Row) -> None:
+        told = load(row.header)
+        self._peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
 
     def _act(self, row: Row) -> None:
         self._acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())
@@ -316,7 +324,7 @@ class Objects:
         Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.VIA: _via, Kind.TOOK: _took, Kind.EXPIRE: _expired,
         Kind.RECOVERED: _found, Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         Kind.SINK_COMMIT: _committed, Kind.SINK_FORGET: _sinks_gone, Kind.DECIDED: _decide, Kind.CHUNK: _chunk,
-        Kind.DEFER: _defer, Kind.UNDEFER: _undefer, Kind.ACTED: _act,
+        Kind.DEFER: _defer, Kind.UNDEFER: _undefer, Kind.ACTED: _act, Kind.PEER: _met,
         Kind.EXCHANGE_DECLARE: _exchange, Kind.EXCHANGE_DELETE: _exchange_gone, Kind.BIND: _bind, Kind.UNBIND: _unbind,
         Kind.TOPIC_DECLARE: _topic, Kind.TOPIC_DELETE: _topic_gone, Kind.QUEUE_DECLARE: _queue,
         Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _queue_gone, Kind.POLICY: _policy,
@@ -380,12 +388,17 @@ def _deduplicated(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> N
     queue.took_keys(pairs, cast(int, header["time"]))
 
 
+def _owned(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
+    told = cast(int, header["serial"]) * len(WHYS) + RANKS[cast(Why, header["why"])]
+    queue.delayed += [("owner", cast(int, header["owner"]), pairs), ("claim", told, pairs)]
+
+
 def _recover(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
     queue.begin_pass(lsn, header)
 
 
 FOLDS_OF_QUEUES: Mapping[Kind, Callable[[FoldedQueue, int, Ints, Table], None]] = {
     Kind.RETURN: _returned, Kind.DUE: _due, Kind.RESCHEDULE: _rescheduled, Kind.PAUSE: _paused, Kind.BARRIER: _fenced,
-    Kind.KEYED: _keyed, Kind.DEDUP: _deduplicated, Kind.RECOVER: _recover,
+    Kind.KEYED: _keyed, Kind.DEDUP: _deduplicated, Kind.RECOVER: _recover, Kind.OWN: _owned,
 }  # fmt: skip
 """Of one queue.  What its state has already (`FoldedQueue.since`) is not told again."""

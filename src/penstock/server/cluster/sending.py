@@ -302,9 +302,7 @@ class Sending:
         if self._looked == files.number:
             return None
         wanted = [
-            (number, name)
-            for name, number in files.beside.items()
-            if max(got.get(name, 0), sent.get(name, 0)) < number
+            (number, name) for name, number in files.beside.items() if max(got.get(name, 0), sent.get(name, 0)) < number
         ]
         if not wanted:
             self._looked = files.number

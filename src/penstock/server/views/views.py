@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 STATES: Mapping[State, int] = {
     "ready": AVAILABLE, "held": AVAILABLE, "inactive": INACTIVE, "delayed": AWAY, "leased": AWAY, "dying": AWAY,
+    "foreign": AVAILABLE,
 }  # fmt: skip
 """What each state of a message is for a view."""
 

@@ -55,8 +55,8 @@ TEXT_LIMIT = 64 * 1024
 FIELDS_MOST = 1000
 """Parts of a projection or a grouping; together they have at most 64 KiB."""
 
-STATES: tuple[Literal["ready", "held", "leased", "delayed", "dying"], ...] = (
-    "ready", "held", "leased", "delayed", "dying",
+STATES: tuple[Literal["ready", "held", "leased", "delayed", "dying", "foreign"], ...] = (
+    "ready", "held", "leased", "delayed", "dying", "foreign",
 )  # fmt: skip
 """States of the messages of a queue that may be asked for; what is inactive is not looked at."""
 

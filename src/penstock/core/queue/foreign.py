@@ -1,0 +1,78 @@
+"""What another site may lease: it is in the queue, is seen and counted, and nobody here is given it.
+
+The claims to messages outlive every move of theirs, so what was leased or delayed as its owner changed stands here as
+soon as it comes back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.core.links.ownership import RANKS, WHYS, Claim, Claims
+from penstock.core.links.peers import HERE, Peers
+from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.runs import Run, packed, view
+from penstock.core.state.lsns import Ints
+
+
+class Foreign:
+    """The messages of other sites, and the claims to all messages of the queue."""
+
+    __slots__ = ("claims", "given", "peers", "taken", "waiting")
+
+    def __init__(self, peers: Peers) -> None:
+        """peers: of the core, for all queues."""
+        self.peers = peers
+        self.claims = Claims(peers.here)
+        self.waiting = Returned()
+        self.taken = 0  # messages that came to be this site's, since the start
+        self.given = 0  # and that ceased to be
+
+    @property
+    def count(self) -> int:
+        """Messages of other sites that wait."""
+        return self.waiting.count
+
+    def keep(self, run: Run) -> list[Run]:
+        """Of a run that is ready the part of other sites stays here; the rest is given back."""
+        chunk = run.chunk
+        elsewhere = np.zeros(len(chunk), dtype=np.bool_)
+        lsns = view(chunk)
+        for low, high, claim in self.claims.spans(chunk[0], chunk[-1] + 1):
+            if claim.owner != self.claims.here.owner:
+                start, stop = np.searchsorted(lsns, (low, high)).tolist()
+                elsewhere[start:stop] = True
+        if not elsewhere.any():
+            return [run]
+        kept = run if elsewhere.all() else run.part(packed(lsns[elsewhere]), False)
+        kept.deadline, kept.by, kept.granted = 0, None, 0
+        self.waiting.push(kept)
+        return [] if kept is run else [run.part(packed(lsns[~elsewhere]), False)]
+
+    def spans(self) -> list[tuple[int, int, int, int]]:
+        """Every claim: LSNs [a, b), the number of its site, and its serial and reason as one number."""
+        number = self.peers.number
+        return [
+            (low, high, number(claim.owner) or HERE, claim.serial * len(WHYS) + RANKS[claim.why])
+            for low, high, claim in self.claims.spans()
+        ]
+
+    def load(self, lsns: Ints, owners: Ints, serials: Ints) -> None:
+        """The claims to these messages, as `spans` told."""
+        there = (owners > 0) | (serials > 0)
+        table = np.stack((lsns, owners, serials), axis=1)[there]
+        if not len(table):
+            return
+        cuts = np.flatnonzero((np.diff(table[:, 0]) != 1) | (np.diff(table[:, 1:], axis=0) != 0).any(axis=1)) + 1
+        for piece in np.split(table, cuts):
+            first, owner, told = piece[0].tolist()
+            serial, rank = divmod(told, len(WHYS))
+            name = self.claims.here.owner if owner == HERE else self.peers.name(owner)
+            self.claims.put(first, int(piece[-1, 0]) + 1, Claim(name, serial, WHYS[rank]))
+
+    def renamed(self) -> None:
+        """This site is called otherwise now."""
+        old, self.claims = self.claims, Claims(self.peers.here)
+        for low, high, claim in old.spans():
+            mine = claim.owner == old.here.owner
+            self.claims.put(low, high, claim._replace(owner=self.peers.here) if mine else claim)

@@ -1,0 +1,142 @@
+"""How messages of a queue change their owner, between sites that share it.
+
+Whatever settles a message settles it wherever it stands, so nothing of this asks who owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.effects import Sink
+from penstock.core.links.ownership import Claim, Claims, Span
+from penstock.core.links.peers import HERE, Peers
+from penstock.core.queue.order.runs import Run, packed, pairs_body
+from penstock.core.queue.stages import Stage, put_back
+from penstock.core.state.lsns import Ints, flat, within
+from penstock.records.causes import TIME_LIMIT
+from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
+from penstock.records.kinds import Kind
+from penstock.records.queue_settings import QueueSettings
+
+if TYPE_CHECKING:
+    from penstock.core.queue.contents import Contents
+
+
+class _Elsewhere(Stage):
+    """What comes back and is another site's by now stays away from consumers."""
+
+    def present(self, queue: Contents) -> bool:
+        return queue.foreign is not None
+
+    def readmit(self, queue: Contents, run: Run) -> list[Run]:
+        return [run] if queue.foreign is None else queue.foreign.keep(run)
+
+
+ELSEWHERE = _Elsewhere()
+
+NOT_SHARED: dict[str, str] = {
+    "barrier_expression": "barriers", "last_value_key": "last values", "target_queue_depth": "a target depth",
+    "rank_text": "priorities", "max_length": "limits", "max_length_bytes": "limits",
+    "group_key": "groups", "fairness_key": "tenants", "non_destructive": "messages that stay for everybody",
+}  # fmt: skip
+"""What a queue whose messages other sites may own does not have."""
+
+
+def why_not_shared(settings: QueueSettings) -> str | None:
+    """What of these settings keeps a queue from having messages of other sites; None: nothing."""
+    for name, what in NOT_SHARED.items():
+        if getattr(settings, name):
+            return what
+    return "limits" if settings.ring_size >= 0 else None
+
+
+def named_of(what: str) -> tuple[str, ...]:
+    """The settings by which a queue has that."""
+    return tuple(name for name, one in NOT_SHARED.items() if one == what)
+
+
+def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: Peers, sink: Sink) -> int:
+    """Hear a claim to messages of the queue, ascending; how many it holds for.
+
+    What holds is a record.  What waits here and is another's now nobody is given any more, what is ours now is ready;
+    what is leased stays with its holder, whose ack counts.
+    """
+    queue.catch_up(now, sink)
+    living = [lsns for first, stop in spans if len(lsns := _living(queue, first, stop))]
+    if not living:
+        return 0
+    foreign = queue.ensure_foreign(peers)
+    changed = list[Span]()
+    for lsns in living:
+        pairs = pairs_of(packed(lsns), False)
+        for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+            changed += foreign.claims.put(first, stop, claim)
+    if not changed:
+        return 0
+    header: dict[str, object] = {
+        "owner": peers.number(claim.owner) or HERE, "site": claim.owner, "serial": claim.serial, "why": claim.why,
+    }  # fmt: skip
+    sink.record(Kind.OWN, queue.name, header, pack_pairs(queue.id, [end for span in changed for end in span]))
+    count = sum(stop - first for first, stop in changed)
+    mine = claim.owner == foreign.claims.here.owner
+    for first, stop in changed:
+        if mine:
+            for run in foreign.waiting.extract(range(first, stop)):
+                put_back(queue, run)
+        else:
+            for run in queue.extract_ready(range(first, stop)):
+                foreign.keep(run)
+    if mine:
+        foreign.taken += count
+    elif claim.serial:
+        foreign.given += count
+    foreign.claims.forget_below(queue.floor())
+    queue.carry_on(now, sink)
+    return count
+
+
+def claims(queue: Contents, peers: Peers) -> Claims:
+    """Whose its messages are."""
+    return Claims(peers.here) if queue.foreign is None else queue.foreign.claims
+
+
+def renamed(queue: Contents) -> None:
+    """This site is called otherwise now."""
+    if queue.foreign is not None:
+        queue.foreign.renamed()
+
+
+def _living(queue: Contents, first: int, stop: int) -> Ints:
+    """What is in the queue of [first, stop), in whatever state."""
+    pieces = [within(chunk, first, stop) for chunk in queue.chunks() if len(chunk)]
+    pieces = [piece for piece in pieces if len(piece)]
+    return flat([range(a, b) for piece in pieces for a, b in piece.tolist()])
+
+
+def ready_spans(queue: Contents) -> list[Span]:
+    """What is ready and this site's, ascending."""
+    lsns = flat([chunk for chunk in queue.chunks("ready") if len(chunk)])
+    pairs = pairs_of(packed(lsns), False) if len(lsns) else []
+    return list(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def foreign_spans(queue: Contents) -> Iterator[tuple[int, int, Claim]]:
+    """What waits and is another's, ascending, with the claim to it."""
+    foreign = queue.foreign
+    if foreign is None or not foreign.count:
+        return
+    lsns = flat([run.chunk for run in foreign.waiting.runs()])
+    pairs = pairs_of(packed(lsns), False)
+    for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+        yield from foreign.claims.spans(first, stop)
+
+
+def expire_foreign(queue: Contents, chunk: Chunk, sink: Sink) -> None:
+    """These are over: another site's go without a dead letter, which is its owner's affair."""
+    foreign = queue.foreign
+    runs = [] if foreign is None else foreign.waiting.extract(chunk)
+    if runs:
+        queue.left(runs)
+        queue.counted().expired(TIME_LIMIT, sum(len(run.chunk) for run in runs))
+        sink.record(Kind.EXPIRE, queue.name, {"reason": TIME_LIMIT}, pairs_body(queue.id, runs))

@@ -1,0 +1,170 @@
+"""A queue that another site shares: what is given away, what is heard, and what becomes of it meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.core.effects import Verb
+from penstock.core.links.identity import Site
+from penstock.core.links.ownership import Claim, Grant
+from penstock.core.queue.explaining import explain_message, explain_queue
+from penstock.errors import PreconditionFailed
+from penstock.operations.story import Teller
+from penstock.records.kinds import Kind
+from penstock.records.queue_settings import QueueSettings
+from unit.core.world import SECOND, World, header
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World(origin=7)
+    world.declare("q", dead_letter_exchange="", dead_letter_routing_key="letters")
+    world.declare("letters")
+    for name, origin in (("a", 7), ("b", 8), ("c", 9)):
+        world.core.meet(world.now, Site(name, origin, "east"))
+    yield world
+    for queue in world.core.queues():
+        queue.check()
+
+
+def grant(world: World, first: int, stop: int, asker: str = "b") -> list[Grant]:
+    queue = world.core.queue("/", "q")
+    out = world.core.grant(world.now, queue, [(first, stop)], asker)
+    world.turn()
+    return out
+
+
+def hear(world: World, first: int, stop: int, claim: Claim) -> int:
+    out = world.core.own(world.now, world.core.queue("/", "q"), [(first, stop)], claim)
+    world.turn()
+    return out
+
+
+def test_what_is_ready_is_given_to_who_asks_and_nobody_here_gets_it(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0", b"1", b"2").first
+    assert grant(world, first, first + 2) == [Grant(first, first + 2, Claim("b", 1, "transfer"))]
+    consumer = world.subscribe(queue)
+    assert world.inbox[consumer] == [first + 2]
+    assert (queue.ready, queue.leased, queue.foreign_count) == (0, 1, 2)
+    stats = world.core.stats(queue, world.now)
+    assert [stats[key] for key in ("foreign", "owned", "transferred_in", "transferred_out")] == [2, 1, 0, 2]
+    assert grant(world, first, first + 3, "c") == [], "the first who asked has it, and the other is leased"
+
+
+def test_nobody_is_given_what_a_halted_queue_has(world: World) -> None:
+    first = world.publish("q", b"0").first
+    world.core.pause_queue(world.now, world.core.queue("/", "q"))
+    assert grant(world, first, first + 1) == []
+
+
+def test_what_was_given_to_this_site_is_ready(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0", b"1").first
+    assert hear(world, first, first + 2, Claim("b", 1, "transfer")) == 2
+    consumer = world.subscribe(queue)
+    assert hear(world, first + 1, first + 2, Claim("a", 2, "transfer")) == 1
+    assert world.inbox[consumer] == [first + 1]
+    assert hear(world, first, first + 2, Claim("b", 1, "transfer")) == 0, "an older claim changes nothing"
+    assert world.core.stats(queue, world.now)["transferred_in"] == 1
+
+
+def test_a_lease_goes_on_when_its_message_changes_its_owner(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0", b"1").first
+    consumer = world.subscribe(queue, no_ack=False)
+    assert hear(world, first, first + 2, Claim("b", 1, "proxied")) == 2
+    assert (queue.leased, queue.foreign_count) == (2, 0)
+    world.core.settle(world.now, queue, [range(first, first + 1)], Verb.ACK, by=consumer)
+    world.core.settle(world.now, queue, [range(first + 1, first + 2)], Verb.RELEASE, by=consumer)
+    world.turn()
+    assert (queue.ready, queue.leased, queue.foreign_count) == (0, 0, 1)
+    assert world.inbox[consumer] == [first, first + 1]
+
+
+def test_an_ack_from_anywhere_settles_it(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0", b"1").first
+    grant(world, first, first + 2)
+    assert world.core.acknowledge(world.now, queue, {7: range(first, first + 1)}) == 1
+    assert queue.foreign_count == 1
+    assert grant(world, first, first + 1, "c") == []
+
+
+def test_what_expires_elsewhere_has_its_dead_letter_there(world: World) -> None:
+    queue, letters = world.core.queue("/", "q"), world.core.queue("/", "letters")
+    first = world.publish("q", b"0", b"1", properties=header(expiration="5000")).first
+    grant(world, first, first + 1)
+    world.advance(6)
+    assert (queue.ready, queue.foreign_count, letters.ready) == (0, 0, 1)
+
+
+def test_all_of_it_lasts(world: World) -> None:
+    first = world.publish("q", *(b"%d" % n for n in range(6))).first
+    grant(world, first, first + 2)
+    hear(world, first + 1, first + 3, Claim("c", 4, "proxied"))
+    hear(world, first + 2, first + 3, Claim("a", 5, "transfer"))
+    before = list(world.core.queue("/", "q").claims(world.core.peers).spans())
+    world.restart(clean=False)
+    queue = world.core.queue("/", "q")
+    assert list(queue.claims(world.core.peers).spans()) == before
+    assert [claim.owner for _, _, claim in queue.foreign_spans()] == ["b", "c"]
+    assert (queue.ready, queue.foreign_count) == (4, 2)
+    assert world.core.peers.sites == {0: Site("a", 7, "east"), 1: Site("b", 8, "east"), 2: Site("c", 9, "east")}
+
+
+def test_a_site_may_be_called_otherwise(world: World) -> None:
+    first = world.publish("q", b"0", b"1").first
+    grant(world, first, first + 1)
+    hear(world, first + 1, first + 2, Claim("a", 2, "transfer"))
+    assert world.core.meet(world.now, Site("a2", 7, "west")) == 0
+    with pytest.raises(PreconditionFailed, match="every site needs a name of its own"):
+        world.core.meet(world.now, Site("b", 99))
+    world.turn()
+    queue = world.core.queue("/", "q")
+    assert (queue.ready, queue.foreign_count) == (1, 1)
+    assert [claim.owner for _, _, claim in queue.claims(world.core.peers).spans()] == ["b", "a2"]
+
+
+def test_a_queue_whose_order_needs_all_its_messages_is_not_shared(world: World) -> None:
+    ranked = world.declare("ranked", priority_expression="/n")
+    first = world.publish("ranked", b"{}").first
+    with pytest.raises(PreconditionFailed, match="queue 'ranked' has priorities: other sites cannot own"):
+        world.core.own(world.now, ranked, [(first, first + 1)], Claim("b", 1, "transfer"))
+    with pytest.raises(PreconditionFailed, match="no site is called 'd'"):
+        hear(world, first, first + 1, Claim("d", 1, "transfer"))
+    mine = world.publish("q", b"0").first
+    grant(world, mine, mine + 1)
+    with pytest.raises(PreconditionFailed, match="cannot have limits while other sites own 1 of its messages"):
+        world.core.alter_queue(world.now, world.core.queue("/", "q"), QueueSettings(max_length=3))
+
+
+def test_a_proxy_takes_what_owners_that_are_away_have(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0", b"1").first
+    grant(world, first, first + 1)
+    grant(world, first + 1, first + 2, "c")
+    taken = world.core.take_by_proxy(world.now, queue, [(first, first + 2)], ["c"])
+    assert taken == [Grant(first + 1, first + 2, Claim("a", 2, "proxied"))]
+    assert (queue.ready, queue.foreign_count) == (1, 1)
+
+
+def test_looking_says_whose_a_message_is(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0").first
+    hear(world, first, first + 1, Claim("b", 2, "proxied"))
+    code, text = explain_message(queue, first, world.now, first)[0]
+    assert (code, text) == ("foreign", "site 'b' owns it, by proxied transfer; it was transferred 2 times")
+    said = dict(explain_queue(queue, world.now))
+    assert said["foreign"] == "1 message is owned by other sites"
+    record = next(entry for entry in world.entries if getattr(entry, "kind", None) is Kind.OWN)
+    assert b'"site":"b"' in record.header.replace(b" ", b"")  # type: ignore[union-attr]
+    assert Kind.OWN in Teller.TELLS
+
+
+def test_a_message_of_another_site_is_not_moved_but_is_rescheduled(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0").first
+    grant(world, first, first + 1)
+    wanted = range(first, first + 1)
+    world.core.reschedule_messages(world.now, [queue], wanted, world.wall + 5 * SECOND)
+    assert (queue.delayed, queue.foreign_count) == (1, 0)
+    world.advance(6)
+    assert (queue.delayed, queue.ready, queue.foreign_count) == (0, 0, 1)
+    batch = world.rows[first][0]
+    assert world.core.move_messages(world.now, queue, world.core.queue("/", "letters"), [first], batch, "moved") == 0
