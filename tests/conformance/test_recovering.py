@@ -34,6 +34,7 @@ class HeldServer(LiveServer):
     """A server on ports that are known before it says them, whose recovery stops half-way until `go`."""
 
     program = (str(TESTS / "held_server.py"),)
+    loads = True  # a forked one has loaded what is to be held
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, flight=True)

@@ -7,6 +7,7 @@ of the log, and `run` does all three until nothing is left to do.  So a test sta
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,10 @@ from penstock.log.writer import MEMORY, LogSettings
 from penstock.memory.caches import Caches
 from penstock.records.entries import Rows
 from penstock.records.properties import Properties, decode, encode
+from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.door import AmqpDoor
+from penstock.server.amqp.doorway import Doorway
+from penstock.server.amqp.hosting import Host, Hosted
 from penstock.server.amqp.reading import Reading
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
@@ -35,6 +39,8 @@ from penstock.wire.amqp.frames import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL_
 from sim.logkit import Steps as Steps  # tests of servers take it from here
 
 M = TypeVar("M", bound=m.Method)
+
+APART = os.environ.get("PENSTOCK_DOORS", "0") != "0"
 
 T0 = 1_700_000_000_000_000
 PERSISTENT = encode(Properties(delivery_mode=2))
@@ -79,8 +85,18 @@ class Content:
 class Client:
     """One connection: its link for the server, and a reader of what the server writes."""
 
-    def __init__(self, life: Life, *, login: bool = True, peer: str = "127.0.0.1:5000", heartbeat: int = 0) -> None:
+    def __init__(
+        self,
+        life: Life,
+        *,
+        login: bool = True,
+        peer: str = "127.0.0.1:5000",
+        heartbeat: int = 0,
+        door: Beside | None = None,
+    ) -> None:
+        """door: where it comes in; without one where all do."""
         self.life = life
+        self.door = life.beside if door is None else door
         self.closed = False  # the server closed the link
         self.ended = False  # the server has said that nothing follows
         self.reading = True  # the server reads
@@ -93,7 +109,12 @@ class Client:
         self._open: Content | None = None
         self._missing = 0
         self._unread = b""
-        self.session: Reading = life.door.open_session(self, peer)  # type: ignore[arg-type]
+        self._session: Connection | None = None
+        self.mouth: Reading | Hosted
+        if self.door is None:
+            self.mouth = self._session = life.door.open_session(self, peer)  # type: ignore[arg-type]
+        else:
+            self.mouth = self.door.host.connect(self, peer, "", None, None)  # type: ignore[arg-type]
         if login:
             tune = m.ConnectionTuneOk(channel_max=2047, frame_max=131_072, heartbeat=heartbeat)
             for part in (*HANDSHAKE[:2], frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):
@@ -101,6 +122,15 @@ class Client:
                 life.turn()
             assert isinstance(self.got[-1], m.ConnectionOpenOk), self.got
             self.got.clear()
+
+    @property
+    def session(self) -> Connection:
+        """As the core has it; at a door of its own not before the first turn."""
+        if self._session is None:
+            assert self.door is not None
+            assert isinstance(self.mouth, Hosted)
+            self._session = self.door.doorway.session(self.mouth.number)
+        return self._session
 
     # the server's side
 
@@ -167,18 +197,25 @@ class Client:
         """What came while nobody read; what is sent meanwhile queues up behind it."""
         if self.reading and self._unread:
             data, self._unread = self._unread, b""
-            self.session.receive(data)
+            self.mouth.receive(data)
 
     # the client's side
 
     def send(self, data: bytes) -> None:
         """Bytes to the server; while it does not read they wait."""
-        if self.closed or self.session.closed:
+        if self.closed or self.gone():
             return
         if self.reading and not self._unread:
-            self.session.receive(data)
+            self.mouth.receive(data)
         else:
             self._unread += data
+
+    def gone(self) -> bool:
+        """Whether the other side has nothing of it any more."""
+        if isinstance(self.mouth, Reading):
+            return self.mouth.closed
+        assert self.door is not None
+        return self.mouth.number not in self.door.host.sessions
 
     def method(self, method: m.Method, channel: int = 1) -> None:
         """A method frame."""
@@ -208,7 +245,7 @@ class Client:
 
     def lose(self) -> None:
         """The link breaks."""
-        self.session.connection_lost()
+        self.mouth.connection_lost()
 
     # what came
 
@@ -258,6 +295,51 @@ def message(
     return head + b"".join(frame(BODY, channel, body[at : at + 100_000]) for at in range(0, len(body), 100_000))
 
 
+class Beside:
+    """A door beside the core: what one says to the other comes when the loop runs.  `cut` ends the way."""
+
+    def __init__(self, life: Life, limits: Limits | None = None) -> None:
+        self.up = deque[bytes]()  # what is on its way to the core
+        self._down = deque[bytes]()
+        self._over = False
+        self.said = bytearray()  # all that has reached the core
+        self.heard = bytearray()  # all that has reached the door
+        self.least = 1 << 53  # bytes that reach the core; what is behind them is on its way for ever
+        self.jobs = deque[Callable[[], None]]()
+        self.doorway = Doorway(life.door, self._down.append, lambda: sum(map(len, self._down)))
+        self.host = Host(
+            limits or Limits(), version="1", external=False, write=self.up.append, mono=life.clock.mono,
+            at_round_end=self.jobs.append,
+        )  # fmt: skip
+
+    def rounds(self) -> None:
+        """What the door does with what it has heard."""
+        while (self._down or self.jobs) and not self._over:
+            while self._down:
+                data = self._down.popleft()
+                self.heard += data
+                self.host.receive(data)
+            while self.jobs:
+                self.jobs.popleft()()
+
+    def rise(self) -> bool:
+        """What it has said reaches the core; whether that was anything."""
+        self.rounds()
+        before = len(self.said)
+        while self.up and not self._over:
+            data = self.up.popleft()[: self.least - len(self.said)]
+            self.said += data
+            if data:
+                self.doorway.receive(data)
+        return len(self.said) > before
+
+    def cut(self) -> None:
+        """The door is gone."""
+        self._over = True
+        self.doorway.lost()
+        self.host.end()
+
+
 class Life:
     """One process from its start to its end."""
 
@@ -270,7 +352,9 @@ class Life:
         config: Mapping[str, object] | None = None,
         budget: int = 1 << 20,
         limits: Limits | None = None,
+        apart: bool | None = None,
     ) -> None:
+        """apart: clients come to a door beside the core; `PENSTOCK_DOORS` where it is not said."""
         self.disk, self.clock = disk, clock
         self.jobs: deque[Callable[[], None]] = deque()
         self.cold: deque[tuple[Sequence[int], Callable[[Rows], None], int]] = deque()
@@ -296,22 +380,33 @@ class Life:
             self.engine, Logins(Users([GUEST.model_copy(update={"loopback_only": False})])),
             frozenset(("/", "other")), self.counters, limits,
         )  # fmt: skip
+        self.doors = list[Beside]()
+        self.beside = self.open_door(limits) if apart or (apart is None and APART) else None
         apply_settings(self.core, self.settings, self.engine.now)
         self.engine.finish_turn()
         self.log.flush()
         if self.engine.broken is not None:  # no door opens before the boot record is on the disk
             raise OSError(errno.EIO, self.engine.broken)
 
+    def open_door(self, limits: Limits | None = None) -> Beside:
+        """One more door beside the core."""
+        door = Beside(self, limits)
+        self.doors.append(door)
+        return door
+
     # steps
 
     def turn(self) -> None:
         """What the loop would run now."""
-        while self.jobs:
-            self.jobs.popleft()()
+        while self.jobs or sum(door.rise() for door in self.doors):
+            while self.jobs:
+                self.jobs.popleft()()
 
     def commit(self) -> None:
         """All that is gathered goes to the disk."""
         self.log.flush()
+        for door in self.doors:
+            door.rounds()
 
     def read_cold(self) -> None:
         """Answer the oldest read of the log."""

@@ -7,7 +7,7 @@ inside, text with a unit in the file.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     Field,
@@ -64,6 +64,11 @@ class Server(Section):
     )
     memory: Size = Field(
         default=512 * MIB, ge=8 * MIB, description="Budget for bodies and buffers; positions and indexes come on top."
+    )
+    doors: Literal["auto"] | Annotated[StrictInt, Field(ge=0, le=16)] = Field(
+        default="auto",
+        description="Processes that take AMQP clients; 0: the server's own does. `auto` is 0 on up to two cores, "
+        "else one less than there are cores, at most 4.",
     )
     allow_execute: StrictBool = Field(default=False, description="Whether actions may run programs of the machine.")
     open_metrics: StrictBool = Field(

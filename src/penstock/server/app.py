@@ -34,7 +34,7 @@ from penstock.server.bulk.upkeep import Compactor
 from penstock.server.clock import Alarm
 from penstock.server.engine import Engine
 from penstock.server.gates import scattered
-from penstock.server.lifecycle import Starting, Stopping
+from penstock.server.lifecycle import Starting, Stopping, amqp_limits
 from penstock.server.listening import connections_most, entry_of
 from penstock.server.logins import Logins
 from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
@@ -46,7 +46,6 @@ from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.services import Say, Server, say_aloud
 from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.upkeep.keeper import Keeper
-from penstock.wire.amqp.frames import Limits
 
 logger = logging.getLogger("penstock.server")
 
@@ -211,16 +210,9 @@ class App(Server):
             self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
             self.engine.keeper = self.keeper
             self.pace = self.keeper.pace
-            limits = Limits(
-                frame_max=settings.amqp.frame_max,
-                channel_max=settings.amqp.channel_max,
-                heartbeat=settings.amqp.heartbeat // 1_000_000,
-                max_message_size=settings.amqp.message_max,
-                handshake_bytes=settings.before_login.bytes,
-            )
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
             self.amqp = AmqpDoor(
-                self.engine, self.logins, self.accounts.vhosts, self.counters, limits, self.users.rights,
+                self.engine, self.logins, self.accounts.vhosts, self.counters, amqp_limits(settings), self.users.rights,
                 Admission(self.users), certificates=settings.tls.cert_login_from is not None, entry=self.entry,
             )  # fmt: skip
             self.flight = FlightDoor(

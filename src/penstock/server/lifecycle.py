@@ -28,22 +28,26 @@ After a bug memory is not trusted: no last turn, no checkpoint, and a log that a
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from penstock.config.doors import DOORS
 from penstock.errors import SettingsError
 from penstock.server.listening import bind
 from penstock.version import __version__
+from penstock.wire.amqp.frames import Limits
 
 if TYPE_CHECKING:
     from penstock.config.doors import Address
+    from penstock.config.settings import Settings
     from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.amqp.doors import Doors
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
     from penstock.server.flight.entrance import Entrance
@@ -90,15 +94,17 @@ class Starting:
         listen, loop = self._server.settings.listen, asyncio.get_running_loop()
         self._begin_flight()
         self._keep_tls()
-        if listen.amqp is not None:
-            self._amqp = _bound(listen.amqp, "amqp", bind)
-        if listen.amqps is not None:
-            self._amqps = _bound(listen.amqps, "amqps", bind)
+        if not self._begin_amqp():
+            if listen.amqp is not None:
+                self._amqp = _bound(listen.amqp, "amqp", bind)
+            if listen.amqps is not None:
+                self._amqps = _bound(listen.amqps, "amqps", bind)
         future = loop.run_in_executor(pool, work)
         self._work = future  # type: ignore[assignment]  # of whatever it gives
         self._look(loop)
         if listen.http is not None or listen.https is not None:
             import_module(_HTTP)  # while the door's process loads what it needs
+        await self._listen_amqp()
         await self._listen_flight()
         if self.http is None:
             await self._open_http()  # the last: who hears that it recovers finds all doors
@@ -129,6 +135,36 @@ class Starting:
                 self.addresses["https"] = _text(await self.http.listen_tls(*listen.https, self.tls))
             except OSError as error:
                 raise _taken(listen.https, "https", error) from error
+
+    def _begin_amqp(self) -> bool:
+        """Start the doors' processes, if AMQP has some."""
+        server, settings = self._server, self._server.settings
+        listen, count = settings.listen, doors_of(settings.server.doors)
+        if not count or (listen.amqp is None and listen.amqps is None):
+            return False
+        from penstock.server.amqp.doors import Doors
+
+        external = settings.tls.cert_login_from is not None
+        server.doors = Doors(
+            count, asyncio.get_running_loop(), amqp_limits(settings), server.entry.guards.terms,
+            memory=settings.server.memory, external=external,
+        )  # fmt: skip
+        for process in server.doors.processes:
+            process.start()
+        return True
+
+    async def _listen_amqp(self) -> None:
+        listen, loop, doors = self._server.settings.listen, asyncio.get_running_loop(), self._server.doors
+        if doors is None:
+            return
+        if listen.amqp is not None:
+            bound = await loop.run_in_executor(None, _bound, listen.amqp, "amqp", doors.listen)
+            self.addresses["amqp"] = _text(bound)
+        if listen.amqps is not None and self.tls is not None:
+            with_tls = partial(doors.listen, identity=self.tls.identity)
+            bound = await loop.run_in_executor(None, _bound, listen.amqps, "amqps", with_tls)
+            self.addresses["amqps"] = _text(bound)
+            self.tls.renewed.append(partial(_renew, doors))
 
     def _begin_flight(self) -> None:
         """Start the door's process: it loads what it needs while the log is checked."""
@@ -162,6 +198,8 @@ class Starting:
             self.tls.renewed.append(partial(_renew, entrance))
 
     def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
+        if self._server.doors is not None:
+            self._server.doors.open(amqp)
         if self._amqp:
             self.addresses["amqp"] = _text(amqp.open(self._amqp))
         self._amqp = []  # they are the door's
@@ -185,6 +223,8 @@ class Starting:
         for sock in (*self._amqp, *self._amqps):
             sock.close()
         loop = asyncio.get_running_loop()
+        if self._server.doors is not None:
+            await loop.run_in_executor(None, self._server.doors.close)
         if self.entrance is not None:
             await loop.run_in_executor(None, self.entrance.close)
         if self.http is not None:
@@ -198,8 +238,31 @@ class Starting:
         self._show(self._server.progress)
 
 
-def _renew(entrance: Entrance, identity: Identity) -> None:
-    threading.Thread(target=entrance.renew, args=(identity,), name="penstock-flight-renew", daemon=True).start()
+def _renew(door: Entrance | Doors, identity: Identity) -> None:
+    threading.Thread(target=door.renew, args=(identity,), name="penstock-renew", daemon=True).start()
+
+
+DOORS_MOST = 4
+"""Processes of AMQP doors that `auto` asks for: as many fill one core with what they bring."""
+
+
+def doors_of(wanted: Literal["auto"] | int) -> int:
+    """How many processes take AMQP clients."""
+    if wanted != "auto":
+        return wanted
+    cores = len(os.sched_getaffinity(0))
+    return 0 if cores <= 2 else min(DOORS_MOST, cores - 1)
+
+
+def amqp_limits(settings: Settings) -> Limits:
+    """What the AMQP door allows."""
+    return Limits(
+        frame_max=settings.amqp.frame_max,
+        channel_max=settings.amqp.channel_max,
+        heartbeat=settings.amqp.heartbeat // 1_000_000,
+        max_message_size=settings.amqp.message_max,
+        handshake_bytes=settings.before_login.bytes,
+    )
 
 
 def _bound(address: Address, name: str, listen: Callable[[str, int], T]) -> T:
@@ -256,6 +319,8 @@ class Stopping:
     async def end_calls(self) -> None:
         """The bulk child, then who waits for it or for anything else."""
         server, loop = self._server, self._server.loop
+        if server.doors is not None:
+            await loop.run_in_executor(None, server.doors.close)
         server.engine.ask_of(None)  # what it was asked for is done in our threads, or not at all
         await loop.run_in_executor(None, server.bulk.close)
         await loop.run_in_executor(None, server.flight.close)

@@ -242,8 +242,11 @@ BACKLOG = 512
 """Connections that may wait for `accept`; the system may allow fewer (`net.core.somaxconn`)."""
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for each address of the host; OSError when one of them is taken or not ours."""
+def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> list[socket.socket]:
+    """A listening socket for each address of the host; OSError when one of them is taken or not ours.
+
+    shared: other processes of this user may bind the same, if they say so too.  listens=False: it is bound and no more.
+    """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets = list[socket.socket]()
     try:
@@ -252,10 +255,13 @@ def bind(host: str, port: int) -> list[socket.socket]:
             sockets.append(sock)
             if os.name == "posix":
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
-            sock.listen(BACKLOG)
+            if listens:
+                sock.listen(BACKLOG)
             sock.setblocking(False)
     except BaseException:
         for sock in sockets:

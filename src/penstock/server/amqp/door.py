@@ -21,6 +21,7 @@ from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
     from penstock.server.amqp.connection import Connection
+    from penstock.server.amqp.port import Apart
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
@@ -155,6 +156,15 @@ class AmqpDoor:
         machine = ServerConnection(self.limits, version=__version__, external=external)
         session = Reading(
             self, self.publishers, self.logins, self.counters, machine, link, peer, local, tls, stranger
+        )  # fmt: skip
+        self.sessions.add(session)
+        self.counters.connections_opened += 1
+        return session
+
+    def open_far(self, far: Apart, peer: str, local: str, tls: Peer | None) -> Connection:
+        """A connection came to a door that is a process."""
+        session = Connection(
+            self, self.publishers, self.logins, self.counters, far, far, far, peer, local, tls, far
         )  # fmt: skip
         self.sessions.add(session)
         self.counters.connections_opened += 1

@@ -1,4 +1,4 @@
-"""The transports of AMQP sessions, plain and with TLS, and how much they read at a time.
+"""The transports of AMQP sessions, plain and with TLS, and how much they read at a time; the way between door and core.
 
 What a read brings is acted on before others have their turn.  256 KiB of publishes to one queue take 2 ms, as acks of
 one message each 30 ms, and as declares 200 ms: the size is halved while that is long, and doubled again while full ones
@@ -9,6 +9,8 @@ has just filled as much.
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 SEND_MOST = 1 << 20
 """Bytes that wait for a peer beyond which nothing more is delivered to it."""
+
+SEND_FREE = 64 << 10
+"""Bytes that may wait for any peer, however short the budget is; more only as long as that has room."""
 
 MOST = 256 << 10
 FREE = 128 << 10
@@ -269,3 +274,47 @@ class TlsLink(AmqpLink):
         """Bytes that the kernel has not taken, above TLS and below."""
         below = self._below
         return self.transport.get_write_buffer_size() + (below.get_write_buffer_size() if below is not None else 0)
+
+
+WAY_READ = 128 << 10
+"""Bytes of one read of a way; for more the system maps memory anew each time."""
+
+WAY_BUFFER = 1 << 20
+"""Bytes of its buffers in the kernel that are asked for; it may give less."""
+
+
+class WayLink(asyncio.Protocol):
+    """One side of the socket between door and core."""
+
+    def __init__(
+        self, receive: Callable[[bytes], None], lost: Callable[[], None], writable: Callable[[bool], None]
+    ) -> None:
+        """writable: told whether the other side reads."""
+        self.transport: asyncio.Transport
+        self._receive = receive
+        self._lost = lost
+        self._writable = writable
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's."""
+        self.transport = cast("asyncio.Transport", transport)
+        cast("Any", transport).max_size = WAY_READ
+        self.transport.set_write_buffer_limits(high=WAY_BUFFER)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WAY_BUFFER)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's."""
+        self._receive(data)
+
+    def pause_writing(self) -> None:
+        """asyncio's."""
+        self._writable(False)
+
+    def resume_writing(self) -> None:
+        """asyncio's."""
+        self._writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's."""
+        self._lost()

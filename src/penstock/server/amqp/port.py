@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.server.amqp.links import Link
+
 if TYPE_CHECKING:
     from penstock.records.field_tables import FieldValue
     from penstock.wire.amqp.methods import Method
@@ -119,8 +121,13 @@ class Sending(Protocol):
 class Guarded(Protocol):
     """What whoever guards a door knows of a client until it has logged in."""
 
-    held: bool
-    """It waits for us."""
+    @property
+    def held(self) -> bool:
+        """Whether it waits for us."""
+        ...
+
+    @held.setter
+    def held(self, held: bool, /) -> None: ...
 
     def known(self) -> None:
         """It has logged in."""
@@ -129,3 +136,7 @@ class Guarded(Protocol):
     def tell(self, why: str, /) -> None:
         """A line in the log: it was sent away."""
         ...
+
+
+class Apart(Client, Sending, Guarded, Link, Protocol):
+    """A client whose bytes another process reads: all of it in one."""

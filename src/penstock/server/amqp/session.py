@@ -20,7 +20,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.queue import queue_of
 from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
 from penstock.server.amqp.incoming import Incoming
-from penstock.server.amqp.links import SEND_MOST
+from penstock.server.amqp.links import SEND_FREE, SEND_MOST
 from penstock.server.amqp.tags import Owner, Settled, singly
 from penstock.wire.amqp import events, methods
 
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from penstock.server.runtime import Runtime
     from penstock.server.tls import Peer
     from penstock.wire.amqp.machine import ServerConnection
-
-
-SEND_FREE = 64 << 10
-"""Bytes that may wait for any peer, however short the budget is; more only as long as that has room."""
 
 
 class Outgoing:

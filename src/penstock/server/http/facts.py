@@ -426,7 +426,9 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         return Metrics(node, cluster, version, early)
     engine, counters, pauses = server.engine, server.counters, server.pulse.pauses()
     segments, sessions, guards = server.log.segments(), server.amqp.sessions, server.entry.guards.by_door
-    flight = server.flight.entrance.connections
+    flight, doors = server.flight.entrance.connections, server.doors
+    apart = {} if doors is None else doors.there()
+    sent_away = {} if doors is None else doors.closed
     seen = SimpleNamespace(
         server=server,
         engine=engine,
@@ -475,8 +477,8 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         logins_refused=dict(server.logins.refused),
         memory=engine.bodies.budget.by_name(),
         certificate_seconds_left=None if server.tls is None else server.tls.seconds_left(),
-        strangers={door: len(guard) for door, guard in guards.items()} | flight.there(),
-        strangers_closed=closed | dict(flight.closed),
+        strangers={door: len(guard) for door, guard in guards.items()} | flight.there() | apart,
+        strangers_closed=closed | dict(flight.closed) | sent_away,
         pause_total=pauses.total,
         pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
     )
@@ -486,6 +488,8 @@ def processes(server: Server) -> list[Process]:
     """Those that the server is made of, this one first."""
     door, bulk = server.flight.entrance.process, server.bulk
     found = [("core", os.getpid(), 1, 0), ("flight", door.pid, door.starts, door.deaths)]
+    if server.doors is not None:
+        found += ((one.name, one.pid, one.starts, one.deaths) for one in server.doors.processes)
     found.append(("bulk", bulk.pid, bulk.starts, bulk.deaths))
     return [Process(name, pid, *figures_of(pid), starts, deaths) for name, pid, starts, deaths in found if pid]
 

@@ -6,11 +6,13 @@ connection drops all the rest.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Topic
 from penstock.wire.amqp.methods import Method
+
+if TYPE_CHECKING:
+    from penstock.records.entries import Topic  # with Arrow, which a door's process does without
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,379 @@
+"""The way to an AMQP door that is a process, on the core's side: frames are rows and events of its clients' sessions.
+
+    socket -> Doorway.receive -> Connection: the same as for a client of its own
+    Connection -> Far -> Doorway -> one write a turn
+
+A door is not believed: what it may not say, or says of a session in the wrong stage, is `Broken`, and whoever has the
+socket cuts it off.  Its sessions are lost then, as if each client had gone: leases return, what was begun is dropped.
+Knows no rule; whether a client may do what it asks is decided by its session.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ProtocolError
+from penstock.records.field_tables import read_table
+from penstock.records.properties import HeaderClasses, peeked
+from penstock.server.amqp import way
+from penstock.server.amqp.far import Far, Stage
+from penstock.server.amqp.links import SEND_MOST
+from penstock.server.amqp.way import Down, Frame, Up
+from penstock.server.doors.line import Broken, head_of, number, plain, text
+from penstock.wire.amqp import events
+from penstock.wire.amqp.conversation import client_capabilities
+from penstock.wire.amqp.method_codec import decode_method
+
+if TYPE_CHECKING:
+    from penstock.server.amqp.connection import Connection
+    from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.tls import Peer
+
+
+class Doorway:
+    """The way to one door.  Belongs to the loop's thread."""
+
+    def __init__(self, door: AmqpDoor, write: Callable[[bytes], object], waiting: Callable[[], int]) -> None:
+        """write: to the door.  waiting: bytes of that which the kernel has not taken."""
+        self.delivered = list[Far]()  # those with deliveries in this turn
+        self._door = door
+        self._engine = door.engine
+        self._write = write
+        self._waiting = waiting
+        self._charged = 0  # bytes that count against the budget
+        self._fars = dict[int, Far]()
+        self._last = 0  # number of the newest session
+        self._classes = HeaderClasses()
+        self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
+        self._out = list[bytes]()
+        self._confirms: way.Confirms | None = None  # the last of what goes out
+        self._decided = 0  # batches, not told
+        self._dirty = False
+        self._blocked = False  # the door does not read
+        self._lost = False
+        self._of: dict[int, Callable[[Far, Frame], None]] = {
+            Up.LOGIN: self._login,
+            Up.VHOST: self._vhost,
+            Up.CHANNEL: self._channel,
+            Up.CHANNEL_FAILED: self._channel_failed,
+            Up.CHANNEL_CLOSED: self._channel_closed,
+            Up.FAILED: self._failed,
+            Up.CLOSED: self._closed,
+            Up.FINISHED: self._finished,
+            Up.LOST: self._gone,
+            Up.SLOW: self._slow,
+            Up.FAST: self._fast,
+            Up.PARTIAL: self._partial,
+            Up.METHOD: self._method,
+            Up.TARGET: self._target,
+            Up.RUN: self._run,
+        }
+
+    # -- what goes out
+
+    def add(self, pieces: Sequence[bytes]) -> None:
+        """Frames, behind all others."""
+        if self._confirms is not None:
+            self._out += self._confirms.pieces()
+            self._confirms = None
+        self._out += pieces
+        self._mark_dirty()
+
+    def confirm(self, session: int, channel: int, tag: int, how: int) -> None:
+        """The outcome of a publish, in the same order."""
+        if self._confirms is None:
+            self._confirms = way.Confirms()
+            self._mark_dirty()
+        self._confirms.add(session, channel, tag, how)
+
+    def _mark_dirty(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self._engine.on_flush.append(self.flush)
+
+    def flush(self) -> None:
+        """One write of everything this turn brought."""
+        self._dirty = False
+        if self._lost:
+            return
+        out, self._out = self._out, []
+        if self._confirms is not None:
+            out += self._confirms.pieces()
+            self._confirms = None
+        if self._decided:
+            out.append(way.head(Down.TAKEN, 0, count=self._decided))
+            self._decided = 0
+        if out:
+            self._write(b"".join(out))
+            self.count_waiting()
+        delivered, self.delivered = self.delivered, []
+        for far in delivered:
+            held_up, far.unsent = far.unsent > SEND_MOST, 0
+            if held_up and not far.blocked:
+                far.connection.go_on_delivering()
+
+    def count_waiting(self) -> None:
+        """Charge what waits for the door to the budget."""
+        waiting = 0 if self._lost else self._waiting()
+        if waiting != self._charged:
+            self._engine.bodies.sending.add(waiting - self._charged)
+            self._charged = waiting
+
+    def pause_writing(self) -> None:
+        """The door does not read: none of its clients gets anything until it does."""
+        self._blocked = True
+        for far in self._fars.values():
+            if not far.blocked:
+                far.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._blocked = False
+        self.count_waiting()
+        for far in list(self._fars.values()):
+            if far.blocked and not far.slow:
+                far.connection.resume_writing()
+
+    def session(self, number: int) -> Connection:
+        """Of this number."""
+        return self._fars[number].connection
+
+    # -- what comes
+
+    def receive(self, data: bytes) -> None:
+        """What the door has sent.  Raises Broken: then nothing more of it is to be believed."""
+        for frame in self._cutter.feed(data):
+            if self._lost:
+                return
+            kind = frame.kind
+            if kind == Up.MESSAGES:
+                self._messages(frame)
+            elif kind == Up.ACKS:
+                self._acks(frame)
+            elif kind == Up.BATCH:
+                self._decided += 1
+                self._mark_dirty()
+            elif kind == Up.OPENED:
+                self._opened(frame)
+            elif kind == Up.FIGURES:
+                self._figures(frame)
+            else:
+                self._of[kind](self._far(frame.session), frame)
+        self._engine.arm()
+
+    def lost(self) -> None:
+        """The door is gone, and so are all of its clients."""
+        if self._lost:
+            return
+        self._lost = True
+        self.count_waiting()
+        for far in list(self._fars.values()):
+            self._forget(far)
+        self._engine.arm()
+
+    def _far(self, session: int) -> Far:
+        far = self._fars.get(session)
+        if far is None:
+            raise Broken(f"session {session} is none")
+        return far
+
+    def _open(self, session: int) -> Far:
+        far = self._far(session)
+        if far.stage < Stage.OPEN:
+            raise Broken(f"session {session} is not open, and has messages")
+        return far
+
+    def _messages(self, frame: Frame) -> None:
+        sessions, targets, pieces = way.messages_of(frame)
+        rows = iter(pieces)
+        mode_of = self._classes.mode
+        for session, place, header, body in zip(sessions, targets, rows, rows, strict=True):
+            far = self._open(session)
+            if place >= len(far.targets):
+                raise Broken(f"target {place} of {len(far.targets)}")
+            mode = mode_of(header)
+            if mode < 0:
+                _well_formed(header)
+            far.connection.bring(far.targets[place], header, body, mode)
+        self._make_room(sessions)
+
+    def _make_room(self, sessions: Iterable[int]) -> None:
+        """Read nothing more of these while the log, or the memory, has no room."""
+        if not self._engine.has_room():
+            for session in set(sessions):
+                far = self._fars[session]
+                if far.stage is Stage.OPEN and not far.connection.closing:
+                    far.connection.incoming.hold_reading(self._engine.on_room)
+
+    def _run(self, far: Far, frame: Frame) -> None:
+        places, headers, bodies = way.run_of(frame)
+        self._open(frame.session)
+        if max(places) >= len(far.targets):
+            raise Broken(f"target {max(places)} of {len(far.targets)}")
+        targets = [far.targets[place] for place in places]
+        if any(one.channel != frame.channel for one in targets):
+            raise Broken("a run with the target of another channel")
+        plain = self._classes.mode(headers[0])
+        for header in headers:
+            mode = self._classes.mode(header)
+            if mode != plain:
+                plain = -1
+            if mode < 0:
+                _well_formed(header)
+        run = events.PublishRun(
+            frame.channel,
+            targets if len(targets) > 1 else targets[0],
+            headers if len(headers) > 1 else headers[0],
+            bodies,
+            plain=plain,
+            told=len(bodies),
+        )
+        self._take(far, run)
+        self._make_room((frame.session,))
+
+    def _acks(self, frame: Frame) -> None:
+        for session, channel, low, high in way.acks_of(frame):
+            self._take(self._open(session), events.AckRun(channel, [(low, high)]))
+
+    def _figures(self, frame: Frame) -> None:
+        for one in way.figures_of(frame):
+            if (far := self._fars.get(one.session)) is not None:
+                incoming = far.connection.incoming
+                incoming.received, incoming.reads = one.received, one.reads
+                self._engine.bodies.sending.add(one.waiting - far.waiting)
+                far.sent, far.writes, far.waiting = one.sent, one.writes, one.waiting
+
+    def _take(self, far: Far, event: events.Event) -> None:
+        far.connection.incoming.take((event,))
+
+    # -- one session's
+
+    def _opened(self, frame: Frame) -> None:
+        if frame.session <= self._last:
+            raise Broken(f"session {frame.session} after {self._last}")
+        self._last = frame.session
+        told = plain(memoryview(frame.payload))
+        far = Far(self, frame.session, self._door.limits)
+        self._fars[frame.session] = far
+        far.connection = self._door.open_far(far, text(told, "peer"), text(told, "local"), _peer_of(told.get("tls")))
+        if self._blocked:
+            far.connection.pause_writing()
+
+    def _login(self, far: Far, frame: Frame) -> None:
+        self._must_be(far, Stage.FRESH)
+        told, rest = head_of(memoryview(frame.payload))
+        try:
+            far.client_properties, end = read_table(bytes(rest))
+        except ProtocolError as error:
+            raise way.broken(error) from None
+        if end != len(rest):
+            raise Broken("bytes behind a table")
+        far.client_capabilities = client_capabilities(far.client_properties)
+        far.mechanism = text(told, "mechanism")
+        far.stage = Stage.ASKED
+        self._take(far, events.LoginAsked(far.mechanism, text(told, "user"), text(told, "password")))
+
+    def _vhost(self, far: Far, frame: Frame) -> None:
+        self._must_be(far, Stage.IN)
+        told, limits = plain(memoryview(frame.payload)), self._door.limits
+        far.frame_max = number(told, "frame_max", limits.frame_max)
+        far.channel_max = number(told, "channel_max", limits.channel_max)
+        far.heartbeat = number(told, "heartbeat", 65535)
+        if far.frame_max < FRAME_MAX_LEAST:
+            raise Broken(f"frames of {far.frame_max} bytes")
+        far.stage = Stage.ASKS
+        self._take(far, events.OpenAsked(text(told, "vhost")))
+
+    def _must_be(self, far: Far, stage: Stage) -> None:
+        if far.stage is not stage:
+            raise Broken(f"session {far.number} is in stage {far.stage}, not {stage}")
+
+    def _channel(self, far: Far, frame: Frame) -> None:
+        self._open(frame.session)
+        if not 0 < frame.channel <= far.channel_max:
+            raise Broken(f"channel {frame.channel} of {far.channel_max}")
+        self._take(far, events.ChannelOpened(frame.channel))
+
+    def _channel_failed(self, far: Far, frame: Frame) -> None:
+        self._open(frame.session)
+        self._take(far, events.ChannelFailed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
+
+    def _channel_closed(self, far: Far, frame: Frame) -> None:
+        self._open(frame.session)
+        self._take(far, events.ChannelClosed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
+
+    def _failed(self, far: Far, frame: Frame) -> None:
+        self._take(far, events.ConnectionFailed(frame.number & 0xFFFF, way.text_of(frame)))
+
+    def _closed(self, far: Far, frame: Frame) -> None:
+        self._take(far, events.ConnectionClosed(frame.number & 0xFFFF, way.text_of(frame)))
+
+    def _finished(self, far: Far, frame: Frame) -> None:
+        far.stage = Stage.OVER
+        far.connection.linger()
+
+    def _gone(self, far: Far, frame: Frame) -> None:
+        self._forget(far)
+
+    def _forget(self, far: Far) -> None:
+        del self._fars[far.number]
+        self._engine.bodies.sending.add(-far.waiting)
+        far.connection.connection_lost()
+
+    def _slow(self, far: Far, frame: Frame) -> None:
+        far.slow = True
+        if not far.blocked:
+            far.connection.pause_writing()
+
+    def _fast(self, far: Far, frame: Frame) -> None:
+        far.slow = False
+        if far.blocked and not self._blocked:
+            far.connection.resume_writing()
+
+    def _partial(self, far: Far, frame: Frame) -> None:
+        far.partial_size, far.largest = frame.number, frame.channel
+        far.connection.count_partial()
+
+    def _method(self, far: Far, frame: Frame) -> None:
+        self._open(frame.session)
+        try:
+            method = decode_method(frame.payload)
+        except ProtocolError as error:
+            raise way.broken(error) from None
+        self._take(far, events.MethodReceived(frame.channel, method))
+
+    def _target(self, far: Far, frame: Frame) -> None:
+        self._open(frame.session)
+        bits, exchange, key = way.target_of(frame)
+        if bits & way.ANEW:
+            far.targets = []
+        if frame.number != len(far.targets) or frame.number >= TARGETS_MOST:
+            raise Broken(f"target {frame.number} behind {len(far.targets)}")
+        far.targets.append(events.Target(b"", frame.channel, exchange, key, bool(bits & way.MANDATORY)))
+
+
+FRAME_MAX_LEAST = 4096
+TARGETS_MOST = 1024
+
+
+def _well_formed(header: bytes) -> None:
+    """Raise Broken for a header that the door should have refused."""
+    try:
+        peeked(header)
+    except ProtocolError as error:
+        raise way.broken(error) from None
+
+
+def _peer_of(told: Any) -> Peer | None:
+    """What a client has shown to its door."""
+    if told is None:
+        return None
+    from penstock.server.tls import Peer  # for those who have TLS
+
+    match told:
+        case {"version": str(version), "cipher": str(cipher), "der": str(der)}:
+            return Peer(version, cipher, b64decode(der) or None)
+        case _:
+            raise Broken("a handshake that is none")

@@ -1,0 +1,219 @@
+"""One client at a door that is a process, as its session knows it: its machine, what goes out and its link in one.
+
+What is said to it goes to its door in order, with what is said to others (`doorway`).  What the client could not hear
+any more is dropped there, where that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.server.amqp import way
+from penstock.server.amqp.links import SEND_MOST
+from penstock.server.amqp.way import Down
+
+if TYPE_CHECKING:
+    from penstock.records.field_tables import FieldValue
+    from penstock.server.amqp.connection import Connection
+    from penstock.wire.amqp.events import Target
+    from penstock.wire.amqp.frames import Limits
+    from penstock.wire.amqp.method_codec import Method
+
+
+class Out(Protocol):
+    """What goes to a door."""
+
+    delivered: list[Far]
+    """Those with deliveries in this turn."""
+
+    def add(self, pieces: Sequence[bytes]) -> None:
+        """Frames, behind all others."""
+        ...
+
+    def confirm(self, session: int, channel: int, tag: int, how: int) -> None:
+        """The outcome of a publish, in the same order."""
+        ...
+
+
+class Stage(IntEnum):
+    """What a session of a door may bring now."""
+
+    FRESH = 0  # LOGIN
+    ASKED = 1  # nothing: its login is being judged
+    IN = 2  # VHOST
+    ASKS = 3  # nothing: its vhost is being judged
+    OPEN = 4  # everything of channels
+    OVER = 5  # its last word is said
+
+
+class Far:
+    """One client at a door."""
+
+    def __init__(self, doorway: Out, number: int, limits: Limits) -> None:
+        self.client_properties: dict[str, FieldValue] = {}
+        self.client_capabilities: frozenset[str] = frozenset()
+        self.mechanism = ""
+        self.frame_max = limits.frame_max
+        self.channel_max = limits.channel_max
+        self.heartbeat = 0
+        self.partial_size = 0  # bytes of bodies begun, as the door says
+        self.largest = 0  # the channel with the most of them
+        self.stage = Stage.FRESH
+        self.targets = list["Target"]()
+        self.connection: Connection
+        self._held = False
+        # what goes out
+        self.blocked = False  # the peer does not read, or its door does not
+        self.slow = False  # the peer does not
+        self.unsent = 0  # bytes of deliveries of this turn
+        self.sent_at = 0
+        self.sent = self.writes = self.waiting = 0  # as the door says
+        self.number = number
+        self._way = doorway
+        self._over = False
+
+    # -- what it is told
+
+    def _say(self, kind: Down, payload: bytes = b"", channel: int = 0, count: int = 0) -> None:
+        if not self._over:
+            self._way.add((way.head(kind, len(payload), self.number, channel, count), payload))
+
+    def send(self, channel: int, method: Method) -> None:
+        """A method, in order with all that was said."""
+        self._say(Down.METHOD, method.encode(), channel)
+
+    def send_pieces(self, channel: int, pieces: Iterable[bytes]) -> None:
+        """Encoded frames of a channel."""
+        some = list(pieces)
+        if some and not self._over:
+            self._way.add((way.head(Down.PIECES, sum(map(len, some)), self.number, channel), *some))
+
+    def deliver(self, channel: int, pieces: Sequence[bytes], size: int) -> None:
+        """Encoded deliveries with about so many bytes of content."""
+        if self._over:
+            return
+        if not self.unsent:
+            self._way.delivered.append(self)
+        self.unsent += size or 1
+        self._way.add((way.head(Down.PIECES, sum(map(len, pieces)), self.number, channel), *pieces))
+
+    def confirm(self, channel: int, tag: int, *, multiple: bool = False) -> None:
+        """A publish is durable."""
+        if not self._over:
+            self._way.confirm(self.number, channel, tag, way.MULTIPLE if multiple else 0)
+
+    def confirm_up_to(self, channel: int, sequence: int) -> None:
+        """So are all up to a number."""
+        if not self._over:
+            self._way.confirm(self.number, channel, sequence, way.MULTIPLE)
+
+    def refuse(self, channel: int, tag: int, *, multiple: bool = False) -> None:
+        """A publish is refused."""
+        if not self._over:
+            self._way.confirm(self.number, channel, tag, way.REFUSED | (way.MULTIPLE if multiple else 0))
+
+    def fail_channel(self, channel: int, code: int, text: str, method: type[Method] | None = None, /) -> None:
+        """channel.close."""
+        self._fail(Down.FAIL_CHANNEL, channel, code, text, method)
+
+    def fail_connection(self, code: int, text: str, method: type[Method] | None = None, /) -> None:
+        """connection.close."""
+        self._fail(Down.FAIL, 0, code, text, method)
+
+    def _fail(self, kind: Down, channel: int, code: int, text: str, method: type[Method] | None) -> None:
+        if not self._over:
+            self._way.add((way.fail_piece(kind, self.number, channel, code, text, method.ID if method else 0),))
+
+    def accept_login(self) -> None:
+        """It is who it says."""
+        if self.stage is Stage.ASKED:
+            self.stage = Stage.IN
+            self._say(Down.LET_IN)
+
+    def refuse_login(self) -> None:
+        """It is not."""
+        if self.stage is Stage.ASKED:
+            self.stage = Stage.OVER
+            self._say(Down.REFUSE)
+
+    def accept_open(self) -> None:
+        """The vhost is open."""
+        if self.stage is Stage.ASKS:
+            self.stage = Stage.OPEN
+            self._say(Down.LET_OPEN)
+
+    def largest_partial(self) -> int:
+        """The channel with the largest body begun, which is given up: what is left then the door tells."""
+        self.partial_size = 0
+        return self.largest
+
+    # -- as the stranger that the door guards
+
+    def known(self) -> None:
+        """It has logged in."""
+        self._say(Down.KNOWN)
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for us, so that its time is not counted."""
+        return self._held
+
+    @held.setter
+    def held(self, held: bool) -> None:
+        if held != self._held:
+            self._held = held
+            self._say(Down.HELD, count=int(held))
+
+    def tell(self, why: str) -> None:
+        """Its door tells of strangers."""
+
+    # -- what goes out
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits for the peer as may."""
+        return (self.blocked or self.unsent > SEND_MOST) and not self._over
+
+    def mark_dirty(self) -> None:
+        """It leaves at the end of the turn in any case."""
+
+    def take_machine_output(self) -> None:
+        """It is in its order."""
+
+    def count_unsent(self) -> None:
+        """The door tells how much waits for the client; what waits for the door counts for the way."""
+
+    def end(self) -> None:
+        """The client is gone."""
+        self._over = True
+
+    # -- the link
+
+    def write(self, data: bytes) -> None:
+        """Nothing is written past the machine."""
+        raise AssertionError("a door writes to its clients itself")
+
+    def keep_below(self, size: int) -> None:
+        """What waits for a client is bounded by its door."""
+
+    def close(self) -> None:
+        """Close the socket, once what was said is written."""
+        self._say(Down.CLOSE)
+
+    def end_writing(self) -> None:
+        """Nothing follows."""
+        self._say(Down.END)
+
+    def buffered(self) -> int:
+        """Bytes that the kernel has not taken, when the door last said so."""
+        return max(self.waiting, SEND_MOST + 1 if self.slow else 0)
+
+    def pause_reading(self) -> None:
+        """Read nothing of it."""
+        self._say(Down.PAUSE)
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._say(Down.RESUME)

@@ -1,0 +1,215 @@
+"""AMQP doors that are processes: what holds over all of them, and what becomes of one that ends.
+
+Everything else that holds of AMQP holds with doors, too: `PENSTOCK_SERVER__DOORS=2` has the tests of this folder ask.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import pytest
+from pika import spec
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
+
+from forked import of_the_product
+from live_server import LiveServer
+from rawlink import RawLink
+from waiting import eventually
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+class Doors(LiveServer):
+    """A server with two doors."""
+
+    http = "127.0.0.1:0"
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """Of the HTTP door."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://{self.ready['http']}{path}", data, method=method)
+        request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def doors(self) -> list[int]:
+        """The processes of doors that run."""
+        assert self.process is not None
+        found = list[int]()
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with suppress(OSError):  # a thread or a process that ends meanwhile
+                for pid in (task / "children").read_text().split():
+                    if b"amqp.front" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        found.append(int(pid))
+        return sorted(found)
+
+    def whole(self, killed: Iterable[int] = ()) -> bool:
+        """Whether all doors run, those that were killed not among them, and one is open."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except OSError:
+            return False
+        doors = self.doors()
+        return len(doors) == 2 and not set(doors) & set(killed)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    folder = tmp_path_factory.mktemp("doors")
+    config = folder / "penstock.toml"
+    config.write_text("[server]\ndoors = 2\n")
+    with Doors(folder, [str(config)]) as server:
+        yield server
+        server.bury()
+        server.stop()
+        assert "Traceback" not in server.output(), server.output()
+
+
+@pytest.fixture
+def server(running: Doors) -> Iterator[Doors]:
+    yield running
+    running.bury()
+
+
+def filled(server: Doors, queue: str, count: int) -> set[bytes]:
+    """Messages that were confirmed."""
+    channel = server.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare(queue, durable=True)
+    bodies = [b"%d" % number for number in range(count)]
+    for body in bodies:
+        channel.basic_publish("", queue, body, PERSISTENT, mandatory=True)
+    return set(bodies)
+
+
+def closed_with(connection: pika.BlockingConnection, seconds: int = 0) -> int:
+    """The code with which the server has closed it; 0: it has not."""
+    try:
+        connection.process_data_events(seconds)
+    except ConnectionClosedByBroker as closed:
+        return int(closed.reply_code)
+    return 0
+
+
+def test_limits_and_lists_are_over_all_doors(server: Doors) -> None:
+    before = len(server.ask("GET", "/api/connections"))
+    connections = [server.connect() for _ in range(8)]
+    assert len(server.ask("GET", "/api/connections")) == before + 8
+    server.ask("PUT", "/api/user-limits/guest/max-connections", {"value": before + 8})
+    try:
+        with RawLink(server.port) as link:
+            link.open()
+            assert link.expect(spec.Connection.Close).reply_code == 530
+        name = server.ask("GET", "/api/connections")[0]["name"]
+        server.ask("DELETE", f"/api/connections/{quote(name)}")
+        told = list[int]()
+
+        def heard() -> bool:
+            told.extend(code for one in connections if one.is_open and (code := closed_with(one)))
+            return bool(told)
+
+        eventually(heard)
+        assert told == [320]
+        eventually(lambda: len(server.ask("GET", "/api/connections")) == before + 7)
+    finally:
+        server.ask("DELETE", "/api/user-limits/guest/max-connections")
+
+
+def test_an_exclusive_queue_is_its_connections_whatever_door_that_has(server: Doors) -> None:
+    owner = server.connect()
+    name = owner.channel().queue_declare("", exclusive=True).method.queue
+    for _ in range(6):
+        channel = server.connect().channel()
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            channel.queue_declare(name, passive=True)
+        assert refused.value.reply_code == 405
+    owner.close()
+    eventually(lambda: name not in [one["name"] for one in server.ask("GET", "/api/queues")])
+
+
+def test_doors_that_are_killed_lose_nothing_confirmed_and_hold_no_lease(server: Doors) -> None:
+    bodies = filled(server, "kept", 40)
+    holder = server.connect().channel()
+    holder.basic_qos(prefetch_count=10)
+    got = [next(holder.consume("kept")) for _ in range(5)]
+    holder.basic_ack(got[0][0].delivery_tag)  # type: ignore[union-attr]
+    holder.queue_declare("barrier")  # what it said has been heard
+    own = server.connect().channel().queue_declare("", exclusive=True).method.queue
+    before = server.doors()
+    assert len(before) == 2
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: server.whole(before))
+    channel = server.connect().channel()
+    found = dict[bytes, bool]()
+    for method, _, body in channel.consume("kept", inactivity_timeout=5):
+        assert body is not None
+        assert method is not None
+        found[body] = method.redelivered
+        channel.basic_ack(method.delivery_tag)
+        if len(found) == 39:
+            break
+    assert set(found) == bodies - {got[0][2]}
+    assert found[got[1][2]]  # type: ignore[index]
+    assert own not in [one["name"] for one in server.ask("GET", "/api/queues")]
+    facts = server.ask("GET", "/api/queues/%2F/kept")
+    assert (facts["messages"], facts["consumers"]) == (0, 1)
+
+
+def test_a_door_that_ends_takes_no_other_with_it(server: Doors) -> None:
+    filled(server, "beside", 1)
+    connections = [server.connect() for _ in range(12)]
+    first = server.doors()[0]
+    os.kill(first, signal.SIGKILL)
+    gone = 0
+    for one in connections:
+        try:
+            assert one.channel().queue_declare("beside", passive=True).method.message_count == 1
+        except (AMQPError, OSError):
+            gone += 1
+    assert gone < len(connections)
+    eventually(lambda: server.whole([first]))
+
+
+def test_the_address_is_taken_for_others(server: Doors, tmp_path: Path) -> None:
+    config = tmp_path / "other.toml"
+    config.write_text("[server]\ndoors = 1\n")
+    command = [sys.executable, "-m", "penstock", "serve", str(config), "--data", str(tmp_path / "data")]
+    command += ["--http", "off", "--flight", "off", "--amqp", server.ready["amqp"]]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=of_the_product(), check=False)
+    assert ended.returncode
+    assert "cannot bind" in ended.stdout + ended.stderr
+
+
+def test_a_stop_tells_everybody(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text("[server]\ndoors = 2\n")
+    with Doors(tmp_path / "server", [str(config)]) as server:
+        bodies = filled(server, "kept", 10)
+        connections = [server.connect() for _ in range(4)]
+        doors = server.doors()
+        assert server.process is not None
+        server.process.send_signal(signal.SIGTERM)
+        for one in connections:
+            assert closed_with(one, 20) == 320
+        assert server.process.wait(20) == 0
+        assert not [pid for pid in doors if Path(f"/proc/{pid}").exists()]
+        server.bury()
+        server.start()
+        facts = server.connect().channel().queue_declare("kept", passive=True).method
+        assert facts.message_count == len(bodies)

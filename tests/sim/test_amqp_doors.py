@@ -1,0 +1,186 @@
+"""The core and doors beside it: ways that are cut at every step, frames that no door says, and a mixed load."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from choices import EFFORT, SEED
+from penstock.log.simdisk import SimDisk
+from penstock.server.doors.line import Broken
+from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.frames import METHOD, frame
+from sim.serverkit import HANDSHAKE, Beside, Client, Content, Life, clock, message
+from sim.test_server_lives import live
+
+BODIES = [b"one", b"two", b"three"]
+
+
+def new_life() -> Life:
+    life = Life(SimDisk(), clock(), apart=False)
+    life.declare("q", "answers")
+    return life
+
+
+def visit(life: Life, door: Beside) -> set[bytes]:
+    """What one client may do, as far as its door can say it; the bodies that were confirmed."""
+    client = Client(life, login=False, door=door)
+    confirmed = set[bytes]()
+    for part in session_of_a_client():
+        if client.closed or client.gone():
+            break
+        client.send(part)
+        life.run()
+        for one in client.take_all():
+            if isinstance(one, m.BasicAck):
+                confirmed |= set(BODIES[: one.delivery_tag])
+    return confirmed
+
+
+def session_of_a_client() -> list[bytes]:
+    def said(*methods: m.Method, channel: int = 1) -> bytes:
+        return b"".join(frame(METHOD, channel, method.encode()) for method in methods)
+
+    return [
+        *HANDSHAKE,
+        said(m.ChannelOpen(), m.ConfirmSelect(), m.QueueDeclare(queue="own", exclusive=True)),
+        said(m.BasicQos(prefetch_count=2), m.BasicConsume(queue="q", consumer_tag="c")),
+        message(BODIES[0], "q") + message(BODIES[1], "q"),
+        message(BODIES[2], "q", mandatory=True) + said(m.BasicAck(1)),
+        said(m.ChannelOpen(), m.TxSelect(), channel=2) + message(b"never committed", "answers", channel=2),
+        said(m.BasicNack(2, requeue=True)) + message(b"x" * 3000, "nowhere", mandatory=True)[:-1000],
+    ]
+
+
+def check(life: Life, confirmed: set[bytes], others: int) -> None:
+    """Nothing of a door that is gone stays behind, and what was confirmed is there or settled."""
+    queue = life.core.queue("/", "q")
+    queue.check()
+    assert len(life.door.sessions) == others
+    assert [one.name for one in life.core.queues()] == ["q", "answers"]
+    assert not life.contents("answers")
+    assert queue.leased == queue.outstanding == sum(one.outstanding for one in queue.consumers)
+    left = life.contents("q")
+    assert confirmed - set(left) <= {BODIES[0]}  # that one it may have acknowledged
+
+
+def test_a_door_may_end_after_any_byte_that_reached_the_core() -> None:
+    whole = new_life()
+    door = whole.open_door()
+    visit(whole, door)
+    total = len(door.said)
+    door.cut()
+    whole.run()
+    check(whole, set(BODIES), 0)
+    for least in range(random.Random(SEED).randrange(40), total, 40 // EFFORT or 1):
+        life = new_life()
+        door, other = life.open_door(), life.open_door()
+        witness = life.client(door=other, prefetch=0)
+        door.least = least
+        confirmed = visit(life, door)
+        door.cut()
+        life.run()
+        check(life, confirmed, 1)
+        witness.consume("q", "w")
+        life.run()
+        witness.take(m.BasicConsumeOk)
+        left = [one for one in witness.take_all() if isinstance(one, Content)]
+        assert confirmed - {one.body for one in left} <= {BODIES[0]}
+        for one in left:
+            witness.ack(one.tag)
+        life.run()
+        assert not life.contents("q")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> tuple[bytes, bytes]:
+    """What a door says to the core, and what it hears."""
+    life = new_life()
+    door = life.open_door()
+    visit(life, door)
+    return bytes(door.said), bytes(door.heard)
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(chance.randint(1, 3)):
+        at = chance.randrange(len(out))
+        match chance.randrange(4):
+            case 0:
+                out[at] = chance.choice((0, 1, 2, 0xFF, out[at] ^ 1, chance.randrange(256)))
+            case 1:
+                del out[at : at + chance.choice((1, 4, 16, 100))]
+            case 2:
+                out[at:at] = out[at : at + chance.choice((1, 16, 40))]
+            case _:
+                out[at : at + 4] = chance.choice((b"\0\0\0\0", b"\xff\xff\xff\xff", b"\1\0\0\0", b"\0\1\0\0"))
+    return bytes(out)
+
+
+def test_a_door_that_says_what_no_door_says_is_cut_off_and_nothing_of_it_stays(recorded: tuple[bytes, bytes]) -> None:
+    chance = random.Random(SEED)
+    life = new_life()
+    broken = 0
+    for _ in range(150 * EFFORT):
+        door = life.open_door()
+        data = mutated(recorded[0], chance)
+        at = 0
+        try:
+            while at < len(data):
+                size = chance.choice((1, 20, 300, len(data)))
+                door.doorway.receive(data[at : at + size])
+                at += size
+                life.run()
+        except Broken:
+            broken += 1
+        door.cut()
+        life.doors.clear()
+        life.run()
+        queue = life.core.queue("/", "q")
+        queue.check()
+        assert not life.door.sessions
+        assert queue.leased == queue.outstanding == 0
+        assert not queue.consumers
+        assert life.engine.broken is None
+    assert broken > 75 * EFFORT
+
+
+def test_a_core_that_says_what_no_core_says_ends_a_door_and_no_more(recorded: tuple[bytes, bytes]) -> None:
+    chance = random.Random(SEED)
+    life = new_life()
+    for _ in range(150 * EFFORT):
+        door = life.open_door()
+        Client(life, login=False, door=door)
+        door.rounds()
+        try:
+            door.host.receive(mutated(recorded[1], chance))
+            door.rounds()
+        except Broken:
+            pass
+        door.cut()
+        life.doors.clear()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lives_behind_a_door(seed: int, monkeypatch: pytest.MonkeyPatch, effort: int) -> None:
+    monkeypatch.setattr("sim.serverkit.APART", True)
+    for extra in range(effort):
+        live(seed + 500 + 1000 * extra, lives=3, steps=40)
+
+
+def test_two_batches_are_undecided_at_most_and_a_publisher_beyond_the_bound_is_not_read() -> None:
+    life = new_life()
+    door = life.open_door()
+    client = life.client(door=door, confirm=True)
+    door.least = len(door.said)  # the core hears nothing more
+    for _ in range(20):
+        client.publish("q", b"b" * 100_000)
+        door.rounds()
+    assert len(door.up) == 2
+    assert not client.reading
+    door.least = 1 << 53
+    life.run()
+    client.take_all()
+    assert client.reading
+    assert life.ready("q") == 20
