@@ -8,13 +8,15 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,8 +24,10 @@ from urllib.parse import quote
 import pika
 import pytest
 from pika import spec
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
 
+from choices import EFFORT, SEED
 from forked import of_the_product
 from live_server import LiveServer
 from rawlink import RawLink
@@ -184,6 +188,86 @@ def test_a_door_that_ends_takes_no_other_with_it(server: Doors) -> None:
             gone += 1
     assert gone < len(connections)
     eventually(lambda: server.whole([first]))
+
+
+class Busy(threading.Thread):
+    """A client that goes on by itself, with another connection whenever one has ended."""
+
+    def __init__(self, server: Doors, work: Callable[[BlockingChannel, Busy], None]) -> None:
+        super().__init__(daemon=True)
+        self.server = server
+        self.over = threading.Event()
+        self.told = set[bytes]()  # what was confirmed, or acknowledged
+        self.tried = set[bytes]()
+        self._work = work
+        self.start()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            with suppress(AMQPError, OSError), closing(Impatient(self.server.parameters())) as connection:
+                channel = connection.channel()
+                while not self.over.is_set():
+                    self._work(channel, self)
+
+
+class Impatient(pika.BlockingConnection):
+    """One whose end is no matter."""
+
+    def close(self, reply_code: int = 200, reply_text: str = "") -> None:
+        with suppress(AMQPError):
+            super().close(reply_code, reply_text)
+
+
+def _publishes(channel: BlockingChannel, busy: Busy) -> None:
+    body = b"%d-%d" % (busy.ident or 0, len(busy.tried))
+    busy.tried.add(body)
+    channel.confirm_delivery()
+    channel.basic_publish("", "busy", body, PERSISTENT, mandatory=True)
+    busy.told.add(body)
+
+
+def _consumes(channel: BlockingChannel, busy: Busy) -> None:
+    method, _, body = channel.basic_get("busy")
+    if method is None or body is None:
+        channel.connection.process_data_events(0.01)
+        return
+    busy.tried.add(body)
+    channel.basic_ack(method.delivery_tag)
+
+
+def _descriptors(server: Doors) -> int:
+    assert server.process is not None
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+def test_doors_are_killed_one_after_the_other_under_load(server: Doors) -> None:
+    chance = random.Random(SEED)
+    server.connect().channel().queue_declare("busy", durable=True)
+    server.bury()
+    before = _descriptors(server)
+    publishers = [Busy(server, _publishes) for _ in range(3)]
+    consumer = Busy(server, _consumes)
+    for _ in range(3 * EFFORT):
+        sent = sum(len(one.told) for one in publishers)
+        eventually(lambda sent=sent: sum(len(one.told) for one in publishers) > sent + 30)
+        victim = chance.choice(server.doors())
+        os.kill(victim, signal.SIGKILL)
+        eventually(lambda victim=victim: server.whole([victim]))
+    for one in (*publishers, consumer):
+        one.over.set()
+    for one in (*publishers, consumer):
+        one.join(20)
+    channel = server.connect().channel()
+    left = set[bytes]()
+    while (found := channel.basic_get("busy", auto_ack=True))[0] is not None:
+        left.add(found[2] or b"")
+    confirmed = set[bytes]().union(*(one.told for one in publishers))
+    assert len(confirmed) > 90
+    assert confirmed <= left | consumer.tried
+    assert left | consumer.tried <= set[bytes]().union(*(one.tried for one in publishers))
+    server.bury()
+    eventually(lambda: server.ask("GET", "/api/queues/%2F/busy")["messages"] == 0)
+    eventually(lambda: _descriptors(server) <= before)
 
 
 def test_the_address_is_taken_for_others(server: Doors, tmp_path: Path) -> None:

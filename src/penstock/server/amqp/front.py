@@ -60,9 +60,9 @@ class Front:
         self._lines = lines
         self._pulse = pulse
         self._loop: asyncio.AbstractEventLoop
-        self._host: Host
-        self._entry: Entry
-        self._way: WayLink
+        self._host: Host | None = None
+        self._entry: Entry | None = None
+        self._way: WayLink | None = None
         self._bound = dict[str, list[socket.socket]]()
         self._listeners = list[Listener]()
         self._context: ssl.SSLContext | None = None
@@ -83,8 +83,9 @@ class Front:
         for some in self._bound.values():
             for sock in some:
                 sock.close()
-        if hasattr(self, "_host"):
+        if self._host is not None:
             self._host.end()
+        if self._way is not None:
             self._way.transport.abort()
         self._control.close()
         self._lines.close()
@@ -118,7 +119,10 @@ class Front:
         try:
             match told["do"]:
                 case "begin":
-                    await self._begin(told)
+                    try:
+                        await self._begin(told)
+                    except OSError:
+                        self._over.set()  # the core is gone already
                 case "listen":
                     answer["port"] = self._listen(told)
                 case "open":
@@ -147,26 +151,31 @@ class Front:
         terms = Terms(**told["strangers"])
         guards = Guards(terms, Complaints(loop.time, loop.call_later), loop.time, loop.call_later)
         self._entry = Entry(guards, loop.time)
-        self._host = Host(
-            Limits(**told["limits"]),
-            version=told["version"],
-            external=told["external"],
-            write=lambda data: self._way.transport.write(data),
-            mono=mono,
-            at_round_end=self._pulse.at_round_end(loop),
-        )
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._lines, [b"+"], [theirs.fileno()])
         ours.setblocking(False)
-        host = self._host
-        self._way = WayLink(host.receive, self._over.set, lambda _: None)
-        await loop.create_connection(lambda: self._way, sock=ours)
+
+        def write(data: bytes) -> None:
+            way.transport.write(data)
+
+        host = self._host = Host(
+            Limits(**told["limits"]),
+            version=told["version"],
+            external=told["external"],
+            write=write,
+            mono=mono,
+            at_round_end=self._pulse.at_round_end(loop),
+        )
+        way = WayLink(host.receive, self._over.set, lambda _: None)
+        await loop.create_connection(lambda: way, sock=ours)
+        self._way = way
         self._beats()
 
     def _beats(self) -> None:
         self._beat = self._loop.call_later(BEAT_S, self._beats)
-        self._host.beat()
+        if self._host is not None:
+            self._host.beat()
 
     def _listen(self, told: Mapping[str, Any]) -> int:
         if told.get("tls") is not None:
@@ -176,14 +185,16 @@ class Front:
         return int(bound[0].getsockname()[1])
 
     def _open(self) -> None:
-        host, bound = self._host, self._bound
+        host, entry, bound = self._host, self._entry, self._bound
+        if host is None or entry is None:
+            return
         self._bound = {}
         for name, sockets in bound.items():
             if name == "amqps":
                 shown = cast("Callable[[], Identity]", lambda: SimpleNamespace(context=self._context))
-                listener = self._entry.listener(name, partial(TlsLink, host.connect), shown)
+                listener = entry.listener(name, partial(TlsLink, host.connect), shown)
             else:
-                listener = self._entry.listener(name, partial(AmqpLink, host.connect))
+                listener = entry.listener(name, partial(AmqpLink, host.connect))
             self._listeners.append(listener)
             listener.open(sockets)
 
@@ -191,13 +202,13 @@ class Front:
         """Take nobody any more; whether all clients have been told that it is over, in time."""
         for listener in self._listeners:
             listener.close()
-        until = self._loop.time() + patience_s
-        while self._host.owes and self._loop.time() < until:  # noqa: ASYNC110 - once in the life of a door
+        until, host = self._loop.time() + patience_s, self._host
+        while host is not None and host.owes and self._loop.time() < until:  # noqa: ASYNC110 - once in a door's life
             await asyncio.sleep(LOOK_S)
-        return not self._host.owes
+        return host is None or not host.owes
 
     def _figures(self) -> dict[str, object]:
-        if not hasattr(self, "_entry"):
+        if self._entry is None:
             return {"alive": True}
         guards = self._entry.guards.by_door
         return {
