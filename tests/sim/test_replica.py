@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from penstock.errors import ProtocolError
+from penstock.log.cut_files import cut_files
 from penstock.log.log import Log
 from penstock.log.replica import Replica
 from penstock.log.rewrite import Old, Order, rewrite
@@ -217,7 +218,11 @@ def test_a_cut_takes_what_lies_above_and_keeps_it_aside(seed: int) -> None:
     disk.last = -1
     assert replica.last == at
     if at < ends[-1]:
-        assert any(name.startswith("cut/") for name in disk.files())
+        kept = cut_files(disk)
+        cut = [lsn for lsn, _ in whole if lsn > at]
+        count = sum(one.records for one in kept)
+        assert count == sum(one.messages for one in kept) >= len(cut), "twice, if it died over it"
+        assert (min(one.first for one in kept if one.records), max(one.last for one in kept)) == (cut[0], cut[-1])
     leader.level(replica)
     assert same(leader, disk)
     assert content(opened_copy(disk)) == whole

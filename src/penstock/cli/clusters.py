@@ -1,18 +1,41 @@
-"""`cluster init|status`: servers that keep one log together."""
+"""`cluster`: servers that keep one log together.  What a person does to a live one is asked of its leader; what is to
+be done when nobody leads is done to the register.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
-from penstock.cli.output import Json, family, tell, write_json, write_table
+import typer
+
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Told,
+    Url,
+    connect,
+    counted,
+    family,
+    note,
+    served,
+    tell,
+    write,
+    write_json,
+    write_table,
+)
 from penstock.cli.serving import ConfigFile, read_settings
-from penstock.errors import SettingsError, Unavailable
+from penstock.errors import PenstockError, PreconditionFailed, SettingsError, Unavailable
 
 if TYPE_CHECKING:
+    from penstock.client import Client
     from penstock.config.cluster_section import ClusterSection
     from penstock.replication.register import ClusterState
 
 app = family("cluster", "Servers that keep one log: who leads, who follows.")
+
+Named = Annotated[str, typer.Argument(metavar="MEMBER", help="Its name or its id.")]
+Maybe = Annotated[str | None, typer.Argument(metavar="MEMBER", help="Its name or its id; any that is level without.")]
 
 
 def _section(config: str | None) -> ClusterSection:
@@ -43,14 +66,10 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
 
     Example: penstock cluster status penstock.toml
     """
-    from penstock.replication.register import decode
+    from penstock.server.cluster.changing import state_of
     from penstock.server.cluster.registers import register_at
 
-    section = _section(config)
-    kept = register_at(section.registry).read()
-    if not kept.value:
-        raise Unavailable(f"the register {section.registry} is empty: `penstock cluster init` makes a cluster")
-    state = decode(kept.value)
+    _, state = state_of(register_at(_section(config).registry))
     if json:
         write_json(told(state))
         return
@@ -69,3 +88,144 @@ def told(state: ClusterState) -> dict[str, Any]:
         "members": {key: {"name": one.name, "address": one.address} for key, one in sorted(state.members.items())},
         "terms": [one._asdict() for one in state.terms],
     }  # fmt: skip
+
+
+@served(app, "switchover")
+def switchover(client: Client, member: Maybe = None) -> Told:
+    """Hand the lead over.  Nothing is lost, and nothing comes twice but what was delivered and not settled.
+
+    Example: penstock cluster switchover penstock-2
+    """
+    done = client.action("cluster_switchover", member=member)
+    return done, f"{done['name']} takes over; the server that led ends with status 6, to be started again"
+
+
+@served(app, "remove")
+def remove(client: Client, member: Named) -> Told:
+    """Make a member none any more: its process ends, and its folder does not join again.
+
+    Example: penstock cluster remove penstock-3
+    """
+    done = client.action("cluster_remove", member=member)
+    return done, f"{member} is removed; {counted(len(done['members']), 'member')} left"
+
+
+@served(app, "finalize")
+def finalize(client: Client) -> Told:
+    """End an upgrade of all members: the log is written as the newest format has it that all of them can read.
+
+    Until then every member can be started with the older version again.
+
+    Example: penstock cluster finalize
+    """
+    done = client.action("cluster_finalize")
+    return done, f"the log is of format {done['format']} from now on"
+
+
+@app.command("promote")
+def promote(
+    member: Named,
+    config: ConfigFile = None,
+    lose: Annotated[
+        int | None, typer.Option("--lose", help="Give up what it lacks of the records that were confirmed up to here.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Have a member lead now, whoever leads.  It asks no server: the register is changed.
+
+    One that is in sync has everything.  Any other takes over only if --lose names the LSN up to which records are known
+    to have been confirmed; the refusal says which that is.
+
+    Example: penstock cluster promote penstock-2 penstock.toml
+    """
+    from penstock.server.cluster.changing import changed
+    from penstock.server.cluster.registers import register_at
+
+    after = changed(register_at(_section(config).registry), lambda state: state.promoted(state.key_of(member), lose))
+    tell({"to": after.to, "in_sync": sorted(after.in_sync)}, f"{member} takes over as soon as it sees it", json)
+
+
+@app.command("lost")
+def lost(config: ConfigFile = None, json: Json = False) -> None:
+    """List the records that were cut off this member's log since another leader's went on without them.
+
+    They are kept as files in `cut/` of the data folder.  None of them was ever confirmed, unless a member was promoted
+    with --lose.
+
+    Example: penstock cluster lost penstock.toml
+    """
+    from pathlib import Path
+
+    from penstock.log.cut_files import cut_files
+    from penstock.log.disk import OsDisk
+
+    data = Path(read_settings(config, {}).server.data)
+    found = [one._asdict() for one in cut_files(OsDisk(data))] if data.is_dir() else []
+    if json:
+        write_json(found)
+        return
+    names = ("file", "first", "last", "records", "messages")
+    rows = [tuple(str(one[name]) for name in names) for one in found]
+    write_table(("file in cut/", "first LSN", "last LSN", "records", "messages"), rows)
+
+
+GIVE_UP_S = 60.0
+PROBE_S = 0.02
+
+
+@app.command("drill")
+def drill(url: Url = DEFAULT_URL, json: Json = False) -> None:
+    """Hand the lead over and back, and tell for how long no server answered each time.
+
+    The URL names all servers, as clients name them: those that lead meanwhile are asked, too.
+
+    Example: penstock cluster drill --url penstock://admin:secret@node-1,node-2,node-3:8815
+    """
+    client = connect(url)
+    first = client.action("cluster_switchover")
+    note(f"{first['name']} is to take over")
+    there = _gap(url, first["term"])
+    second = _asked_until(url, first["from"])
+    note(f"{second['name']} is to take over again")
+    back = _gap(url, second["term"])
+    found = {"there": {**first, "seconds": there}, "back": {**second, "seconds": back}}
+    if json:
+        write_json(found)
+    else:
+        write(f"no server answered for {there:.2f} s as {first['name']} took over, and {back:.2f} s on the way back")
+
+
+def _gap(url: str, term: int) -> float:
+    """Seconds from the last answer of the leader of a term to the first of the one after it."""
+    last, until = time.monotonic(), time.monotonic() + GIVE_UP_S
+    client: Client | None = None
+    while time.monotonic() < until:
+        try:
+            client = client or connect(url)
+            now_of = client.overview()["cluster"]["term"]
+        except (PenstockError, OSError):
+            client = None
+        else:
+            now = time.monotonic()
+            if now_of > term:
+                client.close()
+                return round(now - last, 3)
+            last = now
+        time.sleep(PROBE_S)
+    raise Unavailable(f"no other server answered within {GIVE_UP_S:g} s")
+
+
+def _asked_until(url: str, member: str) -> dict[str, Any]:
+    """Hand over to one that has to catch up first."""
+    until = time.monotonic() + GIVE_UP_S
+    while True:
+        try:
+            client = connect(url)
+            try:
+                return client.action("cluster_switchover", member=member)
+            finally:
+                client.close()
+        except (PreconditionFailed, Unavailable):
+            if time.monotonic() > until:
+                raise
+            time.sleep(10 * PROBE_S)

@@ -9,10 +9,23 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.log.log import Log
     from penstock.records.chunks import Now
+    from penstock.replication.register import ClusterState
     from penstock.server.accounts import Accounts
     from penstock.server.users import Users
 
 T = TypeVar("T")
+
+
+class Membership(Protocol):
+    """A server's place in its cluster.  Belongs to the loop."""
+
+    def switch(self, member: str | None) -> Mapping[str, object]:
+        """Hand over to this one, or to any, soon after the answer.  PreconditionFailed."""
+        ...
+
+    async def change(self, work: Callable[[ClusterState], ClusterState]) -> ClusterState:
+        """The register after a change.  Unavailable, and what `work` raises."""
+        ...
 
 
 class House(Protocol):
@@ -55,6 +68,11 @@ class House(Protocol):
 
     def close(self, connection: str, reason: str) -> None:
         """Close one with code 320; what it holds goes back to its queues.  NotFound."""
+        ...
+
+    @property
+    def cluster(self) -> Membership:
+        """NotFound for a server in none."""
         ...
 
     @property

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.dataclass import dataclass
 from penstock.replication.terms import Written
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Field, Fields, as_list, read_json, shown
@@ -128,6 +128,39 @@ class ClusterState:
             raise InvalidArgument(f"{key} leads; hand over to another member first")
         left = {one: member for one, member in self.members.items() if one != key}
         return replace(self, members=left, in_sync=self.in_sync - {key}, to=None if self.to == key else self.to)
+
+    def key_of(self, member: str) -> str:
+        """The id of a member, by its id or its name.  NotFound; InvalidArgument for a name that several have."""
+        if member in self.members:
+            return member
+        found = [key for key, one in self.members.items() if one.name == member]
+        if not found:
+            known = ", ".join(f"{one.name} ({key})" for key, one in sorted(self.members.items()))
+            raise NotFound(f"no member {member!r} in cluster {self.cluster}; there are {known}")
+        if len(found) > 1:
+            raise InvalidArgument(f"{len(found)} members are called {member!r}; name one by its id: {', '.join(found)}")
+        return found[0]
+
+    def promoted(self, key: str, lose: int | None = None) -> ClusterState:
+        """The same with a member that is to lead now, whoever leads.
+
+        One that is not in sync may lack what was confirmed: PreconditionFailed unless `lose` says up to where that is
+        known to have been.  Nobody else is in sync then.
+        """
+        if key in self.in_sync:
+            return self.handing_to(key)
+        if lose != self.committed:
+            there = ", ".join(sorted(self.members[one].name for one in self.in_sync))
+            raise PreconditionFailed(
+                f"{self.members[key].name} is not in sync: what it lacks of what was confirmed would be lost, and "
+                f"records up to LSN {self.committed} are known to have been; in sync: {there}.  "
+                f"To promote it all the same say --lose {self.committed}"
+            )
+        return replace(self, in_sync=frozenset({key}), leader=None, committed=0, to=key)
+
+    def finalized(self) -> ClusterState:
+        """The same with the newest format that all members can read.  There is no way back to older versions then."""
+        return replace(self, format=max(self.format, min(one.reads for one in self.members.values())))
 
     # bytes
 

@@ -136,6 +136,7 @@ class App(Server):
                 from penstock.server.cluster.leading import Cluster
 
                 self.cluster = Cluster(settings, self.say)
+                self.cluster.on_switch = self.stopping.set
                 await starting.wait(self.cluster.lead())
             self.accounts.load(disk)
             self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))

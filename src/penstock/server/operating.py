@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import LogBroken, Refused, Unavailable
+from penstock.errors import LogBroken, NotFound, Refused, Unavailable
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Now
     from penstock.server.access import Who
     from penstock.server.accounts import Accounts
+    from penstock.server.cluster.leading import Cluster
     from penstock.server.engine import Engine
     from penstock.server.figures import Links
     from penstock.server.flight.handover import Handover
@@ -224,6 +225,13 @@ class Operating:
     def close(self, connection: str, reason: str) -> None:
         """Close one with code 320.  NotFound."""
         self.links.close(connection, reason)
+
+    @property
+    def cluster(self) -> Cluster:
+        """NotFound for a server in none."""
+        if self.server.cluster is None:
+            raise NotFound("this server is in no cluster")
+        return self.server.cluster
 
     @property
     def open_connections(self) -> int:

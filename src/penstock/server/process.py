@@ -129,6 +129,8 @@ async def _serve(server: App, ready_file: str | None) -> None:
     await server.stop()
     if server.failure is not None:
         raise server.failure
+    if server.cluster is not None and server.cluster.switched:
+        sys.exit(server.cluster.lost)  # it is to be started again, and follows then
 
 
 def tell(server: App, ready: Ready) -> None:

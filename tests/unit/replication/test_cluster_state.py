@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.replication.register import (
     BYTES_MOST,
     RAISE_WITHIN,
@@ -47,6 +48,35 @@ def test_a_member_goes_unless_it_leads() -> None:
     assert ("b" in left.members, left.in_sync, left.to) == (False, {"a", "c"}, None)
     with pytest.raises(InvalidArgument, match="a leads; hand over to another member first"):
         LED.without_member("a")
+
+
+def test_who_is_in_sync_is_promoted_and_anybody_else_by_naming_what_is_lost() -> None:
+    assert LED.promoted("b") == LED.handing_to("b")
+    state = LED.beaten(500).counting("ab")
+    for lose in (None, 499, 501):
+        with pytest.raises(PreconditionFailed, match="c is not in sync.*up to LSN 500 are known.*say --lose 500"):
+            state.promoted("c", lose)
+    forced = state.promoted("c", 500)
+    assert (forced.in_sync, forced.leader, forced.to, forced.committed) == ({"c"}, None, "c", 0)
+    assert decode(forced.encode()) == forced
+    assert forced.led_by("c", 300).terms[-1].start == LED.ceiling
+
+
+def test_a_member_is_named_by_its_id_or_its_name() -> None:
+    state = replace(NEW, members={"m-1": Member("one", "x", 1), "m-2": Member("two", "x", 1)}, in_sync=frozenset())
+    assert (state.key_of("m-1"), state.key_of("two")) == ("m-1", "m-2")
+    with pytest.raises(NotFound, match=r"no member 'three'.*one \(m-1\), two \(m-2\)"):
+        state.key_of("three")
+    with pytest.raises(InvalidArgument, match="2 members are called 'one'"):
+        replace(state, members={**state.members, "m-2": Member("one", "x", 1)}).key_of("one")
+
+
+def test_the_format_rises_to_what_all_can_read() -> None:
+    reads = (3, 2, 3)
+    state = replace(NEW, members={key: Member(key, "x", n) for key, n in zip("abc", reads, strict=True)})
+    assert state.finalized().format == 2
+    assert state.finalized().finalized().format == 2
+    assert replace(state, format=5).finalized().format == 5, "it never falls"
 
 
 def test_how_far_all_are_never_falls_and_nobody_leads_who_has_less() -> None:

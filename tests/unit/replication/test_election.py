@@ -90,6 +90,19 @@ def test_one_whose_log_ends_before_what_all_had_is_no_candidate() -> None:
     assert member("c", state, last=500).role is Role.FOLLOWING
 
 
+def test_who_is_promoted_against_all_odds_leads_with_what_it_has() -> None:
+    c = member("c", LED.beaten(500).counting("ab").promoted("c", 500), last=300, intact=False)
+    assert (c.role, c.intact) == (Role.FOLLOWING, True)
+    assert swap(c.steps(0)).leader == "c"
+
+
+def test_a_leader_ends_when_somebody_else_is_promoted() -> None:
+    a = leading()
+    a.read(9, LED.beaten(500).counting("a").promoted("c", 500), SECOND)
+    [ended] = a.steps(SECOND)
+    assert isinstance(ended, End)
+
+
 def test_a_log_that_is_about_to_be_emptied_leads_nobody() -> None:
     b = member("b", last=900)
     b.incomplete()

@@ -11,6 +11,8 @@ import pytest
 
 from etcd_process import free_port, running_etcd
 from penstock.errors import SettingsError, Unavailable
+from penstock.replication.register import ClusterState, Member, decode
+from penstock.server.cluster.changing import changed
 from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, register_at
 
 
@@ -96,3 +98,24 @@ def test_a_folder_that_is_not_there_is_no_empty_register(tmp_path: Path) -> None
 def test_what_is_no_register_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="is no register"):
         register_at(url)
+
+
+def test_a_change_is_tried_again_while_others_change_the_register(tmp_path: Path) -> None:
+    register = FileRegister(tmp_path)
+    with pytest.raises(Unavailable, match="the register is empty"):
+        changed(register, lambda state: state)
+    members = {name: Member(name, "x:1", 1) for name in "ab"}
+    state = ClusterState("c", 7, in_sync=frozenset("a"), members=members)
+    assert register.swap(0, state.encode()) == 1
+    others = [0]
+
+    def change(state: ClusterState) -> ClusterState:
+        if others[0] < 2:
+            others[0] += 1
+            version = register.read().version
+            assert register.swap(version, state.beaten().encode()) == version + 1
+        return state.without_member("b")
+
+    after = changed(register, change)
+    assert (after.beat, after.members.keys()) == (2, {"a"})
+    assert decode(register.read().value) == after

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -26,13 +26,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import orjson
 
 from penstock.core.state.durable import Reign
+from penstock.errors import PreconditionFailed
 from penstock.replication.messages import STAGE
 from penstock.server.accounts import FILE as ACCOUNTS
+from penstock.server.cluster.changing import changed
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
+from penstock.server.cluster.registers import register_at
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.log import Log
+    from penstock.replication.register import ClusterState
     from penstock.server.engine import Engine
 
 BEAT_S = 0.1
@@ -49,6 +53,8 @@ class Turn(NamedTuple):
 
 class Cluster:
     """A server's membership.  All belongs to the loop's thread, but `_written`."""
+
+    lost = LOST
 
     def __init__(self, settings: Settings, say: Callable[[str], object]) -> None:
         assert settings.cluster is not None
@@ -68,6 +74,8 @@ class Cluster:
         self._timer: asyncio.TimerHandle | None = None
         self._leaving = False
         self._next = ""  # who is to lead now
+        self.switched = ""  # whom an operator wants to lead
+        self.on_switch: Callable[[], object] = int  # told when there is one: the server closes its doors and hands over
         self.kept_stages: Sequence[str] = ()  # of what was decided before this server led
         self._numbers = 0
         self._in_order = deque[bytes]()  # packets of which each says something of its own
@@ -195,6 +203,34 @@ class Cluster:
         """The log takes no more: another one has to lead."""
         self._tell(b"X", why.encode()[:1000])
 
+    def switch(self, member: str | None) -> Mapping[str, object]:
+        """Hand over to this one, or to any that is level: once the doors are closed.
+
+        PreconditionFailed where it could not take over at once.
+        """
+        known = self.known
+        members: Mapping[str, Mapping[str, str]] = known.get("members", {})
+        level = [
+            one for one, about in known.get("followers", {}).items() if one in known["in_sync"] and about["level"]
+        ]
+        names = {key: one["name"] for key, one in members.items()}
+        wanted = [one for one in level if member in {None, one, names.get(one)}]
+        if self._log is None or known.get("role") != "leading":
+            raise PreconditionFailed("this server does not lead")
+        if not wanted:
+            there = ", ".join(names.get(one, one) for one in level) or "nobody"
+            raise PreconditionFailed(f"{member or 'no other member'} is in sync and level; {there} could take over now")
+        self.switched = wanted[0]
+        asyncio.get_running_loop().call_later(LOOK_S, self.on_switch)  # the answer goes first
+        return {
+            "from": known["member"], "to": self.switched, "name": names.get(self.switched, ""), "term": known["term"],
+        }  # fmt: skip
+
+    async def change(self, work: Callable[[ClusterState], ClusterState]) -> ClusterState:
+        """The register after a change.  Unavailable, and what `work` raises."""
+        register = register_at(self.settings.registry)
+        return await asyncio.to_thread(changed, register, work)
+
     async def hand_over(self) -> str:
         """The log is closed: let a follower that has all of it lead at once.  Its id; empty: there is none.
 
@@ -208,8 +244,8 @@ class Cluster:
             followers = self.known.get("followers", {})
             level = [one for one, about in followers.items() if about["acked_lsn"] >= last]
             level = [one for one in level if one in self.known.get("in_sync", ())]
-            if level:
-                self._leaving, self._next = True, str(level[0])
+            if self.switched in level or (level and not self.switched):
+                self._leaving, self._next = True, self.switched or str(level[0])
                 self._tell(b"H", self._next.encode())
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._handed.wait(), until - loop.time())

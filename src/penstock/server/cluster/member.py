@@ -107,6 +107,8 @@ class Member:
         if not self.known.listed:
             self._keep(self.known._replace(listed=True))
         self.election.read(version, state, self._out.now())
+        if self.election.intact and not self.known.intact:
+            self._set_intact(True)
         if self.known.intact and not self.election.intact:
             self._set_intact(False)
             self.trouble = (
@@ -135,6 +137,8 @@ class Member:
         replica = self.replica
         if self.known.cluster and state.cluster != self.known.cluster:
             return f"the register is of cluster {state.cluster}, and this folder of {self.known.cluster}"
+        if state.format > FORMAT:
+            return f"the cluster's log is of format {state.format}, and this version reads formats up to {FORMAT}"
         if replica is not None and replica.origin not in {0, state.origin}:
             return f"the cluster's log is of origin {state.origin}, and this folder's of {replica.origin}"
         if not self.known.cluster:

@@ -134,7 +134,7 @@ class Sending:
     def __init__(self, link: Link, hello: Hello, files: Files, state: ClusterState) -> None:
         """A follower that may come.  state: of the register; its last term is ours."""
         self.link, self.member = link, hello.member
-        self.term = state.term
+        self.term, self._format = state.term, state.format
         self.acked = 0  # LSN
         self.heard_at = 0
         self.sent = 0  # bytes of the log, in this stream
@@ -157,12 +157,12 @@ class Sending:
         self._cut = common(hello.terms, written(state, files.log.last))
         self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing, and does not know yet
         if not self.seeds:
-            self.link.send(Welcome(self.term, FORMAT, self._cut, seed=False))
+            self.link.send(Welcome(self.term, self._format, self._cut, seed=False))
 
     def seed(self) -> None:
         """Have it begin with nothing: it counts for nothing by now."""
         self.seeds = False
-        self.link.send(Welcome(self.term, FORMAT, 0, seed=True))
+        self.link.send(Welcome(self.term, self._format, 0, seed=True))
 
     @property
     def level(self) -> bool:

@@ -1,0 +1,106 @@
+"""What a person does to a cluster: hand over, remove a member, promote one that lacks something, look at what was cut.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from cluster_of_servers.house import Cluster, Publisher, drain
+from waiting import eventually
+
+
+def penstock(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, timeout=90, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+class Watched:
+    """Servers that are started again as they end with status 6."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while not self.over.wait(0.05):
+            for one in self.cluster.servers:
+                if one.process is not None and one.process.poll() == 6:
+                    one.start()
+
+    def end(self) -> None:
+        self.over.set()
+        self.thread.join()
+
+
+def test_the_lead_is_handed_over_and_back_and_a_member_is_removed(tmp_path: Path) -> None:
+    """Without waiting for a lease, here of a minute."""
+    section = 'lease = "60s"\nack_timeout = "2s"\nmin_in_sync = 1'
+    with Cluster(tmp_path, 2, section=section, flight=True) as cluster:
+        cluster.leader()
+        cluster.level()
+        watched = Watched(cluster)
+        try:
+            publisher = Publisher(cluster)
+            publisher.publish(time.monotonic() + 0.3)
+            status, said = penstock("cluster", "drill", "--url", cluster.url, "--json")
+            assert status == 0, said
+            found = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]  # notes for a person follow
+            assert found["there"]["to"] == found["back"]["from"]
+            assert found["there"]["from"] == found["back"]["to"]
+            assert max(found["there"]["seconds"], found["back"]["seconds"]) < 30
+            leader = cluster.leader()
+            cluster.level()
+            publisher.publish(time.monotonic() + 0.3)
+            assert publisher.confirmed <= set(drain(leader))
+        finally:
+            watched.end()
+        [other] = cluster.followers()
+        status, said = penstock("cluster", "switchover", "nobody", "--url", cluster.url)
+        assert status == 1
+        assert f"{other.name} could take over now" in said
+        status, said = penstock("cluster", "remove", leader.name, "--url", cluster.url)
+        assert "hand over to another member first" in said
+        assert penstock("cluster", "remove", other.name, "--url", cluster.url)[0] == 0
+        eventually(lambda: not other.runs, "it was removed and goes on")
+        assert "was removed from the cluster" in other.said()
+        assert len(cluster.status()["members"]) == 1
+        status, said = penstock("cluster", "finalize", "--url", cluster.url)
+        assert "the log is of format 1 already" in said
+
+
+def test_a_member_that_lacks_something_is_promoted_by_who_says_what_is_lost(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2, section='lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1') as cluster:
+        leader = cluster.leader()
+        cluster.level()
+        [behind] = cluster.followers()
+        publisher = Publisher(cluster)
+        publisher.publish(time.monotonic() + 0.3)
+        before = set(publisher.confirmed)
+        behind.kill()
+        publisher.publish(time.monotonic() + 2.0)
+        lost = publisher.confirmed - before
+        eventually(lambda: cluster.in_sync() == {leader.name})
+        leader.kill()
+        behind.start()
+        promote = ("cluster", "promote", behind.name, str(behind.settings))
+        status, said = penstock(*promote)
+        assert status == 1
+        assert "say --lose " in said
+        assert penstock(*promote, "--lose", said.rpartition("--lose ")[2].split()[0])[0] == 0
+        assert cluster.leader() is behind
+        leader.start()
+        cluster.level()
+        found = json.loads(penstock("cluster", "lost", str(leader.settings), "--json")[1])
+        assert sum(one["messages"] for one in found) >= len(lost) > 0
+        assert before <= set(drain(behind))
+
+
