@@ -353,8 +353,8 @@ def audit(
 
     With an archive that goes back to the beginning, so does the audit; else it begins at the log's newest base.
 
-    Examples: penstock audit --data ./data --json
-    penstock audit --members node-1/data node-2/data node-3/data
+    Example: penstock audit --data ./data --json
+    Example: penstock audit --members node-1/data node-2/data node-3/data
     """
     if members or folders:
         _audit_members(folders or [], members, json)

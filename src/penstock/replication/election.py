@@ -234,7 +234,7 @@ class Election:
         counts = self.me in state.in_sync
         if counts and self._last_lsn < state.committed:
             self._intact = False  # this disk has lost it, or is an older one
-        elif state.leader is None and state.to == self.me and state.in_sync == {self.me}:
+        elif state.leader is None and state.to == self.me and state.in_sync == frozenset({self.me}):
             self._intact = True  # a person says that it leads with what it has
         self.role = Role.FOLLOWING if counts and self._intact else Role.JOINING
 

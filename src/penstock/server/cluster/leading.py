@@ -210,9 +210,8 @@ class Cluster:
         """
         known = self.known
         members: Mapping[str, Mapping[str, str]] = known.get("members", {})
-        level = [
-            one for one, about in known.get("followers", {}).items() if one in known["in_sync"] and about["level"]
-        ]
+        followers: Mapping[str, Mapping[str, object]] = known.get("followers", {})
+        level = [one for one, about in followers.items() if one in known["in_sync"] and about["level"]]
         names = {key: one["name"] for key, one in members.items()}
         wanted = [one for one in level if member in {None, one, names.get(one)}]
         if self._log is None or known.get("role") != "leading":
