@@ -140,10 +140,11 @@ class _Records:
 class FilterSet:
     """Filters that are asked together.  Each has a slot, a small number, while it is in the set."""
 
-    __slots__ = ("_access", "_apart", "_fields", "_filters", "_free")
+    __slots__ = ("_access", "_apart", "_fields", "_filters", "_free", "slowness")
 
     def __init__(self, filters: Sequence[Matcher] = ()) -> None:
         """Slots are the places in `filters`."""
+        self.slowness = 1  # of the slowest message type that was ever asked for, beside JSON
         self._filters: list[Matcher | None] = []
         self._free: list[int] = []
         self._apart: dict[int, Matcher] = {}  # evaluated for every message, by slot
@@ -157,7 +158,7 @@ class FilterSet:
 
     def too_much(self, count: int) -> bool:
         """Whether so many ordinary messages would hold the loop for too long."""
-        return count * (READING_US + EVALUATION_US * len(self._apart)) > LOOP_US
+        return count * (READING_US * self.slowness + EVALUATION_US * len(self._apart)) > LOOP_US
 
     def add(self, one: Matcher) -> int:
         """Take a filter in; its slot."""
@@ -167,6 +168,8 @@ class FilterSet:
         else:
             slot = len(self._filters)
             self._filters.append(one)
+        if isinstance(one, Filter):
+            self.slowness = max(self.slowness, body_type(one.message_type).slowness)
         access = access_of(one.tree) if isinstance(one, Filter) else None
         if access is None:
             self._apart[slot] = one

@@ -27,10 +27,11 @@ from penstock.core.topology.routing import Taker
 from penstock.core.topology.ruling import combined, dump_address, dump_exchanges, dump_policy
 from penstock.core.topology.topology import Topology
 from penstock.errors import InvalidArgument, NotFound
+from penstock.expr.bodies.type_table import body_type
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
-from penstock.records.message_types import MessageType
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.queue_settings import NAMES, AddressSetting, Policy, QueueSettings, ruling_of
 from penstock.records.sow_settings import wrong
 
@@ -152,6 +153,7 @@ class TopologyCommands(SowCommands):
         if settings is None:
             settings = self._topology.topics.get((vhost, exchange, key), NO_TABLE)
         check_topic((vhost, exchange, key), settings)
+        body_type(cast("MessageType", settings.get(MESSAGE_TYPE, JSON)))  # PreconditionFailed without its library
         lsn = self._out.next_lsn
         self._admin.declare_topic(self._at(now), vhost, exchange, key, settings)
         if self._out.next_lsn > lsn:

@@ -17,6 +17,7 @@ from penstock.core.queue.shares import expressions
 from penstock.core.queue.staging import Told, key_text
 from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value, compile_value
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
 from penstock.expr.tree import Scalar
 from penstock.records.chunks import Chunk
@@ -77,6 +78,7 @@ def costly(batch: Publishes, name: str, value: Value, rows: Sequence[int], us: f
     left = [row for row in rows if row not in known] if known else list(rows)
     bodies = batch.bodies
     sizes = [len(bodies[row]) for row in left]
+    us *= body_type(value.message_type).slowness
     if sizes and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(sizes) * us > LOOP_US):
         return left
     return []
@@ -153,14 +155,14 @@ def _affordable(
     batch: Publishes, bodies: list[bytes], rows: Sequence[int], here: list[int], plan: Plan, asking: Asking
 ) -> list[int]:
     """Of the places those that may be evaluated on the loop; the others are asked."""
-    filters = len(plan.filters)
+    cost = FILTER_US * (len(plan.filters) + plan.together.slowness)
     kept: list[int] = []
     away: list[int] = []
     for place in here:
         size = len(bodies[rows[place]])
         if size <= LOOP_BODY and asking.room >= size and asking.us >= 0:
             asking.room -= size
-            asking.us -= FILTER_US * (filters + 1)
+            asking.us -= cost
             kept.append(place)
         else:
             away.append(place)
@@ -253,7 +255,8 @@ def keys_of(
     values = [compile_value(text) for text in expressions(settings)]
     if any(value.needs_body for value in values):
         sizes = [len(batch.bodies[row]) for row in rows]
-        if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(rows) * EVALUATION_US * len(values) > LOOP_US:
+        us = EVALUATION_US * sum(body_type(value.message_type).slowness for value in values)
+        if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(rows) * us > LOOP_US:
             return None
     columns = [_texts(value, batch, rows, chunk, time) for value in values]
     return list(zip(*columns, strict=True))

@@ -28,6 +28,7 @@ from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, Topology, canonical_table
 from penstock.errors import AccessRefused, ExpressionError, NotFound, PreconditionFailed, ResourceLocked
 from penstock.expr import TopicPattern, compile_filter, compile_value
+from penstock.expr.bodies.type_table import body_type
 from penstock.records.chunks import Chunk, pack_pairs, pairs_of
 from penstock.records.entries import Topic
 from penstock.records.field_tables import Timestamp
@@ -178,6 +179,7 @@ def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
         raise bad_argument("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
     if settings.semantics == "at-most-once" and settings.fairness_model != "round-robin":
         raise bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
+    body_type(settings.message_type)  # PreconditionFailed where its library is missing
     check_expressions(where, settings)
 
 

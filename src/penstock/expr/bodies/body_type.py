@@ -67,7 +67,8 @@ class BodyType:
     """One message type.  Unchanging; any thread."""
 
     __slots__ = (
-        "content_types", "exact", "inline", "is_json", "json", "name", "read", "searchable", "table", "title", "write",
+        "content_types", "exact", "inline", "is_json", "json", "name", "read", "searchable", "slowness", "table",
+        "title", "write",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +82,7 @@ class BodyType:
         is_json: bool = False,
         searchable: bool = False,
         content_types: tuple[str, ...] = (),
+        slowness: int = 1,
     ) -> None:
         """
         title           for a sentence, "JSON"
@@ -88,6 +90,7 @@ class BodyType:
         is_json         a body is JSON text as it is
         searchable      names and values stand in a body as an expression spells them: texts can be looked for in it
         content_types   what publishers say of such a body
+        slowness        how many times as long as JSON a small body takes to read, about
         """
         self.name = name
         self.title = title
@@ -99,6 +102,7 @@ class BodyType:
         self.is_json = is_json
         self.searchable = searchable
         self.content_types = content_types
+        self.slowness = slowness
         self.table = _table_of(parser.read)
 
     def texts(self, bodies: list[bytes | None]) -> tuple[list[bytes | None], list[str | None]]:
@@ -141,8 +145,13 @@ def _table_of(read: Reading) -> Callable[[bytes], Table]:
 def bounded(value: object) -> object:
     """A value that is nested no deeper than bodies may be.  ValueError for another."""
     if deeper(value, DEPTH):
-        raise ValueError(f"it is nested more than {DEPTH} levels deep")
+        raise too_deep()
     return value
+
+
+def too_deep() -> ValueError:
+    """Why a body is none that is read."""
+    return ValueError(f"it is nested more than {DEPTH} levels deep")
 
 
 def json_text(value: object) -> bytes:

@@ -46,18 +46,21 @@ _TOLD: dict[type, Told] = {
 }
 
 
-def exact_bson(body: bytes) -> object:
-    """The document of a BSON body.  ValueError for what is none, or nested too deeply."""
+def _decoded(body: bytes) -> object:
     try:
-        value: object = bson.decode(body, _OPTIONS)
+        return bson.decode(body, _OPTIONS)
     except (BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(str(error) or type(error).__name__) from None
-    return bounded(value)
+
+
+def exact_bson(body: bytes) -> object:
+    """The document of a BSON body.  ValueError for what is none, or nested too deeply."""
+    return bounded(_decoded(body))
 
 
 def read_bson(body: bytes) -> object:
     """The same as the language has it."""
-    return plain(exact_bson(body), _TOLD)
+    return plain(_decoded(body), _TOLD)
 
 
 def write_bson(fields: Fields) -> bytes:

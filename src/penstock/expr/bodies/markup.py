@@ -10,16 +10,15 @@ expanded and nothing is fetched.  XML has no deltas: which of its elements a lis
 from __future__ import annotations
 
 from typing import Any, cast
+from xml.etree.ElementTree import ParseError
+
+from defusedxml.ElementTree import DefusedXMLParser
 
 from penstock.records.message_bodies import DEPTH
 
 
 def read_xml(body: bytes) -> dict[str, object]:
     """The root element under its name.  ValueError for what is no well-formed document."""
-    from xml.etree.ElementTree import ParseError
-
-    from defusedxml.ElementTree import DefusedXMLParser
-
     builder = _Builder()
     parser: Any = DefusedXMLParser(target=cast("Any", builder), forbid_dtd=True)
     try:

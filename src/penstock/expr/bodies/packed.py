@@ -16,22 +16,35 @@ from typing import Any, cast
 
 import msgpack
 
-from penstock.expr.bodies.body_type import Fields, bounded
+from penstock.expr.bodies.body_type import Fields, bounded, too_deep
+from penstock.records.message_bodies import DEPTH
 
 Told = Callable[[Any], object]
 """A value of a type that the language has not, in the language."""
 
 
-def plain(value: object, told: dict[type, Told]) -> object:
-    """A value as the language has it; nested no deeper than bodies may be."""
+def plain(value: object, told: dict[type, Told], levels: int = DEPTH) -> object:
+    """A value as the language has it.  ValueError for one that is nested more than so many levels deep."""
     kind = type(value)
     if kind is dict:
-        items = cast("dict[object, object]", value).items()
-        return {name if type(name) is str else _name(name): plain(one, told) for name, one in items}
+        if levels < 0:
+            raise too_deep()
+        out: dict[str, object] = {}
+        for name, one in cast("dict[object, object]", value).items():
+            if type(one) not in SIMPLE:
+                one = plain(one, told, levels - 1)
+            out[name if type(name) is str else _name(name)] = one
+        return out
     if kind is list:
-        return [plain(one, told) for one in cast("list[object]", value)]
+        if levels < 0:
+            raise too_deep()
+        return [plain(one, told, levels - 1) for one in cast("list[object]", value)]
     tell = told.get(kind)
     return value if tell is None else tell(value)
+
+
+SIMPLE = frozenset((str, int, float, bool, type(None)))
+"""Kinds that the language has as they are."""
 
 
 def _name(value: object) -> str:
@@ -64,18 +77,21 @@ _OF_MSGPACK: dict[type, Told] = {
 }
 
 
-def exact_msgpack(body: bytes) -> object:
-    """The value of a MessagePack body.  ValueError for what is none, or nested too deeply."""
+def _unpacked(body: bytes) -> object:
     try:
-        value: object = msgpack.unpackb(body, raw=False, strict_map_key=False, timestamp=0)
+        return msgpack.unpackb(body, raw=False, strict_map_key=False, timestamp=0)
     except (msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
         raise ValueError(str(error) or type(error).__name__) from None
-    return bounded(value)
+
+
+def exact_msgpack(body: bytes) -> object:
+    """The value of a MessagePack body.  ValueError for what is none, or nested too deeply."""
+    return bounded(_unpacked(body))
 
 
 def read_msgpack(body: bytes) -> object:
     """The same as the language has it."""
-    return plain(exact_msgpack(body), _OF_MSGPACK)
+    return plain(_unpacked(body), _OF_MSGPACK)
 
 
 def write_msgpack(fields: Fields) -> bytes:

@@ -64,19 +64,19 @@ def _binary() -> BodyType:
 def _nvfix() -> BodyType:
     from penstock.expr.bodies.delimited import read_nvfix, write_nvfix
 
-    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix)
+    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=4)
 
 
 def _fix() -> BodyType:
     from penstock.expr.bodies.delimited import read_fix, write_fix
 
-    return BodyType("fix", "FIX", Made(read_fix), write_fix, content_types=("application/fix",))
+    return BodyType("fix", "FIX", Made(read_fix), write_fix, content_types=("application/fix",), slowness=8)
 
 
 def _xml() -> BodyType:
     from penstock.expr.bodies.markup import read_xml
 
-    return BodyType("xml", "XML", Made(read_xml), content_types=("application/xml", "text/xml"))
+    return BodyType("xml", "XML", Made(read_xml), content_types=("application/xml", "text/xml"), slowness=50)
 
 
 def _msgpack() -> BodyType:
@@ -84,14 +84,16 @@ def _msgpack() -> BodyType:
 
     return BodyType(
         "msgpack", "MessagePack", Made(read_msgpack, exact_msgpack), write_msgpack,
-        content_types=("application/msgpack", "application/x-msgpack", "application/vnd.msgpack"),
+        content_types=("application/msgpack", "application/x-msgpack", "application/vnd.msgpack"), slowness=3,
     )  # fmt: skip
 
 
 def _bson() -> BodyType:
     from penstock.expr.bodies.documents import exact_bson, read_bson, write_bson
 
-    return BodyType("bson", "BSON", Made(read_bson, exact_bson), write_bson, content_types=("application/bson",))
+    return BodyType(
+        "bson", "BSON", Made(read_bson, exact_bson), write_bson, content_types=("application/bson",), slowness=5
+    )
 
 
 _ROWS: Mapping[MessageType, Callable[[], BodyType]] = {

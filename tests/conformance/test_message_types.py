@@ -1,0 +1,138 @@
+"""Bodies of every message type through the doors of a server: Flight, SQL, AMQP, HTTP, and what rights let through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pika
+import pytest
+
+import penstock
+from message_samples import SAMPLES, Sample
+from penstock.errors import AccessRefused, InvalidArgument
+from penstock.expr.bodies.type_table import body_type
+from penstock.testing import Broker
+
+pytestmark = pytest.mark.conformance
+
+ORDERS: list[dict[str, Any]] = [
+    {"id": f"a-{n}", "total": n, "region": "north" if n % 2 else "south", "note": "x"} for n in range(1, 7)
+]
+CONFIG: dict[str, Any] = {
+    "user": [
+        {"name": "guest", "password": "guest", "tags": ["administrator"]},
+        {"name": "ann", "password": "ann", "tags": ["management"]},
+    ],
+    "entitlement": [
+        {"tag": "administrator", "read": True, "write": True},
+        *(
+            {
+                "user": "ann",
+                kind: f"^{sample.name}-.*",
+                "read": sample.said("{region} = 'north'"),
+                "write": sample.said("{total} < 3"),
+            }
+            for sample in SAMPLES.values()
+            for kind in ("queue", "topic")
+        ),
+    ],
+    "topic": [
+        {"name": f"{sample.name}-records", "message_type": sample.name, "key": [sample.path("id")]}
+        for sample in SAMPLES.values()
+    ],
+    "queue": [{"name": f"{sample.name}-work", "message_type": sample.name} for sample in SAMPLES.values()],
+}
+ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(CONFIG) as one:
+        for sample in SAMPLES.values():
+            for order in ORDERS:
+                for name in ("work", "records"):
+                    one.publish(f"{sample.name}-{name}", sample.body(order))
+        yield one
+
+
+@pytest.fixture(scope="module")
+def client(broker: Broker) -> Iterator[penstock.Client]:
+    with penstock.connect(broker.flight_url) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def ann(broker: Broker) -> Iterator[penstock.Client]:
+    with penstock.connect(broker.flight_url, user="ann", password="ann") as one:
+        yield one
+
+
+def totals(sample: Sample, bodies: Any) -> list[int]:
+    """Which orders these are, by their totals."""
+    read = body_type(sample.name).read
+    known = [read(sample.body(order)) for order in ORDERS]
+    return [known.index(read(body)) + 1 for body in bodies]
+
+
+@ALL
+def test_reads_with_filters(client: penstock.Client, sample: Sample) -> None:
+    north, descending = sample.said("{region} = 'north'"), sample.said("{total} DESC")
+    assert totals(sample, (one.body for one in client.peek(f"{sample.name}-work", filter=north))) == [1, 3, 5]
+    found = client.sow(f"{sample.name}-records", filter=north, order_by=descending)
+    assert totals(sample, (one.body for one in found)) == [5, 3, 1]
+    replay = client.replay(f"{sample.name}-records", filter=sample.said("{total} > 4"))
+    assert totals(sample, (one.body for one in replay)) == [5, 6]
+    grouped = client.sow(
+        f"{sample.name}-work",
+        projection=sample.said("{region} AS /r, COUNT({id}) AS /n"),
+        grouping=sample.path("region"),
+    )
+    assert sorted(one.body for one in grouped) == [b'{"r":"north","n":3}', b'{"r":"south","n":3}']
+
+
+@ALL
+def test_sql(client: penstock.Client, sample: Sample) -> None:
+    field = ".".join(f'"{step}"' for step in sample.path("region").strip("/").split("/"))
+    for name in ("work", "records"):
+        sql = f'SELECT {field} AS region, count(*) AS n FROM "{sample.name}-{name}" GROUP BY 1 ORDER BY 1'
+        assert client.query(sql).to_arrow().to_pylist() == [{"region": "north", "n": 3}, {"region": "south", "n": 3}]
+
+
+@ALL
+def test_what_a_user_may_read_and_write(ann: penstock.Client, sample: Sample) -> None:
+    assert totals(sample, (one.body for one in ann.peek(f"{sample.name}-work"))) == [1, 3, 5]
+    found = ann.sow(f"{sample.name}-records", filter=sample.said("{total} > 2"))
+    assert sorted(totals(sample, (one.body for one in found))) == [3, 5]
+    assert totals(sample, (one.body for one in ann.replay(f"{sample.name}-records"))) == [1, 3, 5]
+    with pytest.raises(AccessRefused):
+        ann.publish(f"{sample.name}-records", sample.body(ORDERS[4]))
+    ann.publish(f"{sample.name}-records", sample.body(ORDERS[0]))
+
+
+@ALL
+def test_amqp_and_http(broker: Broker, sample: Sample) -> None:
+    name = f"{sample.name}-amqp"
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        arguments = {"x-message-type": sample.name, "x-priority-expression": sample.path("total")}
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        for order in ORDERS:
+            channel.basic_publish("", name, sample.body(order))
+        got: list[bytes] = []
+        channel.basic_consume(
+            name, lambda *frames: got.append(frames[3]), arguments={"x-filter": sample.said("{region} = 'south'")}
+        )
+        while len(got) < 3:
+            connection.process_data_events(time_limit=1)
+        assert totals(sample, got) == [6, 4, 2]
+        facts = httpx.get(f"{broker.http_url}/api/queues/%2F/{name}", auth=("guest", "guest")).json()
+        assert facts["arguments"]["x-message-type"] == sample.name
+
+
+def test_another_type_is_told(client: penstock.Client) -> None:
+    with pytest.raises(InvalidArgument, match="reads bson, and the bodies here are nvfix"):
+        list(client.peek("nvfix-work", filter="[bson] /a = 1"))
+    with pytest.raises(InvalidArgument, match="is among those that are chosen, and its bodies are"):
+        list(client.replay(pattern="^.*records$", filter="/a = 1"))
