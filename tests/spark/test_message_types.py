@@ -7,11 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from choices import EFFORT
 from message_samples import SAMPLES, Sample
 from penstock.errors import InvalidArgument
 from penstock.expr.bodies.type_table import body_type
 from penstock.spark.options import read_options
 from penstock.spark.reading.bodies import BodyParser, infer
+from penstock.testing import Broker
 
 ORDERS = [{"id": f"a-{n}", "total": n, "region": "north"} for n in (1, 2**60 + 1)]
 ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
@@ -48,3 +50,19 @@ def test_a_type_may_be_said() -> None:
     assert read_options({**given, "schema": "a bigint"}).parse
     with pytest.raises(InvalidArgument, match="option parse is 'binary', and json, nvfix, .* is what can be parsed"):
         read_options({**given, "parse": "binary"})
+
+
+@pytest.mark.parametrize("name", ("msgpack", "nvfix") if EFFORT == 1 else SAMPLES)
+def test_spark_reads_the_type_that_is_declared(spark: Any, name: str) -> None:
+    sample, orders = SAMPLES[name], [{"id": f"a-{n}", "total": n, "region": "ns"[n % 2]} for n in range(6)]
+    with Broker({"queue": [{"name": "q", "underlying_topic": "t", "message_type": name}]}) as broker:
+        for order in orders:
+            broker.publish("t", sample.body(order))
+        told = {"url": broker.flight_url, "filter": sample.said("{total} > 1")}
+        place = ".".join(f"`{step}`" for step in sample.path("region").strip("/").split("/"))
+        for what in ({"queue": "q"}, {"topic": "t"}):
+            frame = spark.read.format("penstock").options(**told, **what, parse=name).load()
+            assert sorted(map(tuple, frame.groupBy(place).count().collect())) == [("n", 2), ("s", 2)]
+        said = f"option parse is json, and the bodies of queue 'q' are {name}"
+        with pytest.raises(Exception, match=said):
+            spark.read.format("penstock").options(**told, queue="q", parse="json").load()

@@ -161,6 +161,13 @@ class Link:
         with translated():
             return self._serving().do_get(flight.Ticket(ticket), self.options)
 
+    def schema(self, command: bytes) -> pa.Schema:
+        """That of the answer to a DoGet."""
+        self.check()
+        with translated():
+            descriptor = flight.FlightDescriptor.for_command(command)
+            return cast("pa.Schema", self._serving().get_schema(descriptor, self.options).schema)
+
     def put(self, command: bytes, schema: pa.Schema) -> tuple[Any, Any]:
         """Writer and metadata reader of a DoPut."""
         self.check()

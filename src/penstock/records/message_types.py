@@ -20,6 +20,9 @@ MessageType: TypeAlias = str
 MESSAGE_TYPE = "message_type"
 """The setting's name."""
 
+TYPE_IN_SCHEMA = b"penstock.message_type"
+"""Under what the Arrow schema of a read says it, where it is not JSON."""
+
 JSON = "json"
 
 MESSAGE_TYPES: tuple[MessageType, ...] = (JSON, "binary", "nvfix", "fix", "xml", "msgpack", "bson")

@@ -73,6 +73,10 @@ class Remote:
         """The answer of an action; fields that are None are left out."""
         return self._again(lambda: self._connected().act(name, fields))
 
+    def schema(self, operation: str, **fields: object) -> pa.Schema:
+        """The schema of a DoGet, without its rows."""
+        return self._again(lambda: self._connected().schema(command(operation, fields)))
+
     def rows(self, operation: str, skip: int = 0, /, **fields: object) -> Iterator[pa.RecordBatch]:
         """The batches of a DoGet whose rows are the same each time; a broken stream is taken up where it broke.
 

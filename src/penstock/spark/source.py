@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.records.message_types import JSON, MessageType
+from penstock.records.message_types import JSON, TYPE_IN_SCHEMA, MessageType
 from penstock.spark.options import PATTERN_LETTERS, WHATEVER, ReadOptions, read_options, write_options
 from penstock.spark.remote import BATCH_PATIENCE_S
 
@@ -155,17 +155,13 @@ def _type_of(options: ReadOptions) -> MessageType:
 
     server = remote(options.where)
     if options.queue is not None:
-        return str(server.act("stats", queue=options.queue, vhost=server.vhost)["message_type"])
-    name = options.view or options.topic
-    try:
-        told = server.act("topic", topic=name, exchange=options.exchange or None, vhost=server.vhost)
+        found = server.schema("queue", name=options.queue, vhost=server.vhost)
+    elif options.view is not None:  # a topic with a key, or a view, whose rows are JSON
+        told = server.act("topic", topic=options.view, exchange=options.exchange or None, vhost=server.vhost)
         return str(told.get("message_type") or JSON)
-    except NotFound:
-        pass
-    try:
-        return JSON if options.exchange else str(server.act("stats", queue=name, vhost=server.vhost)["message_type"])
-    except NotFound:
-        return JSON  # most topics are not declared
+    else:
+        found = server.schema("replay", topic=options.topic, exchange=options.exchange or None, vhost=server.vhost)
+    return (found.metadata or {}).get(TYPE_IN_SCHEMA, JSON.encode()).decode()
 
 
 def registered(options: ReadOptions) -> str | None:

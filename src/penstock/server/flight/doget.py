@@ -31,7 +31,7 @@ from penstock.core.views.view import body_of
 from penstock.errors import AccessRefused, InvalidArgument, LogBroken, Unavailable
 from penstock.expr.group_rows import key_text
 from penstock.history.history import Batches, History
-from penstock.records.message_types import typed
+from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, typed
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.contents import content, planned, snapshot
@@ -339,8 +339,11 @@ class Reads:
         return schema, Guarded(pieces, slot)
 
     def schema(self, caller: Caller, wanted: Get) -> pa.Schema:
-        """That of an answer whose rows nobody wants."""
-        return self._read(caller, self._gate.get(caller, wanted), look=True)[0]
+        """That of an answer whose rows nobody wants; what the bodies are, if no JSON, in `penstock.message_type`."""
+        narrow = self._gate.get(caller, wanted)
+        found = self._read(caller, narrow, look=True)[0]
+        kind = getattr(narrow, MESSAGE_TYPE, JSON)
+        return found if kind == JSON else found.with_metadata({**(found.metadata or {}), TYPE_IN_SCHEMA: kind})
 
     def table(self, caller: Caller, wanted: Get) -> tuple[pa.Schema, Batches]:
         """A table of a statement, as far as the caller may read it."""
