@@ -166,7 +166,10 @@ class Link:
         self.check()
         with translated():
             descriptor = flight.FlightDescriptor.for_command(command)
-            return cast("pa.Schema", self._serving().get_schema(descriptor, self.options).schema)
+            try:
+                return cast("pa.Schema", self._serving().get_schema(descriptor, self.options).schema)
+            except OSError as error:  # where other calls raise an error of Flight's
+                raise lost(str(error)) from None
 
     def put(self, command: bytes, schema: pa.Schema) -> tuple[Any, Any]:
         """Writer and metadata reader of a DoPut."""

@@ -20,7 +20,7 @@ from penstock.client.urls import with_trust
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
-from penstock.records.message_types import FIELDLESS, JSON, MESSAGE_TYPES, MessageType
+from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, MessageType
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration, parse_size
 from penstock.wire.flight.bookmarks import Point, parse_span
@@ -154,7 +154,6 @@ class ReadOptions:
     min_partitions: int | None = None
     ddl: str | None = None  # of the body's columns
     parse: MessageType | None = None  # what its reader says that the bodies are
-    message_type: MessageType = JSON  # what the server says
     bad_records_topic: str | None = None
     fail_on_data_loss: bool = True
     abandon_after: str | None = None  # a duration, or None: as the server has it

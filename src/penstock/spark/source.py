@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.records.message_types import JSON, TYPE_IN_SCHEMA, MessageType
-from penstock.spark.options import PATTERN_LETTERS, WHATEVER, ReadOptions, read_options, write_options
+from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options, write_options
 from penstock.spark.remote import BATCH_PATIENCE_S
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         options = read_options(self._given, BATCH_PATIENCE_S)
         if options.mode is None and options.queue is not None and options.stream is not None:
             options = replace(options, mode="queue")
-        options = with_type(options)
         ddl = options.ddl
         if options.parse and ddl is None:
             ddl = registered(options) or examined(options)
@@ -69,7 +67,6 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
             )
         if options.stream is not None and options.queue is not None:
             raise InvalidArgument("option stream is for streams; a batch read needs no name")
-        options = with_type(options)
         return SnapshotReader(options, self._layout(options, schema))
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
@@ -90,7 +87,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
                 "option stream is missing: a stream needs a name that lasts, under which the server knows how far it is"
             )
         mode = options.mode or ("queue" if options.queue is not None else "log")
-        options = with_type(replace(options, mode=mode))
+        options = replace(options, mode=mode)
         readers = {"queue": QueueStreamReader, "changes": ChangesStreamReader, "log": LogStreamReader}
         made: type[StreamReader] = readers[mode]
         return made(options, self._layout(options, schema))
@@ -137,33 +134,6 @@ def has_messages(options: ReadOptions) -> bool:
     return bool(told["kind"] == "topic")
 
 
-def with_type(options: ReadOptions) -> ReadOptions:
-    """The options, with what the server says that the bodies are, where their fields are asked for.
-
-    InvalidArgument where option `parse` says another type.
-    """
-    if options.log or not (options.parse or options.ddl or options.registered or options.order_by):
-        return options
-    kind = JSON if options.is_pattern else _type_of(options)
-    if options.parse not in {None, WHATEVER, kind}:
-        raise InvalidArgument(f"option parse is {options.parse}, and the bodies of {options.what} are {kind}")
-    return replace(options, message_type=kind)
-
-
-def _type_of(options: ReadOptions) -> MessageType:
-    from penstock.spark.remote import remote
-
-    server = remote(options.where)
-    if options.queue is not None:
-        found = server.schema("queue", name=options.queue, vhost=server.vhost)
-    elif options.view is not None:  # a topic with a key, or a view, whose rows are JSON
-        told = server.act("topic", topic=options.view, exchange=options.exchange or None, vhost=server.vhost)
-        return str(told.get("message_type") or JSON)
-    else:
-        found = server.schema("replay", topic=options.topic, exchange=options.exchange or None, vhost=server.vhost)
-    return (found.metadata or {}).get(TYPE_IN_SCHEMA, JSON.encode()).decode()
-
-
 def registered(options: ReadOptions) -> str | None:
     """The declared schema of the topic that is read; of a queue, the one of the topic that it shows.
 
@@ -199,7 +169,7 @@ def examined(options: ReadOptions) -> str:
 
     NotFound, with the reason `inferring.NO_MESSAGE`, when they say nothing.
     """
-    from penstock.spark.reading.bodies import NO_MESSAGE, infer
+    from penstock.spark.reading.bodies import NO_MESSAGE, infer, type_of
     from penstock.spark.record_batches import values
     from penstock.spark.remote import remote
 
@@ -215,7 +185,7 @@ def examined(options: ReadOptions) -> str:
         )  # fmt: skip
     else:
         rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=["body"], **options.replay())
-    ddl = infer((body for batch in rows for body in values(batch, "body")), options.message_type)
+    ddl = infer((body for batch in rows for body in values(batch, "body")), type_of(server, options))
     if ddl is None:
         told = f"{options.what} has no message yet whose JSON could tell its columns: name them with option schema"
         raise NotFound(told, reason=NO_MESSAGE)

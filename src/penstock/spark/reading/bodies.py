@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from json import JSONDecoder
@@ -29,13 +31,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.errors import AccessRefused, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.type_table import body_type
 from penstock.records.compute import compute
 from penstock.records.ddl import COLUMNS_MOST, DEPTH_MOST, quoted_name
-from penstock.records.message_types import JSON, MessageType
+from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType
 from penstock.spark.executor import task_of
-from penstock.spark.options import ReadOptions
+from penstock.spark.options import WHATEVER, ReadOptions
 from penstock.spark.reading.json_types import RULES, Judge, Number, Rough, Unfit, judge_of
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.record_batches import Column
@@ -51,6 +53,34 @@ MAY_BE_ROUGH = r"[0-9.]{16}|[0-9][eE]-[0-9]{3}"
 
 REASON = 300
 """Letters of an unforeseen reason."""
+
+
+def type_of(server: Remote, options: ReadOptions) -> MessageType:
+    """What the server says that the bodies are; of several topics JSON.
+
+    InvalidArgument where option `parse` says another type.
+    """
+    if options.log or options.is_pattern:
+        return JSON
+    minute = int(time.monotonic() // 60)
+    kind = _told(server, minute, options.queue, options.view, options.topic, options.exchange or None)
+    if options.parse not in {None, WHATEVER, kind}:
+        raise InvalidArgument(f"option parse is {options.parse}, and the bodies of {options.what} are {kind}")
+    return kind
+
+
+@lru_cache(maxsize=64)
+def _told(
+    server: Remote, minute: int, queue: str | None, view: str | None, topic: str | None, exchange: str | None
+) -> MessageType:
+    """The same, remembered for a minute: every part of every batch asks."""
+    if view is not None:  # a topic with a key, or a view, whose rows are JSON
+        return str(server.act("topic", topic=view, exchange=exchange, vhost=server.vhost).get(MESSAGE_TYPE) or JSON)
+    if queue is not None:
+        found = server.schema("queue", name=queue, vhost=server.vhost)
+    else:
+        found = server.schema("replay", topic=topic, exchange=exchange, vhost=server.vhost)
+    return (found.metadata or {}).get(TYPE_IN_SCHEMA, JSON.encode()).decode()
 
 
 class BodyParser:

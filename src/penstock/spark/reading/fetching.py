@@ -36,7 +36,7 @@ from penstock.history.view import Folder, Listing, Moved, View
 from penstock.log.disk import OsDisk
 from penstock.spark.executor import spare_modules, task_of
 from penstock.spark.options import ReadOptions
-from penstock.spark.reading.bodies import Aside, BodyParser
+from penstock.spark.reading.bodies import Aside, BodyParser, type_of
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
 from penstock.spark.reading.parts import (
     ChangePart,
@@ -117,7 +117,7 @@ def _parsed(
     server: Remote, options: ReadOptions, layout: Layout, part: object, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Rows with the columns of their bodies; bad bodies put aside."""
-    parser = BodyParser(layout.schema, layout.parsed, layout.needed, options.message_type)
+    parser = BodyParser(layout.schema, layout.parsed, layout.needed, type_of(server, options))
     aside = Aside(server, options, part, parser.fields) if layout.strict else None
     for batch in rows:
         columns = by_name(batch)

@@ -28,6 +28,7 @@ from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
 from penstock.expr import compile_value
 from penstock.records.message_types import typed
 from penstock.spark.options import Taker
+from penstock.spark.reading.bodies import type_of
 from penstock.spark.reading.parts import ChangePart, PlanPart, parts_for
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, LimitedStreamReader, Offset
 from penstock.spark.remote import Where, remote
@@ -63,10 +64,8 @@ class QueueStreamReader(LimitedStreamReader):
             )
         if options.starting is not None or options.ending is not None:
             raise InvalidArgument("mode queue takes what the queue holds: bookmarks and offsets go with mode log")
-        self._order: str | None = None
         if options.order_by is not None:
-            self._order = typed(options.order_by, options.message_type)
-            compile_value(self._order)  # a mistake is told now and once, not by every task
+            compile_value(options.order_by)  # a mistake is told now and once, not by every task
         self._known = dict[int, Planned]()  # the newest batch
         self._elsewhere = False  # a query without a checkpoint reads a stream that has moved on
 
@@ -133,10 +132,10 @@ class QueueStreamReader(LimitedStreamReader):
         known = self._known.get(batch)
         if known is None:
             known = self._resume(batch)
-        parts = parts_for(known.rows, self.options.min_partitions)
+        parts, order = parts_for(known.rows, self.options.min_partitions), self.options.order_by
+        order = None if order is None else typed(order, type_of(self.server, self.options))
         return [
-            PlanPart(self.stream, batch, part, parts, known.revision, self._order, self.opened())
-            for part in range(parts)
+            PlanPart(self.stream, batch, part, parts, known.revision, order, self.opened()) for part in range(parts)
         ]
 
     def _resume(self, batch: int) -> Planned:
