@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
@@ -167,6 +168,31 @@ def test_lives_behind_a_door(seed: int, monkeypatch: pytest.MonkeyPatch, effort:
     monkeypatch.setattr("sim.serverkit.APART", True)
     for extra in range(effort):
         live(seed + 500 + 1000 * extra, lives=3, steps=40)
+
+
+def declare_with(table: bytes) -> bytes:
+    """queue.declare with these fields as its arguments."""
+    payload = m.QueueDeclare(queue="odd", durable=True).encode()[:-4] + struct.pack(">I", len(table)) + table
+    return frame(METHOD, 1, payload)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(b"\x01oA" + struct.pack(">I", 120_000) + b"b\x01" * 60_000, id="longer when written anew"),
+        pytest.param(b"\x01oD\xff\x7f\xff\xff\xff", id="a decimal of 255 places"),
+        pytest.param(b"\x01of\x7f\xc0\x00\x00\x01ndL" + b"\xff" * 8 + b"\x01sS\x00\x00\x00\x01\xff", id="odd values"),
+    ],
+)
+def test_no_client_can_have_its_door_say_what_no_door_says(table: bytes) -> None:
+    answers = list[list[str]]()
+    for apart in (False, True):
+        life = new_life()
+        client = life.client(door=life.open_door() if apart else None)
+        client.send(declare_with(table))
+        life.run()
+        answers.append([type(one).__name__ for one in client.take_all()])
+    assert answers[0] == answers[1] != []
 
 
 def test_two_batches_are_undecided_at_most_and_a_publisher_beyond_the_bound_is_not_read() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from penstock.errors import ProtocolError
+from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.field_tables import encode_table
 from penstock.server.amqp import way
 from penstock.server.amqp.gathered import Gathered
@@ -29,6 +29,7 @@ from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken, with_head
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import PAUSED, SPEAKS_TLS, Phase
+from penstock.wire.amqp.frames import SYNTAX_ERROR
 from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.method_codec import decode_method
 from penstock.wire.amqp.walk import ACK_FRAME
@@ -139,11 +140,15 @@ class Hosted:
 
     def _read(self, data: bytes) -> None:
         machine = self.machine
-        for event in machine.receive(data):
-            self._bring(event)
-        while machine.unread:
-            for event in machine.receive(b""):
+        try:
+            for event in machine.receive(data):
                 self._bring(event)
+            while machine.unread:
+                for event in machine.receive(b""):
+                    self._bring(event)
+        except InvalidArgument as error:  # a value of a table that can be read and not written
+            machine.fail_connection(SYNTAX_ERROR, str(error))
+            self._tell_code(Up.FAILED, 0, SYNTAX_ERROR, str(error)[:100])
         self._tell_partial()
         self.mark_dirty()
         if machine.phase in PAUSED:  # what it sends meanwhile is no mistake of its
@@ -427,11 +432,9 @@ class Host:
             case Down.METHOD:
                 machine.send(frame.channel, decode_method(frame.payload))
             case Down.FAIL_CHANNEL:
-                code, text = way.failure_of(frame)
-                machine.fail_channel(frame.channel, code, text, methods_of(frame.number))
+                machine.fail_channel(frame.channel, *way.failure_of(frame))
             case Down.FAIL:
-                code, text = way.failure_of(frame)
-                machine.fail_connection(code, text, methods_of(frame.number))
+                machine.fail_connection(*way.failure_of(frame))
                 one.go_on()
             case Down.LET_IN:
                 machine.accept_login()
@@ -493,8 +496,3 @@ class Host:
         if self.sessions:
             self._look_at_share()
         self.arm()
-
-
-def methods_of(number: int) -> type[methods.Method] | None:
-    """The method of a number, None for 0."""
-    return methods.METHODS.get(number) if number else None

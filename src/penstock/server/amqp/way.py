@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from penstock.errors import ProtocolError
 from penstock.server.doors.line import Broken
+from penstock.wire.amqp.methods import METHODS, Method
 
 HEAD = struct.Struct("=IBBHII")
 VERSION = 1
@@ -85,7 +86,7 @@ class Down(IntEnum):
 
 
 UP_MOST: Mapping[int, int] = {
-    Up.OPENED: TEXT_MOST, Up.LOGIN: 1 << 20, Up.VHOST: 4096, Up.CHANNEL: 0, Up.CHANNEL_FAILED: 512,
+    Up.OPENED: 1 << 20, Up.LOGIN: 1 << 20, Up.VHOST: 4096, Up.CHANNEL: 0, Up.CHANNEL_FAILED: 512,
     Up.CHANNEL_CLOSED: 512, Up.FAILED: 512, Up.CLOSED: 512, Up.FINISHED: 0, Up.LOST: 0, Up.SLOW: 0, Up.FAST: 0,
     Up.PARTIAL: 0, Up.TARGET: 513, Up.ACKS: ROWS_MOST * 22, Up.FIGURES: ROWS_MOST * 32, Up.BATCH: 0,
 }  # fmt: skip
@@ -93,9 +94,12 @@ UP_MOST: Mapping[int, int] = {
 
 
 def up_most(frame_max: int, message_max: int) -> dict[int, int]:
-    """The bounds of what a door may send: one method is a frame, a row may be the largest message."""
+    """The bounds of what a door may send: one method is a frame, a row may be the largest message.
+
+    A door writes the fields of tables anew, which makes some longer: an octet of an array takes five bytes, not two.
+    """
     rows = message_max + 2 * frame_max + (4 << 20)
-    return {**UP_MOST, Up.METHOD: frame_max, Up.MESSAGES: rows, Up.RUN: rows}
+    return {**UP_MOST, Up.METHOD: 4 * frame_max, Up.MESSAGES: rows, Up.RUN: rows}
 
 
 DOWN_MOST: Mapping[int, int] = dict.fromkeys(Down, 0xFFFFFFFF)
@@ -444,6 +448,7 @@ def fail_piece(kind: int, session: int, channel: int, code: int, text: str, meth
     return head(kind, len(data), session, channel, method) + data
 
 
-def failure_of(frame: Frame) -> tuple[int, str]:
-    """Code and text."""
-    return _CODE.unpack_from(frame.payload)[0], frame.payload[_CODE.size :].decode("utf-8", "ignore")
+def failure_of(frame: Frame) -> tuple[int, str, type[Method] | None]:
+    """Code, text, and the method that it is for."""
+    code, text = _CODE.unpack_from(frame.payload)[0], frame.payload[_CODE.size :].decode("utf-8", "ignore")
+    return code, text, METHODS.get(frame.number) if frame.number else None
