@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -250,7 +251,7 @@ def doors_of(wanted: Literal["auto"] | int) -> int:
     """How many processes take AMQP clients."""
     if wanted != "auto":
         return wanted
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1  # doors need what Linux has
     return 0 if cores <= 2 else min(DOORS_MOST, cores - 1)
 
 

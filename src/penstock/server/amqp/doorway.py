@@ -189,8 +189,11 @@ class Doorway:
         sessions, targets, pieces = way.messages_of(frame)
         rows = iter(pieces)
         mode_of = self._classes.mode
+        fars = self._fars
         for session, place, header, body in zip(sessions, targets, rows, rows, strict=True):
-            far = self._open(session)
+            far = fars.get(session)
+            if far is None or far.stage < Stage.OPEN:
+                raise Broken(f"session {session} has messages and is not open")
             if place >= len(far.targets):
                 raise Broken(f"target {place} of {len(far.targets)}")
             mode = mode_of(header)
