@@ -84,6 +84,10 @@ class House(Protocol):
         """Publishes that waited may go on."""
         ...
 
+    def addresses(self) -> Mapping[str, str]:
+        """Where the doors are, by their names in the settings."""
+        ...
+
     def overview(self) -> Mapping[str, object]:
         """The server as a whole, from the counters that `/metrics` has."""
         ...

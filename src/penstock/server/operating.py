@@ -242,6 +242,10 @@ class Operating:
         """Publishes that waited may go on."""
         self.server.amqp.publishers.alarm.look()
 
+    def addresses(self) -> Mapping[str, str]:
+        """Where the doors are, by their names in the settings."""
+        return dict(self.server.addresses)
+
     def overview(self) -> Mapping[str, object]:
         """The server as a whole, from the counters that `/metrics` has."""
         from penstock.server.http.facts import Facts, processes  # not loaded before somebody looks

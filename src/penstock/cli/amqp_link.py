@@ -1,0 +1,283 @@
+"""A connection to a broker that speaks AMQP 0-9-1, as its client: one channel, blocking.
+
+For commands that carry messages from one broker to another: headers go on as the bytes that they came as.  It asks for
+no heartbeats, so it may be as slow as the other side.  Refuses to know what a message means.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
+from penstock.records.field_tables import FieldValue
+from penstock.wire.amqp import frames
+from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.method_codec import Method, decode_method
+
+M = TypeVar("M", bound=Method)
+
+READ_BYTES = 1 << 18
+WRITE_BYTES = 1 << 18
+TIMEOUT_S = 30.0
+
+
+class Broker(NamedTuple):
+    """Where a broker is, and who asks: `amqp://user:password@host:port/vhost`, `amqps://` with TLS."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    vhost: str
+    tls: bool
+
+    @property
+    def name(self) -> str:
+        """Without the password."""
+        return f"{self.host}:{self.port}"
+
+    def of(self, vhost: str) -> Broker:
+        """The same, in another vhost."""
+        return self._replace(vhost=vhost)
+
+
+def read_address(url: str) -> Broker:
+    """Raises InvalidArgument."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"{url!r} is no address: {error}") from None
+    if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
+        raise InvalidArgument(f"{url!r} is no address of a broker: write amqp://user:password@host:port/vhost")
+    tls = parts.scheme == "amqps"
+    return Broker(
+        parts.hostname, port or (5671 if tls else 5672), unquote(parts.username or "guest"),
+        unquote(parts.password or "guest"), unquote(parts.path[1:]) or "/", tls,
+    )  # fmt: skip
+
+
+class Delivered(NamedTuple):
+    """One message as it came."""
+
+    tag: int
+    redelivered: bool
+    exchange: str
+    key: str
+    properties: bytes
+    body: bytes
+
+
+class Answered(NamedTuple):
+    """What a broker says of publishes: up to `tag`, or that one alone."""
+
+    tag: int
+    multiple: bool
+    taken: bool
+
+
+class Link:
+    """Raises Unavailable where the other side is gone, AccessRefused for a login, and what a channel ends with."""
+
+    def __init__(self, broker: Broker, timeout_s: float = TIMEOUT_S) -> None:
+        self.broker = broker
+        self.delivered: deque[Delivered] = deque()
+        self.answered: deque[Answered] = deque()
+        self._timeout_s = timeout_s
+        self._in, self._out = bytearray(), bytearray()
+        self._methods: deque[Method] = deque()
+        self._begun: m.BasicDeliver | None = None  # a delivery whose body is not whole
+        self._header, self._left, self._body = b"", 0, list[bytes]()
+        self._frame_max = frames.FRAME_MAX_LEAST
+        self._sock = self._dial()
+        try:
+            self._log_in()
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def _dial(self) -> socket.socket:
+        broker = self.broker
+        try:
+            sock = socket.create_connection((broker.host, broker.port), self._timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if broker.tls:
+                return ssl.create_default_context().wrap_socket(sock, server_hostname=broker.host)
+        except OSError as error:
+            raise Unavailable(f"no broker answers at {broker.name}: {error}") from error
+        return sock
+
+    def _log_in(self) -> None:
+        broker = self.broker
+        self._out += frames.PROTOCOL_HEADER
+        self._await(m.ConnectionStart, 0)
+        capabilities: dict[str, FieldValue] = {
+            "publisher_confirms": True, "basic.nack": True, "consumer_cancel_notify": True,
+            "authentication_failure_close": True,
+        }  # fmt: skip
+        told: dict[str, FieldValue] = {"product": "Penstock", "capabilities": capabilities}
+        response = f"\0{broker.user}\0{broker.password}".encode()
+        self._send(m.ConnectionStartOk(told, "PLAIN", response), 0)
+        try:
+            tune = self._await(m.ConnectionTune, 0)
+        except (PenstockError, OSError) as error:
+            raise AccessRefused(f"{broker.name} does not let user '{broker.user}' in: {error}") from error
+        self._frame_max = tune.frame_max or 131_072
+        self._send(m.ConnectionTuneOk(tune.channel_max, self._frame_max, 0), 0)
+        self._send(m.ConnectionOpen(broker.vhost), 0)
+        self._await(m.ConnectionOpenOk, 0)
+        self.call(m.ChannelOpen(), m.ChannelOpenOk)
+
+    # -- methods
+
+    def call(self, method: Method, answer: type[M]) -> M:
+        """What is answered; deliveries and confirms that come meanwhile are kept."""
+        self._send(method)
+        return self._await(answer)
+
+    def tell(self, method: Method) -> None:
+        """Something without an answer; it leaves with the next read."""
+        self._send(method)
+
+    def publish(self, exchange: str, key: str, properties: bytes, body: bytes) -> None:
+        """A message; it leaves with the next read, or when there are many."""
+        out, most = self._out, self._frame_max - frames.OVERHEAD
+        out += frames.frame(frames.METHOD, 1, m.BasicPublish(0, exchange, key).encode())
+        out += frames.frame(
+            frames.HEADER, 1, frames.BASIC.to_bytes(2, "big") + b"\0\0" + len(body).to_bytes(8, "big") + properties
+        )
+        for start in range(0, len(body), most):
+            out += frames.frame(frames.BODY, 1, body[start : start + most])
+        if len(out) > WRITE_BYTES:
+            self.flush()
+
+    def _send(self, method: Method, channel: int = 1) -> None:
+        self._out += frames.frame(frames.METHOD, channel, method.encode())
+
+    def _await(self, answer: type[M], channel: int = 1) -> M:
+        while True:
+            while self._methods:
+                found = self._methods.popleft()
+                if isinstance(found, answer):
+                    return found
+            if not self.read(self._timeout_s):
+                raise Unavailable(f"{self.broker.name} says nothing for {self._timeout_s:g} seconds")
+
+    def ready(self, queue: str) -> int:
+        """How many messages wait in a queue.  NotFound."""
+        return self.call(m.QueueDeclare(0, queue, passive=True), m.QueueDeclareOk).message_count
+
+    def consume(self, queue: str, prefetch: int, arguments: Mapping[str, FieldValue]) -> None:
+        """Have a queue's messages delivered; 0: without a bound."""
+        self.call(m.BasicQos(0, prefetch), m.BasicQosOk)
+        self.call(m.BasicConsume(0, queue, "penstock-migrate", arguments=dict(arguments)), m.BasicConsumeOk)
+
+    # -- bytes
+
+    def flush(self) -> None:
+        """Send what is to be sent."""
+        if self._out:
+            data, self._out = self._out, bytearray()
+            try:
+                self._sock.settimeout(self._timeout_s)
+                self._sock.sendall(data)
+            except OSError as error:
+                raise Unavailable(f"the connection to {self.broker.name} is lost: {error}") from error
+
+    def read(self, timeout_s: float) -> bool:
+        """Take what comes, once, waiting so long for it; whether anything came."""
+        self.flush()
+        try:
+            self._sock.settimeout(timeout_s)
+            data = self._sock.recv(READ_BYTES)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            raise Unavailable(f"the connection to {self.broker.name} is lost: {error}") from error
+        if not data:
+            raise Unavailable(f"{self.broker.name} closed the connection")
+        self._in += data
+        self._take_frames()
+        return True
+
+    def _take_frames(self) -> None:
+        data, at = self._in, 0
+        while len(data) - at >= frames.OVERHEAD:
+            if data.startswith(b"AMQP", at):
+                raise ProtocolError(f"{self.broker.name} does not speak AMQP 0-9-1")
+            kind, _, size = frames.read_border(data, at)
+            if len(data) - at < size + frames.OVERHEAD:
+                break
+            payload = bytes(data[at + 7 : at + 7 + size])
+            at += size + frames.OVERHEAD
+            if kind == frames.METHOD:
+                self._take_method(decode_method(payload))
+            elif kind == frames.HEADER:
+                self._left, self._header = int.from_bytes(payload[4:12], "big"), payload[12:]
+                self._take_body(b"")
+            elif kind == frames.BODY:
+                self._take_body(payload)
+            else:
+                self._out += frames.HEARTBEAT_FRAME
+        del data[:at]
+
+    def _take_method(self, method: Method) -> None:
+        match method:
+            case m.BasicDeliver():
+                self._begun = method
+            case m.BasicAck():
+                self.answered.append(Answered(method.delivery_tag, method.multiple, True))
+            case m.BasicNack():
+                self.answered.append(Answered(method.delivery_tag, method.multiple, False))
+            case m.BasicCancel():
+                raise NotFound(f"a queue of {self.broker.name} went away while it was read")
+            case m.ChannelClose() | m.ConnectionClose():
+                raise _error(method.reply_code, f"{self.broker.name}: {method.reply_text}")
+            case _:
+                self._methods.append(method)
+
+    def _take_body(self, part: bytes) -> None:
+        self._body.append(part)
+        self._left -= len(part)
+        begun = self._begun
+        if self._left == 0 and begun is not None:
+            self.delivered.append(
+                Delivered(
+                    begun.delivery_tag, begun.redelivered, begun.exchange, begun.routing_key, self._header,
+                    b"".join(self._body),
+                )
+            )  # fmt: skip
+            self._begun, self._body = None, []
+
+    def close(self) -> None:
+        """What was not acknowledged stays in its queue."""
+        try:
+            self._send(m.ConnectionClose(200, "done"), 0)
+            self.flush()
+            self._sock.settimeout(5)
+            while self._sock.recv(READ_BYTES):
+                pass
+        except (OSError, PenstockError):
+            pass
+        finally:
+            self._sock.close()
+
+
+def _error(code: int, text: str) -> PenstockError:
+    if code == 404:
+        return NotFound(text)
+    if code == 403:
+        return AccessRefused(text)
+    return ProtocolError(text, reply_code=code)
