@@ -74,11 +74,13 @@ class Election:
         times: Times,
         now: int,
         intact: bool = True,
+        local: bool = False,
     ) -> None:
         """What a member knows of itself at its start.
 
         last_lsn, highest_term: what its log and its folder say, also of terms that it has only heard of
         intact: its disk has all that it ever acked.  Otherwise it is no candidate before it was level with a leader
+        local: as of `InSync`
         """
         self.me = me
         self.role = Role.JOINING
@@ -87,6 +89,7 @@ class Election:
         self.in_sync: InSync | None = None  # of a leader
         self.why = ""  # it ended, or cannot serve
         self._intact = intact
+        self._local = local
         self._last_lsn = last_lsn
         self._highest = highest_term
         self._min = min_in_sync
@@ -242,7 +245,9 @@ class Election:
         self.role, self._highest = Role.TAKING_OVER, state.term
         self._alive = self._asked = self._progress = now
         self._next_lsn = state.terms[-1].start
-        self.in_sync = InSync(self.me, state.in_sync, min_in_sync=self._min, times=self.times, now=now)
+        self.in_sync = InSync(
+            self.me, state.in_sync, min_in_sync=self._min, times=self.times, now=now, local=self._local
+        )
         self._steps.append(TakeOver(state.term, self._next_lsn))
 
     def _leads(self) -> InSync:

@@ -37,13 +37,18 @@ class Times(NamedTuple):
 class InSync:
     """One leader's, of one term."""
 
-    def __init__(self, me: str, members: Iterable[str], *, min_in_sync: int, times: Times, now: int) -> None:
-        """members: whom the register had in sync when the term was won."""
+    def __init__(
+        self, me: str, members: Iterable[str], *, min_in_sync: int, times: Times, now: int, local: bool = False
+    ) -> None:
+        """members: whom the register had in sync when the term was won.
+
+        local: a confirm waits for our own disk alone; who leads next may lack what was confirmed of late.
+        """
         self.me = me
         self.agreed = frozenset(members)  # what the register is known to have said last
         self.min_in_sync = min_in_sync
         self.committed = 0
-        self._times = times
+        self._times, self._local = times, local
         self._fewest = self.agreed  # of whom we know that they are in sync, whatever a lost swap did
         self._counted = dict.fromkeys(self.agreed - {me}, 0)  # member -> LSN that it acked in this term
         self._heard = dict.fromkeys(self._counted, now)  # member -> when it last acked all that was there then
@@ -65,7 +70,7 @@ class InSync:
     @property
     def enough(self) -> bool:
         """Whether anything may be confirmed."""
-        return len(self._fewest) >= self.min_in_sync
+        return self._local or len(self._fewest) >= self.min_in_sync
 
     # what happens
 
@@ -97,6 +102,8 @@ class InSync:
 
     def kept_by_all(self, newest: int) -> int:
         """The number up to which every member has the files beside the log that could be elected; 0: too few could."""
+        if self._local:
+            return newest
         return min([newest, *(self._kept.get(one, 0) for one in self._counted)]) if self.enough else 0
 
     def gone(self, member: str) -> None:
@@ -149,4 +156,4 @@ class InSync:
 
     def _commit(self) -> None:
         if self.enough:
-            self.committed = max(self.committed, self.held)
+            self.committed = max(self.committed, self._synced if self._local else self.held)

@@ -395,17 +395,22 @@ class Authority:
         names = x509.SubjectAlternativeName([_host(host) for host in hosts])
         return self._signed(hosts[0], days, names, ExtendedKeyUsageOID.SERVER_AUTH)
 
+    def member(self, hosts: Sequence[str], days: float = 365) -> tuple[bytes, bytes]:
+        """Certificate and key, PEM, of a member of a cluster of servers, which calls others and is called."""
+        names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+        return self._signed(hosts[0], days, names, ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
     def client(self, name: str, days: float = 365) -> tuple[bytes, bytes]:
         """Certificate and key, PEM, of a client; the name is its common name."""
         return self._signed(name, days, None, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _signed(
-        self, name: str, days: float, names: x509.SubjectAlternativeName | None, use: x509.ObjectIdentifier
+        self, name: str, days: float, names: x509.SubjectAlternativeName | None, *uses: x509.ObjectIdentifier
     ) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
         made = _builder(_named(name), self._name, key, timedelta(days=days))
         made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        made = made.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         signer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._key_id)
         made = made.add_extension(signer, critical=False)
         if names is not None:

@@ -67,6 +67,18 @@ def test_alone_where_that_is_allowed() -> None:
     assert made.committed == 100
 
 
+def test_its_own_disk_alone_where_that_is_chosen() -> None:
+    """Who is in sync is counted as ever: who leads next has what the register says."""
+    made = InSync("a", "abc", min_in_sync=3, times=Times(), now=0, local=True)
+    made.synced(100)
+    made.keeps("b", 1)
+    assert (made.committed, made.enough, made.held, made.kept_by_all(7)) == (100, True, 0, 7)
+    made.acked("b", 50, 100, 0, level=True)
+    made.acked("c", 70, 100, 0, level=True)
+    assert (made.held, made.committed) == (50, 100)
+    assert made.wanted(9 * SECOND) == {"a"}
+
+
 def test_who_comes_back_counts_before_it_is_in() -> None:
     made = leader(least=1)
     made.acked("b", 90, 100, 0, level=True)

@@ -14,7 +14,8 @@ def plain(member: Member) -> dict[str, object]:
     state, now, replica, following = member.state, member.now(), member.replica, member.following
     out: dict[str, object] = {
         "member": member.me, "name": member.terms.name, "role": member.role.value, "trouble": member.trouble,
-        "min_in_sync": member.terms.min_in_sync, "intact": member.known.intact,
+        "min_in_sync": member.terms.min_in_sync, "confirm": "local" if member.terms.local else "in-sync",
+        "intact": member.known.intact,
     }  # fmt: skip
     if state is not None:
         out |= {

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 BEAT_S = 0.1
 LOOK_S = 0.05
 HAND_OVER_S = 3.0
+LOCAL = (
+    "warning: cluster.confirm = 'local': a confirm means this disk alone; when another member takes over, what it had "
+    "not copied yet is lost, and kept in cut/ of this folder"
+)
 
 
 class Turn(NamedTuple):
@@ -115,7 +119,7 @@ class Cluster:
                     "data": self._data, "name": self._name, "register": chosen.registry, "listen": list(chosen.listen),
                     "advertise": chosen.advertise or str(chosen.listen), "min_in_sync": chosen.min_in_sync,
                     "lease": chosen.lease, "ack_timeout": chosen.ack_timeout, "stall": chosen.stall,
-                    "secret": chosen.secret.get_secret_value(),
+                    "secret": chosen.secret.get_secret_value(), "local": chosen.confirm == "local", "tls": chosen.tls,
                 }
             )
         )  # fmt: skip
@@ -137,7 +141,7 @@ class Cluster:
 
     def shown(self) -> dict[str, object]:
         """What probes are told, who have no login: no names, no addresses."""
-        names = ("role", "term", "enough", "lsn", "committed_lsn", "trouble", "connected")
+        names = ("role", "term", "confirm", "enough", "lsn", "committed_lsn", "trouble", "connected")
         return {name: self.known[name] for name in names if name in self.known}
 
     # while it leads
@@ -337,6 +341,8 @@ class Cluster:
             if line != self._role:
                 self._role = line
                 self._say(f"cluster: {line}")
+                if known["role"] == "leading" and known["confirm"] == "local":
+                    self._say(LOCAL)
         if known.get("trouble") and known["trouble"] != before.get("trouble"):
             self._say(f"cluster: {known['trouble']}")
 

@@ -43,7 +43,7 @@ class Member:
         self.replica: Replica | None = Replica(disk, 0)
         self.election = Election(
             known.member, last_lsn=self.replica.last, highest_term=known.highest_term, min_in_sync=terms.min_in_sync,
-            times=terms.times, now=outside.now(), intact=known.intact,
+            times=terms.times, now=outside.now(), intact=known.intact, local=terms.local,
         )  # fmt: skip
         self.state: ClusterState | None = None  # of the register, as last seen or swapped in
         self.following: Following | None = None

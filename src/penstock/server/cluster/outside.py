@@ -16,6 +16,7 @@ class Terms(NamedTuple):
     min_in_sync: int
     times: Times
     process: str = ""  # an id of this process
+    local: bool = False  # a confirm waits for the leader's disk alone
 
 
 class Outside(Protocol):

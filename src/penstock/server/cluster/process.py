@@ -36,7 +36,7 @@ from penstock.server.cluster.facts import plain
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.outside import Terms
 from penstock.server.cluster.registers import Kept, Register, register_at
-from penstock.server.cluster.speech import STRANGERS_MOST, Peer
+from penstock.server.cluster.speech import STRANGERS_MOST, Peer, Tls
 
 logger = logging.getLogger("penstock.cluster")
 
@@ -90,6 +90,7 @@ class Process:
         self._sock = sock
         self._asked = asked
         self._secret = asked["secret"].encode()
+        self._tls = None if asked["tls"] is None else Tls(*asked["tls"])
         self._late = dict[bytes, bytes]()  # packets that the server did not take, the newest of each kind
         self._pool = ThreadPoolExecutor(1, "penstock-register")
         self._register: Register = register_at(asked["register"])
@@ -108,11 +109,13 @@ class Process:
         asked, loop = self._asked, self._loop
         self._disk.lock()
         times = Times(lease=asked["lease"], ack_timeout=asked["ack_timeout"], stall=asked["stall"])
-        terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times, secrets.token_hex(4))
+        process, local = secrets.token_hex(4), asked["local"]
+        terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times, process, local)
         self._member = Member(self._disk, folder.opened(self._disk), terms, self)
         host, port = asked["listen"]
         try:
-            await loop.create_server(self._stranger, host, port, reuse_address=True)
+            context = None if self._tls is None else self._tls.server()
+            await loop.create_server(self._stranger, host, port, reuse_address=True, ssl=context)
         except OSError as error:
             raise Unavailable(f"cluster.listen: cannot bind {host}:{port}: {error.strerror}") from error
         loop.add_reader(self._sock, self._from_server)
@@ -160,8 +163,9 @@ class Process:
         def made() -> Peer:
             return Peer(self._secret, member, member.connected, failed, calls=True)
 
+        context = None if self._tls is None else self._tls.client()
         try:
-            await asyncio.wait_for(self._loop.create_connection(made, host.strip("[]"), int(port)), 2.0)
+            await asyncio.wait_for(self._loop.create_connection(made, host.strip("[]"), int(port), ssl=context), 2.0)
         except (OSError, TimeoutError) as error:
             member.trouble = f"the leader at {address} cannot be reached: {error}"
             member.lost(None)

@@ -5,7 +5,8 @@
     leader's side   <- HMAC-SHA256(secret, "leader" + theirs + ours)
     then either way    u32 head, u32 body (little endian), head, body
 
-The secret is the cluster's, the same in all settings files: whoever has it may read the whole log.
+The secret is the cluster's, the same in all settings files: whoever has it may read the whole log.  With TLS all of
+this goes over it, and each side shows a certificate of the cluster's CA.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import asyncio
 import hmac
 import logging
 import secrets
+import ssl
 import struct
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
-from penstock.errors import ProtocolError
+from penstock.errors import ProtocolError, SettingsError
 from penstock.replication.messages import PIECE_MOST, Message, decode, encode
 
 logger = logging.getLogger("penstock.cluster")
@@ -30,6 +32,32 @@ HIGH_WATER = 4 << 20
 STRANGERS_MOST = 32
 PATIENCE_S = 5.0
 _LENGTHS = struct.Struct("<II")
+
+
+class Tls(NamedTuple):
+    """Files, PEM.  They are read for each call that is made; the side that is called reads them when it starts."""
+
+    certificate: str
+    key: str
+    ca: str
+
+    def server(self) -> ssl.SSLContext:
+        """For who is called.  SettingsError names what cannot be used."""
+        return self._filled(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
+    def client(self) -> ssl.SSLContext:
+        """For who calls: the certificate must be for the address that is called."""
+        return self._filled(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+
+    def _filled(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
+            context.load_verify_locations(self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(f"cluster.certificate, key and ca cannot be used: {error}") from error
+        return context
 
 
 class Listener(Protocol):

@@ -1,0 +1,29 @@
+"""`[cluster]`: what goes together."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.config.load import load_mapping
+from penstock.errors import SettingsError
+
+GIVEN = {"registry": "file:///r", "secret": "sixteen or more characters"}
+
+
+def test_tls_between_members_takes_all_three_files() -> None:
+    files = {"certificate": "c.pem", "key": "c.key", "ca": "ca.pem"}
+    section = load_mapping({"cluster": {**GIVEN, **files}}, environ={}).cluster
+    assert section is not None
+    assert section.tls == ("c.pem", "c.key", "ca.pem")
+    for name in files:
+        some = {key: value for key, value in files.items() if key != name}
+        with pytest.raises(SettingsError, match="without the rest"):
+            load_mapping({"cluster": {**GIVEN, **some}}, environ={})
+
+
+def test_a_confirm_waits_for_copies_unless_somebody_says_otherwise() -> None:
+    section = load_mapping({"cluster": GIVEN}, environ={}).cluster
+    assert section is not None
+    assert (section.confirm, section.tls) == ("in-sync", None)
+    with pytest.raises(SettingsError, match="confirm"):
+        load_mapping({"cluster": {**GIVEN, "confirm": "none"}}, environ={})
