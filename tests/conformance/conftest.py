@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,10 +15,25 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from conformance import clients_page
 from live_server import LiveServer
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each refusal that a test asks for
 _numbers = itertools.count(1)
+
+_outcomes: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """What became of each test, for the page of clients."""
+    if report.when == "call" or report.outcome != "passed":
+        _outcomes[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish() -> None:
+    if "PENSTOCK_CONFORMANCE" in os.environ:
+        clients_page.write(_outcomes)
+
 
 SETTINGS = """
 [[vhost]]

@@ -274,3 +274,12 @@ def test_vhosts_are_worlds_of_their_own(channel: BlockingChannel, connect: Conne
     other.basic_publish("", queue, b"there")
     assert drain(channel, queue) == []
     assert drain(other, queue) == [b"there"]
+
+
+def test_of_a_queue_that_is_there_differences_are_told_before_what_cannot_be(
+    connect: Callable[..., pika.BlockingConnection], queue: str
+) -> None:
+    for said, argument in (({"durable": False}, "durable"), ({"durable": True}, "x-max-length")):
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            connect().channel().queue_declare(queue, arguments={"x-max-length": -1}, **said)
+        assert refused.value.reply_text.startswith(f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue")

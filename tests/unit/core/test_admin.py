@@ -70,8 +70,12 @@ REFUSALS: list[tuple[Command, type[Refused], str]] = [
      "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received '20' but current is '10'"),
     (declare(arguments={"x-single": True}), PreconditionFailed,
      DIFFERS.format("x-max-length", "none but current is the value '10' of type 'signedint'")),
-    (declare(arguments={**SAME, "x-more": "text"}), PreconditionFailed,
-     DIFFERS.format("x-more", "the value 'text' of type 'longstr' but current is none")),
+    (declare(arguments={**SAME, "x-overflow": "text"}), PreconditionFailed,
+     DIFFERS.format("x-overflow", "the value 'text' of type 'longstr' but current is none")),
+    (declare(arguments={"x-lease-period": "5s", "x-message-ttl": 5, "x-dead-letter-exchange": ""}), PreconditionFailed,
+     DIFFERS.format("x-message-ttl", "the value '5' of type 'signedint' but current is none")),
+    (declare(arguments={**SAME, "x-lease-period": "5s"}), PreconditionFailed,
+     DIFFERS.format("x-lease-period", "the value '5s' of type 'longstr' but current is none")),
     (declare(arguments={**SAME, "x-max-length": 10.0}), PreconditionFailed,
      "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received '10.0' but current is '10'"),
     (declare(exclusive_to=object(), arguments=SAME), ResourceLocked, LOCKED),
@@ -173,3 +177,10 @@ def test_deleted_and_declared_again_is_another_queue(world: World) -> None:
     world.core.unsubscribe(world.now, consumer, requeue=True)
     world.turn()
     assert lsn not in [x for chunk in world.folded().queues[new.id].waiting for x in chunk]
+
+
+def test_an_argument_that_nobody_knows_is_kept_and_no_second_declare_is_asked_for_it(world: World) -> None:
+    first = world.declare("odd", arguments={"x-odd": 5})
+    for arguments in ({}, {"x-odd": 6}, {"x-other": "text"}):
+        assert world.declare("odd", arguments=arguments) is first
+    assert first.arguments == {"x-odd": 5}

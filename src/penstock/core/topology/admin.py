@@ -25,6 +25,7 @@ from penstock.core.topology.register import (
     no_exchange,
     on_default_exchange,
     refuse_difference,
+    unknown,
     why_not,
 )
 from penstock.core.topology.routing import REPLY_TO, Router
@@ -114,7 +115,7 @@ class Admin(Register):
                     raise locked(vhost, name)
                 refuse_difference(f"queue '{name}' in vhost '{vhost}'", (
                     ("durable", durable, found.durable), ("auto_delete", auto_delete, found.auto_delete),
-                ), arguments, found.arguments)  # fmt: skip
+                ), arguments, found.arguments, unknown)  # fmt: skip
             return found
         if name.startswith("amq.") and not server_named:
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")

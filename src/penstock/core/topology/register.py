@@ -33,7 +33,7 @@ from penstock.records.chunks import Chunk, pack_pairs, pairs_of
 from penstock.records.entries import Topic
 from penstock.records.field_tables import Timestamp
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
-from penstock.records.queue_settings import QueueSettings, Ruling
+from penstock.records.queue_settings import NAMES, QueueSettings, Ruling
 
 DEFAULT_VHOST = "/"
 ROUTES_MAX = 65_536
@@ -261,14 +261,20 @@ def refuse_difference(
     flags: tuple[tuple[str, bool, bool], ...],
     received: Mapping[str, object],
     current: Mapping[str, object],
+    alike: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Raise PreconditionFailed at the first difference between a declare and what is there."""
+    """Raise PreconditionFailed at the first difference between a declare and what is there.
+
+    alike: arguments that may differ.
+    """
     for name, mine, theirs in flags:
         if mine != theirs:
             raise PreconditionFailed(
                 f"inequivalent arg '{name}' for {what}: received '{_word(mine)}' but current is '{_word(theirs)}'"
             )
-    for name in sorted({*received, *current}):
+    for name in sorted({*received, *current}, key=_looked_at):
+        if alike(name):
+            continue
         if name not in current:
             text = f"received {_described(received[name])} but current is none"
         elif name not in received:
@@ -278,6 +284,26 @@ def refuse_difference(
         else:
             text = f"received '{_word(received[name])}' but current is '{_word(current[name])}'"
         raise PreconditionFailed(f"inequivalent arg '{name}' for {what}: {text}")
+
+
+_FIRST = (
+    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy",
+    "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-max-priority",
+    "x-overflow", "x-queue-mode", "x-single-active-consumer", "x-queue-type",
+)  # fmt: skip
+"""In which order RabbitMQ looks at arguments: of several that differ clients are told the first."""
+
+
+_OF_QUEUES = frozenset((*_FIRST, *(f"x-{name.replace('_', '-')}" for name in (*NAMES, "expires", "max_age"))))
+
+
+def unknown(name: str) -> bool:
+    """Whether an argument of a queue is nobody's: RabbitMQ keeps it, and asks no second declare for it."""
+    return name not in _OF_QUEUES
+
+
+def _looked_at(name: str) -> tuple[int, str]:
+    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
 
 
 def _described(value: object) -> str:

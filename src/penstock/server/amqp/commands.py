@@ -14,7 +14,6 @@ from penstock.config.queue_arguments import given_arguments, name_prefix, queue_
 from penstock.core.commands.transactions import Transacted, Transaction
 from penstock.core.effects import Verb
 from penstock.core.topology.routing import REPLY_TO
-from penstock.core.topology.topology import canonical_table
 from penstock.errors import NotFound, PenstockError, PreconditionFailed, ProtocolError
 from penstock.server.amqp import consuming
 from penstock.server.amqp.channel import Channel
@@ -183,8 +182,8 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
             arguments = typed(
                 arguments, default, durable=method.durable, exclusive=method.exclusive, auto_delete=method.auto_delete
             )
-        if present is not None and canonical_table(present.arguments) == canonical_table(arguments):
-            settings = present.settings  # it was asked of when it was declared, by whomever
+        if present is not None:
+            settings = present.settings  # what differs from what is there is told, whether it could be or not
         else:
             settings = queue_settings(arguments, queue=name, vhost=session.vhost)
         may_declare(session, name, settings)
