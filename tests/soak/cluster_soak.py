@@ -159,6 +159,8 @@ class ClusterSoak:
                 time.sleep(self.random.uniform(0.3, 4.0))
             if self.random.random() < 0.6:
                 self._goes_on()
+            if self.random.random() < 0.1:
+                self._level()
             self._listen()
 
     def _goes_on(self) -> None:
@@ -175,6 +177,21 @@ class ClusterSoak:
             if any(one.failure for one in self.team):
                 return
             time.sleep(0.05)
+
+    def _level(self) -> None:
+        """Nobody is left behind for ever, either."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            leader = next((one for one in self.cluster.servers if one.runs and one.serves), None)
+            known = {} if leader is None else leader.get("/api/cluster")[1]
+            if len(known.get("in_sync", ())) == len(self.cluster.servers):
+                return
+            if time.monotonic() > until:
+                told = [f"{PATIENCE_S:g} s after all was healed there are in sync: {known.get('in_sync')}"]
+                told += [f"--- {one.name}\n{one.said()[-2000:]}" for one in self.cluster.servers]
+                self.books.fault("\n".join(told))
+                return
+            time.sleep(0.2)
 
     @contextmanager
     def killed(self) -> Generator[str]:
@@ -310,7 +327,7 @@ class ClusterSoak:
         """What is still there; then the logs."""
         if self.books.wrong:
             return
-        self.cluster.level()
+        self._level()
         leader = self.cluster.leader()
         found = drained(leader.door, self.books, QUEUES, quiet=1.0)
         self._settle_once(found)
