@@ -103,6 +103,7 @@ def test_every_member_tells_metrics(cluster: Cluster) -> None:
             text = answer.read().decode()
         assert f'penstock_cluster_role{{role="{"leading" if server is leader else "following"}"}} 1.0' in text
         assert "penstock_cluster_in_sync 3.0" in text
+        assert "penstock_cluster_trouble 0.0" in text, "what is over is told no more"
 
 
 def test_who_names_servers_of_which_none_serves_is_told_so() -> None:

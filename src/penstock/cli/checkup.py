@@ -134,16 +134,26 @@ def serving_process(folder: Path) -> int | None:
 
 
 def listens(process: int, number: int) -> bool:
-    """Whether a process listens on this TCP port, as far as Linux lets us see."""
+    """Whether a process, or one that it has started, listens on this TCP port, as far as Linux lets us see."""
     rows = list[list[str]]()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
             rows += [line.split() for line in Path(table).read_text().splitlines()[1:]]
     sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == number}
-    try:
-        return any(str(Path(fd).readlink()) in sockets for fd in Path(f"/proc/{process}/fd").iterdir())
-    except OSError:
-        return False
+    return any(sockets & _open_in(one) for one in (process, *_children(process)))
+
+
+def _children(process: int) -> Iterator[int]:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process:
+                yield int(stat.parent.name)
+
+
+def _open_in(process: int) -> set[str]:
+    with suppress(OSError):
+        return {str(fd.readlink()) for fd in Path(f"/proc/{process}/fd").iterdir()}
+    return set()
 
 
 def port(name: str, address: Address, server: int | None = None) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -262,6 +263,18 @@ def test_doctor_finds_a_taken_port() -> None:
         finding = checkup.port("amqp", Address("127.0.0.1", taken.getsockname()[1]))
     assert finding.verdict == "bad"
     assert "set listen.amqp" in finding.advice
+
+
+def test_doctor_knows_what_a_process_of_the_server_listens_to() -> None:
+    """As Flight's door, which is a process of its own."""
+    listen = "import socket, sys; s = socket.create_server(('127.0.0.1', 0))"
+    listen += "; print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        number = int(child.stdout.readline())
+        assert checkup.listens(os.getpid(), number)
+        assert not checkup.listens(os.getppid(), number)
+        child.kill()
 
 
 def test_doctor_takes_the_server_of_the_folder_for_no_mistake(tmp_path: Path) -> None:

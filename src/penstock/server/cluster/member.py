@@ -124,7 +124,7 @@ class Member:
         if self._ended:
             return
         if isinstance(outcome, int):
-            self._version, self.state = outcome, value
+            self._version, self.state, self.trouble = outcome, value, ""
         if own:
             self._registering = False
             self._read_at = -(1 << 60)
