@@ -144,16 +144,21 @@ def listens(process: int, number: int) -> bool:
 
 
 def _children(process: int) -> Iterator[int]:
+    """Those that are parts of a server, as Flight's door is."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == process:
+            child = int(stat.read_text().rpartition(")")[2].split()[1]) == process
+            if child and b"penstock.server." in (stat.parent / "cmdline").read_bytes():
                 yield int(stat.parent.name)
 
 
 def _open_in(process: int) -> set[str]:
+    found = set[str]()
     with suppress(OSError):
-        return {str(fd.readlink()) for fd in Path(f"/proc/{process}/fd").iterdir()}
-    return set()
+        for fd in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile, as the one that lists them
+                found.add(str(fd.readlink()))
+    return found
 
 
 def port(name: str, address: Address, server: int | None = None) -> Finding:

@@ -269,7 +269,8 @@ def test_doctor_knows_what_a_process_of_the_server_listens_to() -> None:
     """As Flight's door, which is a process of its own."""
     listen = "import socket, sys; s = socket.create_server(('127.0.0.1', 0))"
     listen += "; print(s.getsockname()[1], flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", listen, "penstock.server.flight.front"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         number = int(child.stdout.readline())
         assert checkup.listens(os.getpid(), number)
