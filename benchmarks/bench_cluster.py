@@ -1,0 +1,186 @@
+"""What a second disk costs, and how soon another server leads: a cluster of two beside a server alone.
+
+    python benchmarks/bench_cluster.py --messages 1000000
+
+confirm       one message at a time over AMQP: what the follower adds to the server alone
+throughput    tables of 10,000 messages of 150 bytes over Flight: the rate, as a share of the server's alone; CPU a
+              message of the leader (what the cluster adds) and of the follower
+catch up      an empty folder joins: megabytes a second until it is in sync
+takeover      the leader is killed with all of `--messages` waiting: from the end of its lease until clients are served
+hand over     the leader is stopped: until the other one serves
+memory        of a follower: its server, which waits, and the process that copies
+
+Servers are two processes each, all on this machine: with fewer than four cores they have none of their own, and the
+client takes its part, too.  Figures of the disk are those of one disk that has both copies.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from harness import ROOT, Server, Usage, Wrong, compile_sources, emit, memory, parse, parser, usage, work_folder
+
+import penstock
+
+sys.path.insert(0, str(ROOT / "tests"))  # its servers of a cluster
+
+from cluster_of_servers import house
+from crash_clients import Confirm, Peer, publish_bytes
+
+BODY = 150
+BATCH = 10_000
+CONFIRMS = 400
+LEASE_S = 2.0
+SECTION = f'lease = "{LEASE_S:g}s"\nmin_in_sync = 1'
+PATIENCE_S = 300.0
+ROUND_TRIP_MS = 0.1
+
+
+def until(done: Callable[[], bool], what: str) -> float:
+    """Seconds that it took.  Raises Wrong when it takes too long."""
+    began = time.perf_counter()
+    while not done():
+        if time.perf_counter() - began > PATIENCE_S:
+            raise Wrong(f"{what}: not after {PATIENCE_S:g} s")
+        time.sleep(0.005)
+    return time.perf_counter() - began
+
+
+def confirms(port: int, count: int) -> float:
+    """Milliseconds of one, the median."""
+    taken = list[float]()
+    with Peer(port) as peer:
+        peer.select_confirms()
+        for _ in range(count):
+            began = time.perf_counter()
+            peer.send(publish_bytes("", "work", bytes(BODY)))
+            while not any(isinstance(one, Confirm) for one in peer.events(10)):
+                if time.perf_counter() - began > PATIENCE_S:
+                    raise Wrong("a confirm did not come")
+            taken.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(taken)
+
+
+def publish(url: str, count: int) -> float:
+    """Messages a second."""
+    table = pa.table({"body": pa.array([bytes(BODY)] * BATCH, pa.binary())})
+    with penstock.connect(url, timeout="60s") as client:
+        client.declare("work")
+        began = time.perf_counter()
+        for start in range(0, count, BATCH):
+            client.publish_table("work", table.slice(0, min(BATCH, count - start)))
+        return count / (time.perf_counter() - began)
+
+
+def used(server: house.Server) -> Usage:
+    """Of all its processes."""
+    return usage(server.group)
+
+
+@contextmanager
+def cluster(folder: Path, members: int) -> Iterator[house.Cluster]:
+    """One in which all are in sync."""
+    with house.Cluster(folder, members, section=SECTION, flight=True) as made:
+        made.leader(PATIENCE_S)
+        made.level()
+        yield made
+
+
+def alone(folder: Path, count: int, messages: int) -> tuple[float, float, float]:
+    """Milliseconds of a confirm, messages a second, microseconds of CPU a message."""
+    with Server(folder, flight=True) as server:
+        url = "penstock://{}:{}".format(*server.address("flight"))
+        publish(url, BATCH)
+        one = confirms(server.address("amqp")[1], count)
+        before = server.usage().cpu_s
+        rate = publish(url, messages)
+        return one, rate, (server.usage().cpu_s - before) / messages * 1e6
+
+
+class Run:
+    """One run of all of it; each figure under its name."""
+
+    def __init__(self, folder: Path, messages: int, count: int) -> None:
+        self.found = dict[str, float]()
+        one, rate, cpu = alone(folder / "alone", count, messages)
+        with cluster(folder / "cluster", 2) as made:
+            self._costs(made, messages, count, one, rate, cpu)
+            self._catch_up(made)
+            self._change(made)
+
+    def _costs(
+        self, made: house.Cluster, messages: int, count: int, one: float, rate: float, cpu: float
+    ) -> None:  # fmt: skip
+        leader, [follower] = made.leader(), made.followers()
+        publish(made.url, BATCH)
+        self.found["confirm"] = confirms(leader.amqp, count) - one
+        before = used(leader).cpu_s, used(follower).cpu_s
+        self.found["throughput"] = publish(made.url, messages) / rate
+        after = used(leader).cpu_s, used(follower).cpu_s
+        self.found["leader"] = (after[0] - before[0]) / messages * 1e6 - cpu
+        self.found["follower"] = (after[1] - before[1]) / messages * 1e6
+        self.found["memory"] = sum(memory(follower.group)) / 2**20
+
+    def _catch_up(self, made: house.Cluster) -> None:
+        """A third member comes with an empty folder."""
+        new = house.Server(made, made.servers[0].folder.parent / "new", 3, SECTION, "", None)
+        made.servers.append(new)
+        new.start()
+        log = new.folder / "data/log"
+
+        def has() -> int:
+            return sum(file.stat().st_size for file in log.glob("*.arrows")) if log.is_dir() else 0
+
+        until(lambda: has() > 0, "the first byte of a copy")
+        size = sum(file.stat().st_size for file in (made.leader().folder / "data/log").glob("*.arrows"))
+        began, first = time.perf_counter(), has()
+        until(lambda: has() >= 0.95 * size or len(made.in_sync()) == 3, "a copy of all")
+        self.found["catch up"] = (has() - first) / (time.perf_counter() - began) / 1e6
+        made.level()
+
+    def _change(self, made: house.Cluster) -> None:
+        leader = made.leader()
+        leader.kill()
+        taken = until(lambda: any(one.runs and one.serves for one in made.servers), "a takeover")
+        self.found["takeover"] = max(0.0, taken - LEASE_S)
+        leader.start()
+        made.level()
+        leader = made.leader()
+        others = [one for one in made.servers if one is not leader]
+        process = leader.process
+        assert process is not None
+        process.terminate()
+        self.found["hand over"] = until(lambda: any(one.serves for one in others), "a hand-over")
+
+
+def main() -> None:
+    """Some runs, and the median of each figure beside its budget."""
+    given = parse(parser(__doc__ or "", messages=1_000_000, repeat=3, quick=20_000))
+    compile_sources(ROOT / "src")
+    count = 20 if given.quick else CONFIRMS
+    with work_folder(given.folder) as folder:
+        runs = [Run(folder / str(number), given.messages, count).found for number in range(given.repeat)]
+    settings = {"messages": given.messages, "body": BODY, "members": 2, "lease": LEASE_S}
+
+    def told(name: str) -> list[float]:
+        return [one[name] for one in runs]
+
+    emit("cluster: confirm, beyond alone", told("confirm"), "ms", budget=ROUND_TRIP_MS + 0.3, settings=settings)
+    shares = told("throughput")
+    emit("cluster: throughput, of alone", shares, "share", budget=0.7, sense="at least", settings=settings)
+    emit("cluster: leader, CPU beyond alone", told("leader"), "us/message", budget=0.15, settings=settings)
+    emit("cluster: follower, CPU", told("follower"), "us/message", budget=0.5, settings=settings)
+    emit("cluster: memory of a follower", told("memory"), "MiB", budget=150.0, settings=settings)
+    emit("cluster: catching up", told("catch up"), "MB/s", budget=300.0, sense="at least", settings=settings)
+    emit("cluster: takeover after the lease", told("takeover"), "s", budget=5.0, settings=settings)
+    emit("cluster: hand-over", told("hand over"), "s", budget=1.0, settings=settings)
+
+
+if __name__ == "__main__":
+    main()
