@@ -1,4 +1,5 @@
-"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams.
+"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams,
+and in a cluster of servers the register, the other members, and how many there are.
 
 Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
 the disk is removed again, and no data folder is made.
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,14 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.cli.driver_jobs import Door, door_of
-from penstock.errors import SettingsError
+from penstock.errors import InvalidArgument, SettingsError, Unavailable
 from penstock.log.disk import LOCK_NAME, to_be
 from penstock.server.listening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from penstock.config.cluster_section import ClusterSection
     from penstock.config.doors import Address
     from penstock.config.settings import Settings
+    from penstock.replication.register import ClusterState
+
 
 SYNCS = 21
 SLOW_SYNC_MS = 20.0
@@ -61,10 +66,7 @@ def examine(settings: Settings) -> list[Finding]:
     door = door_of(settings)
     if server is not None and door is not None and not door.listens.endswith(":0"):
         findings.append(streams(settings, door))
-    if settings.cluster is not None:
-        from penstock.cli.cluster_checkup import examine_cluster
-
-        findings += examine_cluster(settings)
+    findings += examine_cluster(settings)
     findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
@@ -262,3 +264,79 @@ def java(*, needed: bool) -> Finding:
     if int(match[1]) < 17:
         return Finding("Java", absent, match[0], advice)
     return Finding("Java", "good", match[0])
+
+
+READS = 5
+SLOW_S = 0.25
+REACH_S = 2.0
+LOOPBACK = ("127.", "localhost", "[::1]", "0.0.0.0", "[::]")
+
+
+def examine_cluster(settings: Settings) -> Iterator[Finding]:
+    """Nothing for a server that is in none."""
+    section = settings.cluster
+    if section is None:
+        return
+    from penstock.replication.register import decode
+    from penstock.server.cluster.registers import register_at
+
+    register, took, value = register_at(section.registry), list[float](), b""
+    for _ in range(READS):
+        began = time.perf_counter()
+        try:
+            value = register.read().value
+        except Unavailable as error:
+            yield Finding("register", "bad", f"{section.registry}: {error}", "without it nobody is elected: start it")
+            return
+        took.append(time.perf_counter() - began)
+    median = sorted(took)[READS // 2]
+    found = f"{section.registry} answers in {median * 1000:.1f} ms"
+    slow = "a slow register makes takeovers late: put it near, on disks of its own" if median > SLOW_S else ""
+    yield Finding("register", "poor" if slow else "good", found, slow)
+    if not value:
+        advice = "`penstock cluster init` with the settings of one member makes it"
+        yield Finding("cluster", "bad", "there is none in the register", advice)
+        return
+    try:
+        state = decode(value)
+    except InvalidArgument as error:
+        yield Finding("cluster", "bad", str(error), "something else is kept there: give another place")
+        return
+    yield from _members(settings, section, state)
+
+
+def _members(settings: Settings, section: ClusterSection, state: ClusterState) -> Iterator[Finding]:
+    count, least = len(state.members), section.min_in_sync
+    found = f"{count} members, {len(state.in_sync)} in sync, min_in_sync {least}"
+    if count < least:
+        yield Finding("cluster", "bad", found, "nothing can be confirmed: start more members, or lower min_in_sync")
+    elif len(state.in_sync) < least:
+        yield Finding("cluster", "bad", found, "nothing is confirmed until more members are in sync")
+    elif count == least:
+        yield Finding("cluster", "poor", found, "with one member down nothing is confirmed: have one more")
+    elif least == 1:
+        yield Finding("cluster", "poor", found, "what one disk alone has may be lost with it")
+    else:
+        yield Finding("cluster", "good", found)
+    hosts = Counter(one.address.rpartition(":")[0] for one in state.members.values())
+    shared = [host for host, many in hosts.items() if many > 1]
+    if shared:
+        advice = "they are lost together with that machine"
+        yield Finding("machines", "poor", f"several members are at {', '.join(shared)}", advice)
+    mine = section.advertise or str(section.listen)
+    if count > 1 and mine.startswith(LOOPBACK) and not all(host.startswith(LOOPBACK) for host in hosts):
+        yield Finding("advertise", "bad", mine, "the others cannot reach that: set cluster.advertise")
+    for key, one in sorted(state.members.items()):
+        if one.name != settings.server.name:
+            yield _reached(one.name, one.address, leads=key == state.leader)
+
+
+def _reached(name: str, address: str, *, leads: bool) -> Finding:
+    """Whether a member's stream can be called from here."""
+    what, (host, _, port) = f"member {name}", address.rpartition(":")
+    told = f"{address}{', which leads' if leads else ''}"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+    except (OSError, ValueError) as error:
+        return Finding(what, "poor", f"{told}: {error}", "it is down, or what lies between keeps us apart")
+    return Finding(what, "good", f"{told}, can be reached")

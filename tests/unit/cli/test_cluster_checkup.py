@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.cluster_checkup import examine_cluster
+from penstock.cli.checkup import examine_cluster
 from penstock.config.load import load_text
 from penstock.config.settings import Settings
 from penstock.replication.register import ClusterState, Member
