@@ -22,7 +22,7 @@ from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import replaying as blocking_replaying
 from penstock.client import tracing, transactions
-from penstock.client.aio.stream import Consumer, Message, Replay
+from penstock.client.aio.stream import Batch, Consumer, Message, Replay
 from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
 from penstock.client.queue_options import QueueOptions
@@ -32,8 +32,8 @@ from penstock.client.retrying import PATIENCE
 from penstock.units import Duration
 
 __all__ = [
-    "Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt", "Transaction",
-    "connect",
+    "Batch", "Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt",
+    "Transaction", "connect",
 ]  # fmt: skip
 
 P = ParamSpec("P")

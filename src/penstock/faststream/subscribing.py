@@ -1,0 +1,243 @@
+"""Subscribers: consumers of `penstock.aio` whose messages, or batches of them, FastStream hands to its handlers."""
+
+# FastStream is in an environment of its own, beside which this is not read by type checkers
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedBaseClass=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportIncompatibleMethodOverride=false
+# pyright: reportUntypedFunctionDecorator=false, reportMissingTypeArgument=false
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass as config
+from dataclasses import field
+from typing import Any
+
+import anyio
+from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.endpoint.subscriber.mixins import ConcurrentMixin, TasksMixin
+from faststream._internal.endpoint.utils import process_msg
+from faststream.exceptions import SetupError
+from faststream.middlewares import AckPolicy
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import Message, Operation, SubscriberSpec
+
+from penstock.client import aio
+from penstock.client.queue_options import QueueOptions
+from penstock.errors import NotFound, PenstockError
+from penstock.faststream.messages import Parser, PenstockMessage, ReplyPublisher
+from penstock.records.dataclass import dataclass
+
+PATTERN = frozenset("^$*+?()[]{}|\\")
+"""A name with one of these is a pattern of queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class PenstockQueue:
+    """A queue with its settings, for where it is not there yet."""
+
+    name: str
+    settings: QueueOptions | None = None
+    declare: bool = True  # make it when the broker starts, unless it is there
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it stands for all queues that match."""
+        return bool(PATTERN & set(self.name))
+
+
+def queue_of(given: PenstockQueue | str) -> PenstockQueue:
+    """A queue by its name alone is made without settings."""
+    return given if isinstance(given, PenstockQueue) else PenstockQueue(given)
+
+
+@config(kw_only=True)
+class SubscriberConfig(SubscriberUsecaseConfig):
+    """What was said of a subscriber."""
+
+    queue: PenstockQueue
+    backlog: int
+    filter: str | None = None
+    priority: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        if self._ack_policy is not EMPTY:
+            return self._ack_policy
+        outer = self._outer_config.ack_policy
+        return AckPolicy.REJECT_ON_ERROR if outer is EMPTY else outer
+
+
+class SubscriberDescription(SubscriberSpecification[Any, Any]):
+    """A subscriber in AsyncAPI."""
+
+    def __init__(self, outer: Any, config: SubscriberSpecificationConfig, calls: Any, queue: PenstockQueue) -> None:
+        super().__init__(outer, config, calls)
+        self.queue = queue
+
+    @property
+    def address(self) -> str:
+        return f"{self._outer_config.prefix}{self.queue.name}"
+
+    @property
+    def channel_labels(self) -> list[str]:
+        return [self.address]
+
+    def get_schema(self) -> dict[str, SubscriberSpec]:
+        message = Message(title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads()))
+        operation = Operation(message=message, bindings=None)
+        return {
+            self.name: SubscriberSpec(
+                address=self.address, description=self.description, operation=operation, bindings=None
+            )
+        }
+
+
+class PenstockSubscriber(TasksMixin, SubscriberUsecase[aio.Message]):
+    """Takes messages one by one."""
+
+    def __init__(self, config: SubscriberConfig, specification: Any, calls: Any) -> None:
+        parser = Parser()
+        config.parser, config.decoder = parser.parse_message, parser.decode_message
+        super().__init__(config, specification, calls)
+        self.config = config
+        self._consumer: aio.Consumer | None = None
+
+    @property
+    def queue(self) -> str:
+        """Its name, or a pattern."""
+        return f"{self._outer_config.prefix}{self.config.queue.name}"
+
+    async def start(self) -> None:
+        await super().start()
+        self._post_start()
+        self._consumer = await self._opened()
+        if self.calls:
+            self.add_task(self._take_all, restart_on_failure=False)
+
+    async def _opened(self) -> aio.Consumer:
+        """Make the queue where that is wanted, and consume from it."""
+        client: aio.Client = self._outer_config.producer.client
+        queue, config = self.config.queue, self.config
+        if queue.declare and not queue.is_pattern:
+            try:
+                await client.queue(self.queue)
+            except NotFound:
+                await client.declare(self.queue, **(queue.settings or {}))
+        consumer = client.consume(
+            self.queue, backlog=config.backlog, filter=config.filter, priority=config.priority, reconnect=None
+        )
+        await consumer.effective_backlog()  # what the server says no to is said at the start
+        return consumer
+
+    async def _take_all(self) -> None:
+        assert self._consumer is not None
+        try:
+            while self.running and (some := await self._next(self._consumer)) is not None:
+                await self.consume_one(some)
+        except PenstockError as error:
+            self._log(log_level=40, message=f"{self.queue}: {error}", exc_info=error)
+
+    async def _next(self, consumer: aio.Consumer) -> Any:
+        return await consumer.take()
+
+    async def consume_one(self, msg: Any) -> None:
+        """Hand over what came."""
+        await self.consume(msg)
+
+    async def stop(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        await super().stop()
+        if consumer is not None:
+            with suppress(PenstockError):
+                await consumer.close()
+
+    def _make_response_publisher(self, message: Any) -> Sequence[Any]:
+        return (ReplyPublisher(self._outer_config.producer, message.reply_to),)
+
+    def get_log_context(self, message: Any) -> dict[str, str]:
+        return {"queue": self.queue, "message_id": getattr(message, "message_id", "")}
+
+    async def get_one(self, *, timeout: float = 5.0) -> PenstockMessage | None:  # noqa: ASYNC109 - as of others
+        """The next message, where there is no handler; settle it."""
+        if self.calls:
+            raise SetupError("get_one is for subscribers without handlers")
+        if self._consumer is None:
+            raise SetupError("start the subscriber first")
+        message = await self._consumer.take(timeout)
+        return None if message is None else await self._processed(message)
+
+    async def _processed(self, message: aio.Message) -> Any:
+        parser, decoder = self._get_parser_and_decoder()
+        context = self._outer_config.context
+        middlewares = (one(message, context=context) for one in self._broker_middlewares)
+        return await process_msg(msg=message, middlewares=middlewares, parser=parser, decoder=decoder)
+
+    async def __aiter__(self) -> AsyncIterator[PenstockMessage]:
+        while self._consumer is not None and (message := await self._consumer.take()) is not None:
+            yield await self._processed(message)
+
+
+class BatchSubscriber(PenstockSubscriber):
+    """Takes what came together."""
+
+    def __init__(self, config: SubscriberConfig, specification: Any, calls: Any) -> None:
+        super().__init__(config, specification, calls)
+        parser = Parser()
+        self._parser, self._decoder = parser.parse_batch, parser.decode_batch
+
+    async def _next(self, consumer: aio.Consumer) -> Any:
+        return await consumer.take_batch()
+
+
+class ConcurrentSubscriber(ConcurrentMixin, PenstockSubscriber):
+    """Works on several messages at once."""
+
+    async def start(self) -> None:
+        await super().start()
+        self.start_consume_task()
+
+    async def consume_one(self, msg: Any) -> None:
+        with suppress(anyio.ClosedResourceError):  # it stops, and gives back what nobody has begun
+            await self._put_msg(msg)
+
+
+def subscriber_of(
+    queue: PenstockQueue | str,
+    *,
+    batch: bool,
+    backlog: int | None,
+    filter: str | None,
+    priority: int,
+    max_workers: int,
+    ack_policy: Any,
+    no_reply: bool,
+    config: Any,
+    title: str | None,
+    description: str | None,
+    include_in_schema: bool,
+) -> PenstockSubscriber:
+    """A subscriber of the kind that was asked for.  SetupError for what does not go together."""
+    if batch and max_workers > 1:
+        raise SetupError("a batch subscriber has one worker: what comes together is worked on together")
+    if max_workers < 1:
+        raise SetupError(f"max_workers is {max_workers}; at least one is needed")
+    found = queue_of(queue)
+    most = backlog if backlog is not None else 1000 if batch else max(32, 2 * max_workers)
+    usecase = SubscriberConfig(
+        queue=found, backlog=most, filter=filter, priority=priority, no_reply=no_reply, _outer_config=config,
+        _ack_policy=ack_policy,
+    )  # fmt: skip
+    calls: Any = CallsCollection()
+    said = SubscriberSpecificationConfig(title_=title, description_=description, include_in_schema=include_in_schema)
+    specification = SubscriberDescription(config, said, calls, found)
+    if batch:
+        return BatchSubscriber(usecase, specification, calls)
+    if max_workers > 1:
+        return ConcurrentSubscriber(usecase, specification, calls, max_workers=max_workers)  # type: ignore[call-arg]
+    return PenstockSubscriber(usecase, specification, calls)

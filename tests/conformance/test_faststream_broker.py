@@ -1,0 +1,86 @@
+"""`penstock.faststream`: publish, subscribe, batches, requests, middlewares, its test broker, AsyncAPI; first steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flight_house import FlightHouse
+from page_lab import blocks, page
+
+HERE = Path(__file__).resolve()
+ROOT = HERE.parents[2]
+PYTHON = ROOT / ".venv-faststream" / "bin" / "python"
+"""Made by `make conformance`."""
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
+]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[FlightHouse]:
+    with FlightHouse(tmp_path) as house:
+        yield house
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    python = os.environ.get("PENSTOCK_FASTSTREAM_PYTHON", str(PYTHON))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run([python, *arguments], capture_output=True, text=True, timeout=90, env=environ, check=False)
+
+
+def test_an_application(house: FlightHouse) -> None:
+    ended = run(str(HERE.with_name("penstock_faststream_app.py")), house.url)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert told == {
+        "tested": {"orders": [1], "bills": [1], "batch": [[1, 2]], "answer": 10, "refused": True},
+        "orders": list(range(20)),
+        "bills": list(range(20)),
+        "running": [0, 1, 2, 3],
+        "answers": [42, 8],
+        "late": {"late": True},
+        "got": {
+            "headers": ["bill", "middleware"],
+            "batch": list(range(10)),
+            "tries": [1, 2],
+            "filtered": [9],
+        },
+        "middleware": [21, True],
+        "asyncapi": {
+            "protocol": "penstock",
+            "channels": [
+                "fs-again", "fs-batch", "fs-bills", "fs-bills", "fs-double", "fs-filtered", "fs-late", "fs-late",
+                "fs-orders", "fs-work",
+            ],
+        },
+    }  # fmt: skip
+
+
+def test_the_first_steps_and_the_page(house: FlightHouse, tmp_path: Path) -> None:
+    shown, tests = blocks(page("faststream.md"), "python")
+    assert shown == f"# serve.py\n{(ROOT / 'examples' / 'faststream' / 'serve.py').read_text()}"
+    program = shown.replace("penstock://localhost", house.url)
+    (tmp_path / "serve.py").write_text(program.replace("print(text, flush=True)", "print(text)\n    app.exit()"))
+    (tmp_path / "main.py").write_text("import asyncio\nimport serve\nasyncio.run(serve.app.run())\n")
+    ended = run(str(tmp_path / "main.py"))
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "Hi John, you are number 1" in ended.stdout.splitlines()
+    assert "John came with " in ended.stdout
+    (tmp_path / "test_it.py").write_text(f"{tests}\n\nif True:\n    import asyncio\n    asyncio.run(test_greeting())\n")
+    ended = run(str(tmp_path / "test_it.py"))
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+def test_without_faststream_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['faststream'] = None; import penstock.faststream"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'penstock[faststream]'" in done.stderr
