@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass as config
 from types import TracebackType
 from typing import Any, cast
 
@@ -60,7 +60,7 @@ class LoggerStorage(DefaultLoggerStorage):
         self.logger_log_level = level
 
 
-@config(kw_only=True)
+@dataclasses.dataclass(kw_only=True)  # as what it extends
 class PenstockConfig(BrokerConfig):
     """What the broker is made of."""
 

@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass as config
 from typing import Any
 
 from faststream._internal.configs import PublisherSpecificationConfig, PublisherUsecaseConfig
@@ -22,7 +22,7 @@ from penstock.client.messages import Receipt, TableReceipt
 from penstock.faststream.messages import PenstockMessage, PublishCommand, many
 
 
-@config(kw_only=True)
+@dataclasses.dataclass(kw_only=True)  # as what it extends
 class PublisherConfig(PublisherUsecaseConfig):
     """What was said of a publisher."""
 

@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass as config
-from dataclasses import field
 from typing import Any
 
 import anyio
@@ -55,7 +54,7 @@ def queue_of(given: PenstockQueue | str) -> PenstockQueue:
     return given if isinstance(given, PenstockQueue) else PenstockQueue(given)
 
 
-@config(kw_only=True)
+@dataclasses.dataclass(kw_only=True)  # as what it extends
 class SubscriberConfig(SubscriberUsecaseConfig):
     """What was said of a subscriber."""
 
@@ -63,7 +62,7 @@ class SubscriberConfig(SubscriberUsecaseConfig):
     backlog: int
     filter: str | None = None
     priority: int = 0
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def ack_policy(self) -> AckPolicy:
