@@ -84,6 +84,10 @@ def test_reads_with_filters(client: penstock.Client, sample: Sample) -> None:
     assert totals(sample, (one.body for one in found)) == [5, 3, 1]
     replay = client.replay(f"{sample.name}-records", filter=sample.said("{total} > 4"))
     assert totals(sample, (one.body for one in replay)) == [5, 6]
+    if sample.merges:
+        for follow in (False, True):
+            cut = client.replay(f"{sample.name}-records", select=f"-/, +{sample.path('id')}", follow=follow)
+            assert next(iter(cut)).body == sample.body({"id": "a-1"})
     grouped = client.sow(
         f"{sample.name}-work",
         projection=sample.said("{region} AS /r, COUNT({id}) AS /n"),

@@ -21,6 +21,7 @@ from penstock.expr.filter import bound
 from penstock.server.replaying.log_source import Asked, Follower
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection, selection_of
+from penstock.server.replaying.selection import select_of as cut_by
 from penstock.server.sow.query import Wish as RecordWish
 from penstock.server.views.row_source import interval_of
 from penstock.testing.instance import Instance
@@ -325,6 +326,8 @@ class Subscribing(Records):
         timed: bool = False,
     ) -> TopicSubscription:
         """Subscribe to a topic, a pattern, or what a queue is a view of; on the loop."""
+        selection = self._selection(instance, topic)
+        select = cut_by(instance.core, selection, select)
         subscription = TopicSubscription(self, instance, topic, client, select, timed=timed)
 
         def recent() -> Point:
@@ -333,9 +336,7 @@ class Subscribing(Records):
                 raise NotFound(f"MOST_RECENT: client {client!r} has taken nothing from {topic!r}")
             return parse_point(text)
 
-        asked = Asked(
-            self._selection(instance, topic), bookmark, filter, rate, rate_max_gap, bookmark_not_found, recent
-        )
+        asked = Asked(selection, bookmark, filter, rate, rate_max_gap, bookmark_not_found, recent)
         self.begin(instance, subscription, asked)
         return subscription
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -136,6 +137,12 @@ def test_views_and_replays(sample: Sample, ids: Any) -> None:
         assert sorted(row.body for row in one.sow("v")) == [b'{"region":"north","n":2}', b'{"region":"south","n":1}']
         replay = one.subscribe("t", bookmark="EPOCH", filter=sample.said("{region} = 'north'"), max_backlog=10)
         assert ids(message.body for message in replay.take()) == [1, 3]
+        cut = partial(one.subscribe, "t", bookmark="EPOCH", select=f"-/, +{sample.path('id')}", max_backlog=10)
+        if not sample.merges:
+            with pytest.raises(InvalidArgument, match="so its bodies are sent whole"):
+                cut()
+            return
+        assert cut().take()[0].body == sample.body({"id": "a-1"})
 
 
 def test_a_queue_and_its_topic_say_the_same() -> None:

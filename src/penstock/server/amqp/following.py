@@ -27,7 +27,7 @@ from penstock.server.follow import ENDLESS
 from penstock.server.judging import asked_by
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.selection import fields_of, selection_of
+from penstock.server.replaying.selection import fields_of, select_of, selection_of
 from penstock.server.sow.query import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
@@ -198,7 +198,7 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     info, timed = flag(arguments, "x-info"), flag(arguments, STAMP)
     count_of(arguments, "x-priority", None)  # whoever reads a topic by himself has nobody to go before
     selection = selection_of(session.core, session.vhost, "", name)
-    select = narrowed_select(select, fields_of(selection, session.rights))
+    select = select_of(session.core, selection, narrowed_select(select, fields_of(selection, session.rights)))
     following = Following(session, channel, tag, info=info, timed=timed, select=select)
     following.count()
     try:

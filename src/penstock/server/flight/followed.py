@@ -33,7 +33,7 @@ from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece
 from penstock.server.replaying.log_source import Asked, Rate, parse_rate
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.selection import Selection, fields_of, selection_of, sieve_of
+from penstock.server.replaying.selection import Selection, fields_of, select_of, selection_of, sieve_of
 from penstock.server.sow.query import selected
 from penstock.server.streams import recent
 from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_span
@@ -170,6 +170,8 @@ class Following:
             durable=False,
         )
         sieve_of(selection, command.filter, caller.rights)
+        wanted = narrowed_select(parse_select(command.select), fields_of(selection, caller.rights))
+        sent = self._handover.call(lambda: select_of(engine.core, selection, wanted), gone, durable=False)
         if command.rate is not None:
             parse_rate(command.rate, command.rate_max_gap)
         named = command.topic is None or selection == Selection.topic(command.vhost, command.exchange, command.topic)
@@ -193,7 +195,6 @@ class Following:
         )
         outlet = PageOutlet(engine.log.origin)
         rows = self._rows(caller, slot, past, asked, command.id, outlet, stretch, schema)
-        sent = narrowed_select(parse_select(command.select), fields_of(selection, caller.rights))
         if sent is not None:
             rows = selected(rows, sent)
         return schema, rows if command.limit is None else _limited(rows, command.limit)

@@ -327,6 +327,15 @@ def refuse_mixed(core: Core, selection: Selection, text: str | None, rights: Rig
         refuse_several(core, selection)
 
 
+def select_of(core: Core, selection: Selection, wanted: SelectList | None) -> SelectList | None:
+    """A select list as it reads what is chosen.  InvalidArgument where its bodies cannot be cut."""
+    if wanted is None:
+        return None
+    if selection.message_type == JSON:
+        refuse_several(core, selection)
+    return wanted.reading(selection.message_type)
+
+
 def refuse_several(core: Core, selection: Selection) -> None:
     """InvalidArgument where one of several chosen topics is known to have other bodies than JSON.
 
