@@ -135,7 +135,13 @@ def test_amqp_and_http(broker: Broker, sample: Sample) -> None:
         assert facts["arguments"]["x-message-type"] == sample.name
 
 
-def test_another_type_is_told(client: penstock.Client) -> None:
+def test_another_type_is_told(broker: Broker, client: penstock.Client) -> None:
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "nvfix-work", b"a=1\x01", pika.BasicProperties("text/plain"))
+        with pytest.raises((pika.exceptions.ChannelClosedByBroker, pika.exceptions.NackError)):
+            channel.basic_publish("", "nvfix-work", b"a=1\x01", pika.BasicProperties("application/json"))
     with pytest.raises(InvalidArgument, match="reads bson, and the bodies here are nvfix"):
         list(client.peek("nvfix-work", filter="[bson] /a = 1"))
     with pytest.raises(InvalidArgument, match="is among those that are chosen, and its bodies are"):

@@ -11,6 +11,7 @@ the bodies are puts it there (`typed`), and nobody has to be told beside the tex
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from penstock.errors import InvalidArgument
@@ -30,6 +31,29 @@ MESSAGE_TYPES: tuple[MessageType, ...] = (JSON, "binary", "nvfix", "fix", "xml",
 
 FIELDLESS = frozenset({"binary"})
 """Those whose bodies have no fields."""
+
+CONTENT_TYPES: Mapping[str, MessageType] = {
+    "application/json": JSON,
+    "text/json": JSON,
+    "application/xml": "xml",
+    "text/xml": "xml",
+    "application/msgpack": "msgpack",
+    "application/x-msgpack": "msgpack",
+    "application/vnd.msgpack": "msgpack",
+    "application/bson": "bson",
+    "application/fix": "fix",
+}
+"""What publishers say of their bodies, and the type that this is; `+json` and `+xml` are these too."""
+
+
+def contradicts(content_type: object, kind: MessageType) -> MessageType | None:
+    """The type that a content type names, if it is another one."""
+    if not isinstance(content_type, str) or kind in FIELDLESS:
+        return None
+    name = content_type.partition(";")[0].strip().lower()
+    said = CONTENT_TYPES.get(name) or CONTENT_TYPES.get(f"application/{name.rpartition('+')[2]}")
+    return None if said in {None, kind} else said
+
 
 _BEGINNING = re.compile(rf"\s*\[({'|'.join(MESSAGE_TYPES)})\](?=\s)")
 

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from message_samples import SAMPLES, Sample
+from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, SettingsError
 from penstock.expr.bodies.type_table import body_type
+from penstock.records.entries import Publishes, Topic
+from penstock.records.properties import Properties, encode
 from penstock.testing import Broker
 
 ORDERS = [
@@ -176,3 +179,33 @@ def test_bodies_without_fields_are_delivered() -> None:
     with Broker(config={"queue": [{"name": "q", "message_type": "binary"}]}) as one:
         one.publish("q", b'{"a": 1}')
         assert [message.body for message in one.subscribe("q", filter="/a IS NULL").take()] == [b'{"a": 1}']
+
+
+def sent(one: Broker, topic: str, bodies: list[bytes], content_types: list[str | None]) -> Published:
+    """What became of messages that say what they are."""
+    heads = [encode(Properties(content_type=said)) for said in content_types]
+    batch = Publishes(Topic("/", "", topic), heads, bodies)
+    return one.command(lambda instance: instance.core.publish(instance.engine.now(), batch))
+
+
+@ALL
+def test_a_content_type_that_contradicts_is_refused(sample: Sample) -> None:
+    """All but JSON, whose topics take what comes."""
+    other = "application/bson" if sample.name != "bson" else "application/json; charset=utf-8"
+    with broker(sample, {"name": "q"}, topic={"key": [sample.path("id")]}) as one:
+        told = sent(one, "t", [sample.body(ORDERS[0])] * 4, [None, "text/plain", "application/octet-stream", other])
+        if sample.name == "json":
+            assert told.stored == 4
+            return
+        [(row, why)] = told.refused
+        assert (row, told.stored, one.stats("q")["ready"], len(one.sow("t"))) == (3, 3, 3, 1)
+        assert str(why).startswith(f"content type {other!r} says ")
+        assert f", and the bodies of topic 't' are {sample.name}" in str(why)
+        assert not sent(one, "t", [sample.body(ORDERS[0])], [other]).stored
+
+
+def test_the_other_rows_of_a_batch_are_published() -> None:
+    with Broker(config={"queue": [{"name": "q", "message_type": "nvfix"}]}) as one:
+        told = sent(one, "q", [b"a=%d\x01" % n for n in range(4)], ["text/plain", "application/json", "a/x+xml", None])
+        assert [row for row, _ in told.refused] == [1, 2]
+        assert [message.body for message in one.subscribe("q", max_backlog=9).take()] == [b"a=0\x01", b"a=3\x01"]

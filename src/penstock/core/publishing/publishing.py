@@ -10,7 +10,9 @@ of it, writes nothing, and is right until something else happens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.asks import Question
@@ -40,10 +42,12 @@ from penstock.core.queue.refusing import Reckoning, refusal
 from penstock.core.sizes import Sizes
 from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
-from penstock.errors import PreconditionFailed, QueueFull, Unroutable
+from penstock.errors import InvalidArgument, PreconditionFailed, QueueFull, Unroutable
+from penstock.expr.batches import header_tables
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import size_of
+from penstock.records.message_types import JSON, contradicts
 from penstock.records.schema import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -100,6 +104,10 @@ class Publisher:
 
         skip: leading rows that are duplicates.  What else may be said: see `Terms`.
         """
+        if self._router.typed and not trusted and banned is None and (wrong := self.mistyped(batch, skip)):
+            return self._without(wrong, batch, skip, lambda some: self.publish(
+                now, some, persistent=persistent, skip=skip, carbon=carbon, numbered=numbered, admitted=admitted
+            ))  # fmt: skip
         judged = numbered or trusted or skip > 0
         terms = Terms(persistent, trusted, carbon, banned, judged, admitted)
         if self._router.delaying and not trusted:
@@ -117,6 +125,39 @@ class Publisher:
             return self._publish(now, some, skipped, terms._replace(numbered=True))
 
         return self.keyed.publish(now, batch, skip, trusted, store)
+
+    @property
+    def typed(self) -> bool:
+        """Whether a content type may contradict what the bodies of a topic are."""
+        return self._router.typed
+
+    def mistyped(self, batch: Publishes, skip: int = 0) -> dict[int, Refusal]:
+        """The rows whose content type names another message type than their topic has."""
+        asked = {one: self._router.message_type(one.vhost, one.exchange, one.name) for one in batch.distinct_topics}
+        kinds = {topic: kind for topic, kind in asked.items() if kind != JSON}
+        out: dict[int, Refusal] = {}
+        for row in range(skip, len(batch.bodies)) if kinds else ():
+            topic = batch.topic_of(row)
+            if (kind := kinds.get(topic)) is not None:
+                data = batch.properties if isinstance(batch.properties, bytes) else batch.properties[row]
+                told = header_tables(data)[1].get("content_type")
+                if (said := contradicts(told, kind)) is not None:
+                    out[row] = InvalidArgument(
+                        f"content type {told!r} says {said}, and the bodies of topic {topic.name!r} are {kind}"
+                    )
+        return out
+
+    def _without(
+        self, wrong: Mapping[int, Refusal], batch: Publishes, skip: int, publish: Callable[[Publishes], Published]
+    ) -> Published:
+        """Publish the other rows of a batch."""
+        rows = [row for row in range(len(batch.bodies)) if row not in wrong]
+        if len(rows) <= skip:
+            return Published(0, self._outbox.last_lsn, refused=sorted(wrong.items()), duplicates=skip)
+        some = batch.select(rows)
+        some.delta = batch.delta
+        told = publish(some).among(rows)
+        return replace(told, refused=sorted([*told.refused, *wrong.items()], key=itemgetter(0)))
 
     def _publish(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         if self._router.deduping and not terms.trusted and not batch.deduplicated:
@@ -349,7 +390,10 @@ class Publisher:
 
 
 def refused_headers(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
-    """The rows that nothing could make acceptable, for what their headers ask."""
+    """The rows that nothing could make acceptable, for what their headers ask or say."""
+    if publisher.typed and (wrong := publisher.mistyped(batch)):
+        found = {row: one.refusal for row, one in enumerate(publisher.traits.each(batch)) if one.refusal is not None}
+        return sorted({**wrong, **found}.items())
     if all(one.refusal is None for one in publisher.traits.kinds(batch)):
         return []
     return [(row, one.refusal) for row, one in enumerate(publisher.traits.each(batch)) if one.refusal is not None]

@@ -16,6 +16,7 @@ from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.plain import as_table, wrap
 from penstock.core.topology.ruling import Policies
 from penstock.records.field_tables import FieldValue
+from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.regular_expressions import SPECIAL
 
 DEFAULT = ""
@@ -64,6 +65,7 @@ class Topology:
         self.by_destination: dict[tuple[str, str, str], dict[Binding, None]] = {}  # (vhost, type, name)
         self.topics: dict[tuple[str, str, str], dict[str, object]] = {}
         self.kept_by_pattern: dict[tuple[str, str], dict[str, None]] = {}  # names of those that are patterns
+        self.typed = set[tuple[str, str, str]]()  # topics with other bodies than JSON
         self.policies = Policies()
 
     def exchange(self, vhost: str, name: str) -> ExchangeState | None:
@@ -130,11 +132,13 @@ class Topology:
         self.version += 1
         self.topics[vhost, exchange, key] = settings
         self._note_pattern((vhost, exchange, key))
+        self._note_type((vhost, exchange, key))
 
     def delete_topic(self, vhost: str, exchange: str, key: str) -> None:
         self.version += 1
         self.topics.pop((vhost, exchange, key), None)
         self._note_pattern((vhost, exchange, key))
+        self._note_type((vhost, exchange, key))
 
     def _note_pattern(self, topic: tuple[str, str, str]) -> None:
         """A topic was declared or deleted: of one without a key whose name is a pattern all that match are kept."""
@@ -147,6 +151,13 @@ class Topology:
             here[key] = None
         if not here:
             del self.kept_by_pattern[vhost, exchange]
+
+    def _note_type(self, topic: tuple[str, str, str]) -> None:
+        """A topic was declared or deleted: which of them have other bodies than JSON is known."""
+        if self.topics.get(topic, {}).get(MESSAGE_TYPE, JSON) == JSON:
+            self.typed.discard(topic)
+        else:
+            self.typed.add(topic)
 
     def boot(self) -> None:
         """BOOT: exchanges that are not durable go.  (Queues are their owner's business: see `queue_gone`.)"""
@@ -166,6 +177,7 @@ class Topology:
         self.topics = {key: dict(value) for key, value in state.topics.items()}
         for topic in self.topics:
             self._note_pattern(topic)
+            self._note_type(topic)
         for policy in state.policies.values():
             self.policies.put(policy)
         for setting in state.addresses.values():

@@ -67,7 +67,7 @@ class BodyType:
     """One message type.  Unchanging; any thread."""
 
     __slots__ = (
-        "content_types", "exact", "inline", "is_json", "json", "name", "read", "searchable", "slowness", "table",
+        "exact", "inline", "is_json", "json", "name", "read", "searchable", "slowness", "table",
         "title", "write",
     )  # fmt: skip
 
@@ -81,7 +81,6 @@ class BodyType:
         inline: tuple[str, ...] = ("record = table(body)",),
         is_json: bool = False,
         searchable: bool = False,
-        content_types: tuple[str, ...] = (),
         slowness: int = 1,
     ) -> None:
         """
@@ -89,7 +88,6 @@ class BodyType:
         inline          lines of Python that make `record` of `body` in a compiled expression
         is_json         a body is JSON text as it is
         searchable      names and values stand in a body as an expression spells them: texts can be looked for in it
-        content_types   what publishers say of such a body
         slowness        how many times as long as JSON a small body takes to read, about
         """
         self.name = name
@@ -101,7 +99,6 @@ class BodyType:
         self.inline = inline
         self.is_json = is_json
         self.searchable = searchable
-        self.content_types = content_types
         self.slowness = slowness
         self.table = _table_of(parser.read)
 

@@ -42,7 +42,6 @@ def _no_fields(body: bytes) -> object:
 def _json() -> BodyType:
     return BodyType(
         JSON, "JSON", _Json(), _written, inline=_INLINE, is_json=True, searchable=True,
-        content_types=("application/json", "text/json"),
     )  # fmt: skip
 
 
@@ -70,30 +69,27 @@ def _nvfix() -> BodyType:
 def _fix() -> BodyType:
     from penstock.expr.bodies.delimited import read_fix, write_fix
 
-    return BodyType("fix", "FIX", Made(read_fix), write_fix, content_types=("application/fix",), slowness=8)
+    return BodyType("fix", "FIX", Made(read_fix), write_fix, slowness=8)
 
 
 def _xml() -> BodyType:
     from penstock.expr.bodies.markup import read_xml
 
-    return BodyType("xml", "XML", Made(read_xml), content_types=("application/xml", "text/xml"), slowness=50)
+    return BodyType("xml", "XML", Made(read_xml), slowness=50)
 
 
 def _msgpack() -> BodyType:
     from penstock.expr.bodies.packed import exact_msgpack, read_msgpack, write_msgpack
 
     return BodyType(
-        "msgpack", "MessagePack", Made(read_msgpack, exact_msgpack), write_msgpack,
-        content_types=("application/msgpack", "application/x-msgpack", "application/vnd.msgpack"), slowness=3,
+        "msgpack", "MessagePack", Made(read_msgpack, exact_msgpack), write_msgpack, slowness=3,
     )  # fmt: skip
 
 
 def _bson() -> BodyType:
     from penstock.expr.bodies.documents import exact_bson, read_bson, write_bson
 
-    return BodyType(
-        "bson", "BSON", Made(read_bson, exact_bson), write_bson, content_types=("application/bson",), slowness=5
-    )
+    return BodyType("bson", "BSON", Made(read_bson, exact_bson), write_bson, slowness=5)
 
 
 _ROWS: Mapping[MessageType, Callable[[], BodyType]] = {
