@@ -10,8 +10,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.cli.serving import read_settings
-from penstock.server.http.app import exposition
-from penstock.server.http.facts import Metrics
+from penstock.server.http.exposition import exposition
+from penstock.server.http.metrics import Metrics
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/cluster"
 LEADS: dict[str, Any] = {

@@ -20,8 +20,8 @@ from penstock.server.access import Who, judge
 from penstock.server.http import facts as real
 from penstock.server.http import overview
 from penstock.server.http.app import create_app, credentials
-from penstock.server.http.facts import Metrics
-from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line
+from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
+from penstock.wire.http.routes import RABBITMQ_VERSION
 
 
 def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int = 0, consumers: int = 0) -> Line:
@@ -42,6 +42,9 @@ class Facts(real.Facts):
     """A server that says what it is told to say."""
 
     version, node = "0.1.0", "one"
+
+    def membership(self) -> Mapping[str, object]:
+        return {}
 
     def __init__(self) -> None:
         self.status = "ok"
@@ -355,7 +358,9 @@ def test_metrics_have_the_names_that_dashboards_use(client: Client) -> None:
     assert found["rabbitmq_connections_opened_total", ()] == 0
     assert found["rabbitmq_disk_space_available_bytes", ()] == 1 << 30
     assert found["penstock_broken", ()] == 1
-    assert ("rabbitmq_build_info", (("product_name", "Penstock"), ("product_version", "0.1.0"))) in found
+    [what] = [dict(labels) for name, labels in found if name == "rabbitmq_build_info"]
+    version = {"rabbitmq_version": RABBITMQ_VERSION, "erlang_version": "none"}
+    assert what == {"product_name": "Penstock", "product_version": "0.1.0", **version}
     [who] = [dict(labels) for name, labels in found if name == "rabbitmq_identity_info"]
     assert who["rabbitmq_cluster"] == who["rabbitmq_node"] != ""
 

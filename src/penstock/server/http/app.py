@@ -7,9 +7,6 @@ tag monitoring, may be opened by the settings.  An unknown object is 404 in Rabb
 
 `/api/openapi.json` is what the table of paths says of itself, in the words of OpenAPI 3.1.
 
-`/metrics` sums over queues and whatever else has a name, or takes the greatest; `/metrics/per-object` has a line for
-each.  Both are Prometheus format 0.0.4, made in a thread of what the loop has taken.
-
 The dashboard is one page at `/` and what it is made of under `/dashboard/`, from the package as it is.  It holds no
 data, so it asks for no login: the page asks for one and sends it with each request to `/api`.  Nothing else is ever
 loaded: the content security policy allows what this server sends and nothing inline, and with trusted types no text
@@ -24,17 +21,12 @@ import binascii
 import hashlib
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from importlib.resources import files
-from math import inf
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -46,115 +38,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
-from penstock.server.http import cluster, overview, topology
-from penstock.server.http.facts import Facts, Metrics
-from penstock.server.http.metrics import (
-    ACTIONS,
-    MESSAGES,
-    PIPELINES,
-    PROCESSES,
-    QUEUES,
-    SHARES,
-    STREAMS,
-    TOPICS,
-    VIEWS,
-    WHOLE,
-    Family,
-    Line,
-)
+from penstock.server.http import overview, topology
+from penstock.server.http.exposition import detailed, exposition
+from penstock.server.http.facts import Facts
 from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
 from penstock.wire.http.routes import Ask, Row, Table
-
-_DEATHS = ("maxlen", "expired", "rejected", "delivery_limit")
-
-
-class _Once(Collector):
-    """A collector of families that are already there."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def exposition(
-    metrics: Metrics, *, per_object: bool = False, membership: Mapping[str, object] | None = None
-) -> bytes:  # fmt: skip
-    """The text of a scrape, UTF-8.  membership: what a member knows of its cluster of servers."""
-    found = list(map(_metric, (*_families(metrics, per_object=per_object), *cluster.families(membership or {}))))
-    if metrics.pause_counts:
-        found.append(
-            HistogramMetricFamily(
-                "penstock_loop_pause_seconds",
-                "Turns of the event loop: how long a client had to wait for its next look",
-                buckets=[("+Inf" if end == inf else str(end), count) for end, count in metrics.pause_counts],
-                sum_value=metrics.pause_total,
-            )
-        )
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(found))
-    return generate_latest(registry)
-
-
-def _metric(one: Family) -> Metric:
-    family = (CounterMetricFamily if one.counter else GaugeMetricFamily)(one.name, one.text, labels=one.labels)
-    for named, value in one.values:
-        family.add_metric(named, float(value))
-    return family
-
-
-def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
-    whole = Line((), [metrics[figure.name] for figure in WHOLE.figures])
-    yield from WHOLE.families([whole], per_object=False)
-    for name, _, text in MESSAGES:
-        name = f"rabbitmq_global_messages_{name}"
-        yield Family(name, text, ["protocol"], [(["amqp091"], metrics[name])], counter=True)
-    yield from _dead_letters(metrics.dead_lettered)
-    if (left := metrics.certificate_seconds_left) is not None:
-        text = "Time until the certificate of the doors with TLS ends; negative when it has"
-        yield Family("penstock_tls_certificate_seconds_left", text, (), [((), left)])
-    yield _of_each("penstock_memory_bytes", "What server.memory is used for", "account", metrics.memory)
-    logins = {door: metrics.logins_refused.get(door, 0) for door in ("amqp", "http", "flight")}
-    yield _of_each("penstock_logins_refused", "Logins that were refused", "door", logins, counter=True)
-    yield _of_each("penstock_strangers", "Connections that have not logged in", "door", metrics.strangers)
-    text, closed = "Connections closed for what they did before a login", metrics.strangers_closed.items()
-    yield Family("penstock_strangers_closed", text, ["door", "reason"], closed, counter=True)
-    product = [(["Penstock", metrics.version], 1)]
-    yield Family("rabbitmq_build_info", "What runs here", ["product_name", "product_version"], product)
-    node = [([metrics.node, metrics.cluster or metrics.node], 1)]
-    yield Family("rabbitmq_identity_info", "Who runs here", ["rabbitmq_node", "rabbitmq_cluster"], node)
-    for name, text, lines in (
-        ("rabbitmq_queues", "Queues", metrics.queues),
-        ("penstock_views", "Views and conflated topics of the settings", metrics.views),
-        ("penstock_pipelines", "Spark pipelines", metrics.pipelines),
-    ):
-        yield Family(name, text, (), [((), len(lines))])
-    yield from SHARES.families(metrics.shares, per_object=True)
-    yield from PROCESSES.families(metrics.processes, per_object=True)
-    for kind, lines in (
-        (QUEUES, metrics.queues),
-        (ACTIONS, metrics.actions),
-        (STREAMS, metrics.streams),
-        (VIEWS, metrics.views),
-        (TOPICS, metrics.topics),
-        (PIPELINES, metrics.pipelines),
-    ):
-        yield from kind.families(lines, per_object=per_object)
-
-
-def _of_each(name: str, text: str, label: str, figures: Mapping[str, float], *, counter: bool = False) -> Family:
-    return Family(name, text, [label], [([key], value) for key, value in figures.items()], counter=counter)
-
-
-def _dead_letters(dead: Mapping[str, int]) -> Iterator[Family]:
-    counts = [(f"_{reason}", "Messages dead-lettered for this reason", dead.get(reason, 0)) for reason in _DEATHS]
-    counts.append(("_confirmed", "Dead letters that are in their targets, for whatever reason", sum(dead.values())))
-    for name, text, count in counts:
-        values = [(["rabbit_classic_queue", "at_least_once"], count)]
-        labels = ("queue_type", "dead_letter_strategy")
-        yield Family(f"rabbitmq_global_messages_dead_lettered{name}", text, labels, values, counter=True)
-
 
 _TYPES: Mapping[str, str] = {
     "html": "text/html; charset=utf-8",
@@ -250,12 +138,13 @@ def create_app(facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -
             Route("/replica", probes.replica),
             Route("/metrics", probes.metrics),
             Route(_PER_OBJECT, probes.metrics_per_object),
+            Route(_DETAILED, probes.metrics_detailed),
             Route("/api/{rest:path}", api, methods=METHODS),
             *site.routes(),
         ],
         exception_handlers={HTTPException: _told, BadQuery: _bad_query, PenstockError: _refused},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
     )
-    opened = _UNGUARDED | {_PER_OBJECT} if facts.open_metrics() else _UNGUARDED
+    opened = _UNGUARDED | {_PER_OBJECT, _DETAILED} if facts.open_metrics() else _UNGUARDED
     app.add_middleware(_Login, facts=facts, open_paths=opened | site.parts.keys())
     app.state.table = table
     return app
@@ -331,7 +220,7 @@ _UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/leader", "/replica"
 
 _HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
 
-_PER_OBJECT = "/metrics/per-object"
+_PER_OBJECT, _DETAILED = "/metrics/per-object", "/metrics/detailed"
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -395,9 +284,22 @@ class _Probes:
 
     async def metrics_per_object(self, request: Request) -> Response:
         """A line for each queue."""
+        self._judge(request)
+        return await self._scrape(per_object=True)
+
+    async def metrics_detailed(self, request: Request) -> Response:
+        """The families that the query names."""
+        self._judge(request)
+        asked, there = request.query_params, self._facts.vhosts()
+        async with self._rendering:
+            metrics = await overview.all_metrics(self._facts)
+            families, vhosts = asked.getlist("family"), set(asked.getlist("vhost"))
+            content = await asyncio.to_thread(detailed, metrics, families, vhosts, there)
+        return Response(content, media_type=_METRICS_TYPE)
+
+    def _judge(self, request: Request) -> None:
         if not self._facts.open_metrics():
             self._facts.judge(str(request.scope["penstock_user"]), MONITORS, {}, "Metrics of each queue")
-        return await self._scrape(per_object=True)
 
     async def _scrape(self, *, per_object: bool) -> Response:
         """One rendering at a time, whoever asks."""

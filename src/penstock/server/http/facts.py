@@ -6,13 +6,12 @@ import os
 import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.config.load import in_force
 from penstock.core.commands.queues import age_of_oldest_lease, head_published, seconds_behind
@@ -22,7 +21,6 @@ from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
-from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
@@ -43,6 +41,7 @@ from penstock.server.http.metrics import (
     VIEWS,
     WHOLE,
     Line,
+    Metrics,
 )
 from penstock.server.pulse import BOUNDS
 
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = {"amqps": "amqp/ssl"}
 """Doors that RabbitMQ calls by another name than our settings."""
-
+_BEGAN = SystemClock().mono()  # about when the process began: the start loads this
 DAMAGE_SHOWN = 10
 """Sentences about damage in one answer."""
 
@@ -360,36 +359,6 @@ class Process(NamedTuple):
     deaths: int
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """What a scrape has found."""
-
-    node: str = ""  # name of the instance
-    cluster: str = ""  # what tools call it, if not so
-    version: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict[str, float])  # of `WHOLE` and `MESSAGES`, by name
-    queues: Sequence[Line] = ()
-    streams: Sequence[Line] = ()
-    views: Sequence[Line] = ()
-    topics: Sequence[Line] = ()
-    pipelines: Sequence[Line] = ()
-    actions: Sequence[Line] = ()
-    shares: Sequence[Line] = ()
-    processes: Sequence[Line] = ()
-    dead_lettered: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
-    logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
-    memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
-    certificate_seconds_left: float | None = None  # None: no door has TLS
-    strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
-    strangers_closed: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    pause_total: float = 0.0  # seconds of all turns
-    pause_counts: Sequence[tuple[float, int]] = ()  # (upper end in seconds, turns up to it); the last one is all
-
-    def __getitem__(self, name: str) -> Any:
-        """A figure of the whole by its metric's name."""
-        return self.figures.get(name, 0)
-
-
 def queue_line(core: Core, queue: Queue, now: Now) -> Line:
     """One queue; times in seconds, rates a second."""
     figures, weight = queue.figures or NOTHING_COUNTED, weighed(queue)
@@ -441,6 +410,10 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         consumers=0,
         resident=resident_bytes(),
         disk_free=server.log.disk.free(),
+        disk_low=server.log.settings.low_space + server.log.settings.reserve,
+        uptime=(SystemClock().mono() - _BEGAN) / 1e6,
+        publishers=sum(channel.published > 0 for one in sessions for channel in one.channels.values()),
+        open_descriptors=len(os.listdir("/proc/self/fd")),
         log_bytes=sum(one.bytes for one in segments),
         log_segments=len(segments),
         delay=server.pace.lag_us / 1e6,

@@ -1,7 +1,7 @@
 """What `/metrics` has: each metric once, with its name, where the server has it, and its sentence.
 
 RabbitMQ's names where dashboards read them, `penstock_*` for what it has no name for.  `server.http.facts` looks at the
-server on the loop and takes plain values by these tables; `exposition` of `server.http.app` turns them into text.
+server on the loop and takes plain values by these tables; `server.http.exposition` turns them into text.
 Counters count from the start of the process.
 
 Only who asks for each object is told names: those of the settings and of declared things.  What comes and goes with its
@@ -11,9 +11,11 @@ client, replays and aggregated subscriptions, is counted together, so that no cl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import REASONS
 
 Together: TypeAlias = "Callable[[Iterable[float]], float]"
@@ -156,6 +158,9 @@ WHOLE = Things(
         Figure("rabbitmq_alarms_memory_used_watermark", "engine.bodies.tight",
                "1 if the memory alarm is on: publishers wait"),
         Figure("rabbitmq_disk_space_available_bytes", "disk_free", "Free disk space"),
+        Figure("rabbitmq_disk_space_available_limit_bytes", "disk_low", "Below this the log has no room for long"),
+        Figure("rabbitmq_erlang_uptime_seconds", "uptime", "Time since the start, by the name that dashboards know"),
+        Figure("penstock_confirming_channels", "publishers", "Channels that have published with confirms"),
         Figure("rabbitmq_alarms_free_disk_space_watermark", "log.full", "1 if the disk alarm is on"),
         Figure("penstock_durable_lsn", "log.durable", "Last record that is on disk"),
         Figure("penstock_last_lsn", "core.last_lsn", "Last record given out"),
@@ -186,6 +191,7 @@ WHOLE = Things(
         Figure("penstock_loop_pause_longest_cpu_seconds", "pauses.longest_cpu",
                "CPU time of the turn that took most of it since the last scrape"),
         Figure("rabbitmq_process_max_fds", "descriptors", "Descriptors that connections and all else may have"),
+        Figure("rabbitmq_process_open_fds", "open_descriptors", "Descriptors in use"),
         Figure("penstock_actions_waiting", "engine.acts.waiting", "Messages whose actions have not begun"),
         Figure("penstock_replays", "replays.open", "Subscriptions to topics that are open"),
         Figure("penstock_replays_paused", "replays.paused", "Subscriptions to topics that are paused"),
@@ -382,3 +388,33 @@ ACTIONS = Things(
     (Figure("penstock_action_runs", "runs", "Actions that came to their end"),),
     (Split("penstock_action_failures", "Actions that failed", ("reason",), "reasons", FAILURES),),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a scrape has found."""
+
+    node: str = ""  # name of the instance
+    cluster: str = ""  # what tools call it, if not so
+    version: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])  # of `WHOLE` and `MESSAGES`, by name
+    queues: Sequence[Line] = ()
+    streams: Sequence[Line] = ()
+    views: Sequence[Line] = ()
+    topics: Sequence[Line] = ()
+    pipelines: Sequence[Line] = ()
+    actions: Sequence[Line] = ()
+    shares: Sequence[Line] = ()
+    processes: Sequence[Line] = ()
+    dead_lettered: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
+    logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
+    memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
+    certificate_seconds_left: float | None = None  # None: no door has TLS
+    strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
+    strangers_closed: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    pause_total: float = 0.0  # seconds of all turns
+    pause_counts: Sequence[tuple[float, int]] = ()  # (upper end in seconds, turns up to it); the last one is all
+
+    def __getitem__(self, name: str) -> Any:
+        """A figure of the whole by its metric's name."""
+        return self.figures.get(name, 0)

@@ -19,8 +19,9 @@ from penstock.wire.http.lists import gathered, json_response, not_found, only_co
 from penstock.wire.http.routes import RABBITMQ_VERSION, Ask, Row
 
 if TYPE_CHECKING:
-    from penstock.server.http.facts import Facts, Metrics
+    from penstock.server.http.facts import Facts
     from penstock.server.http.messages import Messages
+    from penstock.server.http.metrics import Metrics
 
 
 async def all_metrics(facts: Facts) -> Metrics:

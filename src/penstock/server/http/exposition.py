@@ -1,0 +1,203 @@
+"""The text of a scrape, Prometheus format 0.0.4, made of what the loop has taken.
+
+`/metrics` sums over queues and whatever else has a name, or takes the greatest; `/metrics/per-object` has a line for
+each.  `/metrics/detailed` has the families that a scraper names, a line for each thing, of all vhosts or of those it
+names, as RabbitMQ has it: `?family=queue_coarse_metrics&family=queue_consumer_count&vhost=/`.  There names begin with
+`rabbitmq_detailed_`, so that nothing is counted twice beside `/metrics`; a family that nobody knows has no lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import inf
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from penstock.server.http import cluster
+from penstock.server.http.metrics import (
+    ACTIONS,
+    MESSAGES,
+    PIPELINES,
+    PROCESSES,
+    QUEUES,
+    SHARES,
+    STREAMS,
+    TOPICS,
+    VIEWS,
+    WHOLE,
+    Family,
+    Line,
+    Metrics,
+    Things,
+)
+from penstock.wire.http.routes import RABBITMQ_VERSION
+
+_DEATHS = ("maxlen", "expired", "rejected", "delivery_limit")
+
+
+class _Once(Collector):
+    """A collector of families that are already there."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def exposition(
+    metrics: Metrics, *, per_object: bool = False, membership: Mapping[str, object] | None = None
+) -> bytes:  # fmt: skip
+    """The text of a scrape, UTF-8.  membership: what a member knows of its cluster of servers."""
+    found = list(map(_metric, (*_families(metrics, per_object=per_object), *cluster.families(membership or {}))))
+    if metrics.pause_counts:
+        found.append(
+            HistogramMetricFamily(
+                "penstock_loop_pause_seconds",
+                "Turns of the event loop: how long a client had to wait for its next look",
+                buckets=[("+Inf" if end == inf else str(end), count) for end, count in metrics.pause_counts],
+                sum_value=metrics.pause_total,
+            )
+        )
+    return _text(found)
+
+
+def _text(found: Iterable[Metric]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Once(found))
+    return generate_latest(registry)
+
+
+def _metric(one: Family) -> Metric:
+    family = (CounterMetricFamily if one.counter else GaugeMetricFamily)(one.name, one.text, labels=one.labels)
+    for named, value in one.values:
+        family.add_metric(named, float(value))
+    return family
+
+
+def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
+    whole = Line((), [metrics[figure.name] for figure in WHOLE.figures])
+    yield from WHOLE.families([whole], per_object=False)
+    for name, _, text in MESSAGES:
+        name = f"rabbitmq_global_messages_{name}"
+        yield Family(name, text, ["protocol"], [(["amqp091"], metrics[name])], counter=True)
+    yield from _dead_letters(metrics.dead_lettered)
+    if (left := metrics.certificate_seconds_left) is not None:
+        text = "Time until the certificate of the doors with TLS ends; negative when it has"
+        yield Family("penstock_tls_certificate_seconds_left", text, (), [((), left)])
+    yield _of_each("penstock_memory_bytes", "What server.memory is used for", "account", metrics.memory)
+    logins = {door: metrics.logins_refused.get(door, 0) for door in ("amqp", "http", "flight")}
+    yield _of_each("penstock_logins_refused", "Logins that were refused", "door", logins, counter=True)
+    yield _of_each("penstock_strangers", "Connections that have not logged in", "door", metrics.strangers)
+    text, closed = "Connections closed for what they did before a login", metrics.strangers_closed.items()
+    yield Family("penstock_strangers_closed", text, ["door", "reason"], closed, counter=True)
+    product = [(["Penstock", metrics.version, RABBITMQ_VERSION, "none"], 1)]
+    labels = ["product_name", "product_version", "rabbitmq_version", "erlang_version"]
+    yield Family("rabbitmq_build_info", "What runs here", labels, product)
+    yield _identity(metrics, "per-object" if per_object else "aggregated")
+    for name, text, figure in (
+        ("consumers", "Consumers", metrics["rabbitmq_consumers"]),
+        ("publishers", "Channels that have published with confirms", metrics["penstock_confirming_channels"]),
+    ):
+        yield Family(f"rabbitmq_global_{name}", text, ["protocol"], [(["amqp091"], figure)])
+    for name, text, lines in (
+        ("rabbitmq_queues", "Queues", metrics.queues),
+        ("penstock_views", "Views and conflated topics of the settings", metrics.views),
+        ("penstock_pipelines", "Spark pipelines", metrics.pipelines),
+    ):
+        yield Family(name, text, (), [((), len(lines))])
+    yield from SHARES.families(metrics.shares, per_object=True)
+    yield from PROCESSES.families(metrics.processes, per_object=True)
+    for kind, lines in (
+        (QUEUES, metrics.queues),
+        (ACTIONS, metrics.actions),
+        (STREAMS, metrics.streams),
+        (VIEWS, metrics.views),
+        (TOPICS, metrics.topics),
+        (PIPELINES, metrics.pipelines),
+    ):
+        yield from kind.families(lines, per_object=per_object)
+
+
+def _identity(metrics: Metrics, endpoint: str) -> Family:
+    """By which dashboards join the other series.  endpoint: which of the pages this is."""
+    node = [([metrics.node, metrics.cluster or metrics.node, endpoint], 1)]
+    return Family(
+        "rabbitmq_identity_info", "Who runs here", ["rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"], node
+    )
+
+
+def _of_each(name: str, text: str, label: str, figures: Mapping[str, float], *, counter: bool = False) -> Family:
+    return Family(name, text, [label], [([key], value) for key, value in figures.items()], counter=counter)
+
+
+def _dead_letters(dead: Mapping[str, int]) -> Iterator[Family]:
+    counts = [(f"_{reason}", "Messages dead-lettered for this reason", dead.get(reason, 0)) for reason in _DEATHS]
+    counts.append(("_confirmed", "Dead letters that are in their targets, for whatever reason", sum(dead.values())))
+    for name, text, count in counts:
+        values = [(["rabbit_classic_queue", "at_least_once"], count)]
+        labels = ("queue_type", "dead_letter_strategy")
+        yield Family(f"rabbitmq_global_messages_dead_lettered{name}", text, labels, values, counter=True)
+
+
+_COARSE = ("rabbitmq_queue_messages", "rabbitmq_queue_messages_ready", "rabbitmq_queue_messages_unacked")
+
+OF_QUEUES: Mapping[str, Collection[str]] = {
+    "queue_coarse_metrics": _COARSE,
+    "queue_consumer_count": ("rabbitmq_queue_consumers",),
+    "queue_metrics": (
+        "rabbitmq_queue_consumers", "rabbitmq_queue_messages_bytes", "rabbitmq_queue_messages_ready_bytes",
+    ),
+    "queue_delivery_metrics": ("penstock_queue_delivered", "penstock_queue_acked", "penstock_queue_redelivered"),
+    "penstock_queue_metrics": tuple(one.name for one in QUEUES.figures if one.name.startswith("penstock_")),
+}  # fmt: skip
+"""Families of queues: metrics of `/metrics/per-object`."""
+
+OF_ALL: Mapping[str, Collection[str]] = {
+    "connection_churn_metrics": (
+        "rabbitmq_connections_opened", "rabbitmq_connections_closed", "rabbitmq_channels_opened",
+        "rabbitmq_channels_closed", "rabbitmq_queues_declared", "rabbitmq_queues_created", "rabbitmq_queues_deleted",
+    ),
+    "node_coarse_metrics": (
+        "rabbitmq_process_max_fds", "rabbitmq_process_open_fds", "rabbitmq_process_resident_memory_bytes",
+        "rabbitmq_disk_space_available_bytes", "rabbitmq_resident_memory_limit_bytes",
+    ),
+    "connection_metrics": ("rabbitmq_connections",),
+    "channel_metrics": ("rabbitmq_channels", "rabbitmq_consumers"),
+}  # fmt: skip
+"""Families that no vhost has a part of."""
+
+DETAILED = "rabbitmq_detailed_"
+
+
+def detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: Sequence[str]) -> bytes:
+    """The text of the families that are asked for; vhosts and `there` as in `_detailed`."""
+    found = _detailed(metrics, families, vhosts, there)
+    return _text([*map(_metric, found), _metric(_identity(metrics, "detailed"))])
+
+
+def _detailed(
+    metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: Sequence[str]
+) -> Iterator[Family]:
+    """What is asked for, each metric once.  vhosts: none is all.  there: those that the server has."""
+    lines = [line for line in metrics.queues if not vhosts or line.labels[0] in vhosts]
+    yield from _chosen(QUEUES, lines, families, OF_QUEUES, per_object=True)
+    whole = Line((), [metrics[figure.name] for figure in WHOLE.figures])
+    yield from _chosen(WHOLE, [whole], families, OF_ALL, per_object=False)
+    if "vhost_status" in families:
+        up = [([one], 1.0) for one in there if not vhosts or one in vhosts]
+        yield Family("rabbitmq_cluster_vhost_status", "1 for a vhost that is there", ["vhost"], up)
+
+
+def _chosen(
+    things: Things, lines: Sequence[Line], families: Sequence[str], known: Mapping[str, Collection[str]], *,
+    per_object: bool,
+) -> Iterator[Family]:  # fmt: skip
+    wanted = {name for family in families for name in known.get(family, ())}
+    if wanted:
+        for one in things.families(lines, per_object=per_object):
+            if one.name in wanted:
+                yield one._replace(name=DETAILED + one.name.removeprefix("rabbitmq_").removeprefix("penstock_"))
