@@ -36,6 +36,9 @@ from waiting import eventually
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
+KILLS = 3 if EFFORT == 1 else 20 * EFFORT
+
+
 class Doors(LiveServer):
     """A server with two doors."""
 
@@ -247,7 +250,7 @@ def test_doors_are_killed_one_after_the_other_under_load(server: Doors) -> None:
     before = _descriptors(server)
     publishers = [Busy(server, _publishes) for _ in range(3)]
     consumer = Busy(server, _consumes)
-    for _ in range(3 * EFFORT):
+    for _ in range(KILLS):
         sent = sum(len(one.told) for one in publishers)
         eventually(lambda sent=sent: sum(len(one.told) for one in publishers) > sent + 30)
         victim = chance.choice(server.doors())
