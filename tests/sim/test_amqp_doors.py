@@ -9,6 +9,7 @@ import pytest
 
 from choices import EFFORT, SEED
 from penstock.log.simdisk import SimDisk
+from penstock.server.amqp.links import SEND_MOST
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
@@ -168,6 +169,45 @@ def test_lives_behind_a_door(seed: int, monkeypatch: pytest.MonkeyPatch, effort:
     monkeypatch.setattr("sim.serverkit.APART", True)
     for extra in range(effort):
         live(seed + 500 + 1000 * extra, lives=3, steps=40)
+
+
+class Unreading(Client):
+    """Its kernel takes nothing."""
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        before, self.waiting = self.waiting, self.waiting + len(data)
+        if before <= SEND_MOST < self.waiting:
+            self.mouth.pause_writing()
+
+    def read(self) -> None:
+        self.waiting = 0
+        self.mouth.resume_writing()
+
+
+def test_who_does_not_read_gets_no_more_than_may_wait_for_it_and_its_door() -> None:
+    """One ends at its socket, the other is on its way; what comes from memory in one piece comes whole."""
+    life = Life(SimDisk(), clock(), budget=1 << 20, apart=False)
+    life.declare("q")
+    door = life.open_door()
+    publisher = life.client(door=door)
+    for number in range(60):
+        publisher.publish("q", b"%d:" % number + b"b" * 100_000)
+        life.run()
+    client = Unreading(life, door=door)
+    client.channel()
+    client.consume("q")
+    life.run()
+    client.take(m.BasicConsumeOk)
+    got = client.bodies()
+    assert len(got) * 100_000 <= 2 * SEND_MOST
+    while len(got) < 60:
+        client.read()
+        life.run()
+        more = client.bodies()
+        assert 0 < len(more) * 100_000 <= 2 * SEND_MOST + 300_000
+        got += more
+    assert [int(body.partition(b":")[0]) for body in got] == list(range(60))
 
 
 def declare_with(table: bytes) -> bytes:

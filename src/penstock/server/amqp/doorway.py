@@ -19,7 +19,6 @@ from penstock.records.field_tables import read_table
 from penstock.records.properties import HeaderClasses, peeked
 from penstock.server.amqp import way
 from penstock.server.amqp.far import Far, Stage
-from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken, head_of, number, plain, text
 from penstock.wire.amqp import events
@@ -37,7 +36,7 @@ class Doorway:
 
     def __init__(self, door: AmqpDoor, write: Callable[[bytes], object], waiting: Callable[[], int]) -> None:
         """write: to the door.  waiting: bytes of that which the kernel has not taken."""
-        self.delivered = list[Far]()  # those with deliveries in this turn
+        self.delivered = list[Far]()  # those with many bytes of deliveries on their way
         self._door = door
         self._engine = door.engine
         self._write = write
@@ -66,6 +65,7 @@ class Doorway:
             Up.SLOW: self._slow,
             Up.FAST: self._fast,
             Up.PARTIAL: self._partial,
+            Up.ECHO: self._echo,
             Up.METHOD: self._method,
             Up.TARGET: self._target,
             Up.RUN: self._run,
@@ -98,6 +98,10 @@ class Doorway:
         self._dirty = False
         if self._lost:
             return
+        delivered, self.delivered = self.delivered, []
+        for far in delivered:
+            far.mark()
+        self._dirty = False
         out, self._out = self._out, []
         if self._confirms is not None:
             out += self._confirms.pieces()
@@ -108,11 +112,6 @@ class Doorway:
         if out:
             self._write(b"".join(out))
             self.count_waiting()
-        delivered, self.delivered = self.delivered, []
-        for far in delivered:
-            held_up, far.unsent = far.unsent > SEND_MOST, 0
-            if held_up and not far.blocked:
-                far.connection.go_on_delivering()
 
     def count_waiting(self) -> None:
         """Charge what waits for the door to the budget."""
@@ -161,6 +160,8 @@ class Doorway:
                 self._figures(frame)
             else:
                 self._of[kind](self._far(frame.session), frame)
+        if self._charged:
+            self.count_waiting()
         self._engine.arm()
 
     def lost(self) -> None:
@@ -334,6 +335,10 @@ class Doorway:
         far.slow = False
         if far.blocked and not self._blocked:
             far.connection.resume_writing()
+
+    def _echo(self, far: Far, frame: Frame) -> None:
+        if far.echo():
+            far.connection.go_on_delivering()
 
     def _partial(self, far: Far, frame: Frame) -> None:
         far.partial_size, far.largest = frame.number, frame.channel

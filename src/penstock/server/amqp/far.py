@@ -26,7 +26,7 @@ class Out(Protocol):
     """What goes to a door."""
 
     delivered: list[Far]
-    """Those with deliveries in this turn."""
+    """Those with many bytes of deliveries on their way."""
 
     def add(self, pieces: Sequence[bytes]) -> None:
         """Frames, behind all others."""
@@ -67,7 +67,8 @@ class Far:
         # what goes out
         self.blocked = False  # the peer does not read, or its door does not
         self.slow = False  # the peer does not
-        self.unsent = 0  # bytes of deliveries of this turn
+        self.unsent = 0  # bytes of deliveries that the door may not have given to the client's socket
+        self._marked = 0  # of them, those before an ECHO
         self.sent_at = 0
         self.sent = self.writes = self.waiting = 0  # as the door says
         self.number = number
@@ -94,9 +95,9 @@ class Far:
         """Encoded deliveries with about so many bytes of content."""
         if self._over:
             return
-        if not self.unsent:
+        self.unsent += size
+        if self.unsent > SEND_MOST // 2 and not self._marked:
             self._way.delivered.append(self)
-        self.unsent += size or 1
         self._way.add((way.head(Down.PIECES, sum(map(len, pieces)), self.number, channel), *pieces))
 
     def confirm(self, channel: int, tag: int, *, multiple: bool = False) -> None:
@@ -188,6 +189,19 @@ class Far:
     def end(self) -> None:
         """The client is gone."""
         self._over = True
+
+    def mark(self) -> None:
+        """Have the door say when it has all of this."""
+        if not self._marked:
+            self._marked = self.unsent
+            self._say(Down.ECHO)
+
+    def echo(self) -> bool:
+        """It has; whether more may come now, and might not before."""
+        was_full = self.full
+        self.unsent -= self._marked
+        self._marked = 0
+        return was_full and not self.full
 
     # -- the link
 

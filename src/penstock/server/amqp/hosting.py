@@ -457,13 +457,14 @@ class Host:
             case Down.CLOSE:
                 one.flush()
                 one.link.close()
-                return
+            case Down.ECHO:
+                one.flush()  # where too much waits for it now, that is told first
+                self.add((way.head(Up.ECHO, 0, one.number),))
             case Down.END:
                 one.flush()
                 one.link.end_writing()
-                return
             case _:
-                return
+                pass
         one.mark_dirty()
 
     def end(self) -> None:

@@ -63,6 +63,7 @@ class Up(IntEnum):
     ACKS = 18  # rows of many sessions
     FIGURES = 19  # rows: bytes and reads, bytes and writes, what waits
     BATCH = 20  # all before this is to be decided
+    ECHO = 21  # all before the core's ECHO was given to the client's socket
 
 
 class Down(IntEnum):
@@ -83,12 +84,14 @@ class Down(IntEnum):
     RESUME = 13
     CLOSE = 14  # the socket
     END = 15  # nothing follows: end writing
+    ECHO = 16  # say when this has come
 
 
 UP_MOST: Mapping[int, int] = {
     Up.OPENED: 1 << 20, Up.LOGIN: 1 << 20, Up.VHOST: 4096, Up.CHANNEL: 0, Up.CHANNEL_FAILED: 512,
     Up.CHANNEL_CLOSED: 512, Up.FAILED: 512, Up.CLOSED: 512, Up.FINISHED: 0, Up.LOST: 0, Up.SLOW: 0, Up.FAST: 0,
     Up.PARTIAL: 0, Up.TARGET: 513, Up.ACKS: ROWS_MOST * 22, Up.FIGURES: ROWS_MOST * 32, Up.BATCH: 0,
+    Up.ECHO: 0,
 }  # fmt: skip
 """Bytes of each kind beyond its head; those that hold what a client sent have more, see `up_most`."""
 
