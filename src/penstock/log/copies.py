@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.log.catalog import Catalog, Segment
-from penstock.log.frame import FrameReader, NotAFrame, Window, message_size
+from penstock.log.frame import SEALED, FrameReader, NotAFrame, Window, message_size
 from penstock.log.mending import CUT
 from penstock.log.reader import Reader, Vias, decode
 from penstock.log.record_batches import cells, column
@@ -135,6 +135,8 @@ class _Log:
                 if kind == bytes([Kind.BOOT]):
                     self._boot(segment)
             at = segment.end = at + frame.length
+            if not frame.rows and frame.lsn == SEALED:
+                continue  # that all of the file is on the disk of who closed it
             if not self.reigns or frame.durable >= self.reigns[-1].first:
                 committed = max(committed, frame.durable)
 
@@ -214,13 +216,12 @@ def compare(folders: Sequence[tuple[str, Disk]]) -> Compared:
 def _hold_against(newest: _Log, one: _Log, out: Compared) -> None:
     copy = one.copy
     by_first = {segment.first: segment for segment in newest.segments}
-    for segment in one.segments:
+    for at, segment in enumerate(one.segments):
         same = by_first.get(segment.first)
         if same is not None and not same.header.generation and not segment.header.generation:
             copy.parts_at = _bytes_apart(same, segment, out)
-            if segment is not one.segments[-1] and segment.end < same.end and not copy.parts_at:
-                lsn = segment.last + 1
-                out.wrong.append((f"{segment.name} of {copy.folder} ends at byte {segment.end}, and goes on", [lsn]))
+            if not copy.parts_at and segment.end < same.end:  # what follows is otherwise: it begins another file
+                copy.parts_at = next((later.lsns[0] for later in one.segments[at + 1 :] if later.rows), 0)
         elif segment.header.generation or newest.stands_for(segment):
             _rows_apart(newest, one, segment, out)
         elif segment.rows and segment.last >= newest.segments[0].first:

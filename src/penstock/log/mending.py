@@ -10,6 +10,8 @@ from dataclasses import field
 from typing import TypeAlias
 
 from penstock.log.catalog import Segment
+from penstock.log.encode import Encoder
+from penstock.log.frame import END_OF_STREAM, SEALED
 from penstock.log.segment import FOLDER, SegmentHeader
 from penstock.ports import Disk
 from penstock.records.dataclass import dataclass
@@ -66,6 +68,19 @@ def remove(disk: Disk, names: list[str]) -> None:
     for name in names:
         disk.remove(name)
     disk.sync_folder(FOLDER)
+
+
+def end_roll(disk: Disk, name: str, last: int, end: int) -> None:
+    """Close a file whose successor was begun before the process ended: what was written ahead of it goes.
+
+    A file was synced before its successor was begun.  Other members of a cluster copy it to its end.
+    """
+    file = disk.open(name)
+    closing = (Encoder().mark(SEALED, last, end) or b"") + END_OF_STREAM
+    file.pwrite(closing, end)
+    file.truncate(end + len(closing))
+    file.sync()
+    file.close()
 
 
 def cut(disk: Disk, segment: Segment, end: int, stray: int, recovery: Recovery) -> None:

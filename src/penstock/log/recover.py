@@ -42,7 +42,7 @@ from penstock.log import checkpoints
 from penstock.log.catalog import Catalog, Segment
 from penstock.log.checkpoints import Base, read_base
 from penstock.log.frame import FrameReader
-from penstock.log.mending import Recovery, Watch, cut, nobody, remove, set_aside_file, write_again
+from penstock.log.mending import Recovery, Watch, cut, end_roll, nobody, remove, set_aside_file, write_again
 from penstock.log.reader import Vias, check, decode
 from penstock.log.record_batches import cells_where
 from penstock.log.room import RESERVE
@@ -57,7 +57,7 @@ from penstock.log.segment import (
     read_header,
     segment_name,
 )
-from penstock.log.segment_walk import behind, claimed, ends_early, gap, sealed, walk
+from penstock.log.segment_walk import Walked, behind, claimed, ends_early, gap, sealed, walk
 from penstock.log.writer import create_segment
 from penstock.ports import Disk, File
 from penstock.records.kinds import Kind
@@ -101,7 +101,9 @@ def open_segments(
         segment = Segment(segment_name(header.first), header, start, file)
         if following := headers[at + 1 : at + 2]:
             # whole before what it replaced is removed: else that is the last copy of its rows
-            _open_closed(segment, frames, recovery, following[0], check=header.first in files.instead)
+            scan = _open_closed(segment, frames, recovery, following[0], check=header.first in files.instead)
+            if repair and not (scan.sealed or scan.stop or header.generation):
+                recovery.mends.append(partial(end_roll, disk, segment.name, segment.last, scan.end))
         else:
             _open_last(disk, segment, frames, recovery, files.torn_roll, repair=repair, claims=claims)
         catalog.add(segment)
@@ -222,13 +224,14 @@ def is_older(disk: Disk, first: int, by: SegmentHeader, warnings: list[str]) -> 
 
 def _open_closed(
     segment: Segment, frames: FrameReader, recovery: Recovery, following: SegmentHeader, *, check: bool
-) -> None:
+) -> Walked:
     """Index a segment that is not the last one.  LogDamaged when it ends before it should."""
     scan = walk(segment, frames, recovery.base_batches, check=check)
     if fault := ends_early(segment, scan, following.previous):
         raise fault
     if segment.header.generation:
         segment.last = segment.header.last
+    return scan
 
 
 def _create(disk: Disk, catalog: Catalog, recovery: Recovery, torn: str, origin: int, first: int) -> Recovery:

@@ -118,6 +118,22 @@ def test_what_a_leader_found_and_claims_before_its_own_first_record_is_committed
     assert report.copies[0].unconfirmed == 2
 
 
+def test_the_mark_of_a_closed_file_tells_what_its_own_disk_has_and_no_other(first: Path) -> None:
+    """A leader may begin another file before the others have all of the one before."""
+    small = LogSettings(ahead=0, reserve=0, low_space=0, origin=7, segment=1)
+    former = copied(first, "former")
+    write(former, [message(TERM + 4)], settings=small)
+    write(former, [message(TERM + 5)], settings=small)
+    former_log = sorted((former / "log").glob("*.arrows"))
+    assert len(former_log) >= 2
+    for one in former_log[2:]:
+        one.unlink()
+    write(first, [boot(2, TERM + 3)], [message(2 * TERM + 1)])
+    report = compared(former, first)
+    assert not report.wrong
+    assert report.copies[0].committed < TERM + 4
+
+
 def test_a_flipped_bit_is_found(first: Path) -> None:
     other = copied(first, "other")
     [file] = (other / "log").glob("*.arrows")

@@ -50,6 +50,30 @@ def test_a_cut_at_any_byte_recovers_to_a_prefix(zeros: int) -> None:
     assert seen == {len(stage) for stage in stages}
 
 
+@pytest.mark.parametrize("zeros", [0, 4096])
+def test_a_roll_that_was_cut_short_is_ended(zeros: int) -> None:
+    """The next file is there, and the mark that closes the one before is not: who copies it would get zeros."""
+    disk = SimDisk()
+    log = opened(disk, TWO)
+    for number in range(1, 30):
+        commit(log, messages(log.appended + 1, b"%d" % number * 300))
+    before = content(log)
+    log.close(clean=False)
+    files = disk.files()
+    *closed, last = sorted(name for name in files if name.endswith(".arrows"))
+    assert closed
+    catalog = Catalog()
+    open_segments(disk, catalog, origin=0, new_first=1, repair=False)
+    segment = catalog.segments[-2]
+    end = segment.offsets[-1] + segment.lengths[-1]
+    cut_short = SimDisk({**files, closed[-1]: files[closed[-1]][:end] + bytes(zeros)})
+    again = opened(cut_short, TWO)
+    assert content(again) == before
+    assert cut_short.files()[closed[-1]] == files[closed[-1]]
+    assert again.recovery.cut_files == []
+    assert last in cut_short.files()
+
+
 def test_a_cut_in_the_header_starts_anew() -> None:
     disk = SimDisk()
     small_log(disk, commits=0)

@@ -122,8 +122,13 @@ class Peer(asyncio.Protocol):
         self.full = True
 
     def resume_writing(self) -> None:
+        """Soon, for the transport calls this within its own write: one that fails here would end it twice."""
         self.full = False
-        self._listener.writable(self)
+        asyncio.get_running_loop().call_soon(self._writable)
+
+    def _writable(self) -> None:
+        if not self._closed:
+            self._listener.writable(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
