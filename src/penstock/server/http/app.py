@@ -7,7 +7,8 @@ tag monitoring, may be opened by the settings.  An unknown object is 404 in Rabb
 
 `/api/openapi.json` is what the table of paths says of itself, in the words of OpenAPI 3.1.
 
-The dashboard is one page at `/` and what it is made of under `/dashboard/`, from the package as it is.  It holds no
+The dashboard is one page at `/` and what it is made of under `/dashboard/`, from the package as it is; with it comes
+`/cli/rabbitmqadmin`.  It holds no
 data, so it asks for no login: the page asks for one and sends it with each request to `/api`.  Nothing else is ever
 loaded: the content security policy allows what this server sends and nothing inline, and with trusted types no text
 becomes markup.  Source: W3C Content Security Policy Level 3; Trusted Types.
@@ -44,14 +45,19 @@ from penstock.server.http.facts import Facts
 from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
 from penstock.wire.http.routes import Ask, Row, Table
 
+TOOL = "rabbitmqadmin"
+"""A command line for this API in one file of Python, which RabbitMQ's users fetch from their server."""
+
 _TYPES: Mapping[str, str] = {
+    TOOL: "text/plain; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
 
-_PAGE = "index.html"
+_PLACES: Mapping[str, str] = {"index.html": "/", TOOL: f"/cli/{TOOL}"}
+"""Files that are not below `/dashboard/`."""
 
 _SECURITY: Mapping[str, str] = {
     "content-security-policy": (
@@ -81,7 +87,7 @@ def _read_parts() -> dict[str, Part]:
         kind = _TYPES.get(one.name.rpartition(".")[2])
         if kind is not None:
             content = one.read_bytes()
-            path = "/" if one.name == _PAGE else f"/dashboard/{one.name}"
+            path = _PLACES.get(one.name, f"/dashboard/{one.name}")
             found[path] = Part(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
     return found
 

@@ -1,0 +1,68 @@
+"""The command line that a server hands out, as it is fetched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.test_management import Managed
+
+pytestmark = pytest.mark.conformance
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder: Path = tmp_path_factory.mktemp("tool")
+    with Managed(folder / "server") as server:
+        with urllib.request.urlopen(f"http://{server.ready['http']}/cli/rabbitmqadmin", timeout=20) as answer:
+            (folder / "rabbitmqadmin").write_bytes(answer.read())
+        host, _, port = server.ready["http"].rpartition(":")
+
+        def run(*words: str, status: int = 0) -> str:
+            command = [sys.executable, str(folder / "rabbitmqadmin"), "-H", host, "-P", port, *words]
+            made = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, timeout=60)
+            assert made.returncode == status, made.stdout + made.stderr
+            return made.stdout + made.stderr
+
+        yield run
+
+
+def test_a_day_with_it(run: Run) -> None:
+    assert run("declare", "exchange", "name=shop", "type=topic") == "exchange declared\n"
+    run("declare", "queue", "name=jobs", "durable=true", 'arguments={"x-max-length": 10}')
+    run("declare", "queue", "name=feed", "queue_type=stream")
+    run("declare", "binding", "source=shop", "destination=jobs", "routing_key=order.#")
+    run("declare", "policy", "name=cap", "pattern=^jobs$", 'definition={"max-length": 5}', "apply-to=queues")
+    assert run("publish", "exchange=shop", "routing_key=order.new", "payload=hello") == "Message published\n"
+    assert "NOT routed" in run("publish", "exchange=shop", "routing_key=lost", "payload=hello")
+    assert "hello" in run("get", "queue=jobs", "ackmode=ack_requeue_false")
+    table = run("list", "queues", "name", "type")
+    assert "| jobs | classic |" in table
+    assert "| feed | stream  |" in table
+    assert run("-f", "tsv", "list", "bindings", "source", "destination", "routing_key").splitlines()[-1] == (
+        "shop\tjobs\torder.#"
+    )
+    run("export", "all.json")
+    for thing in ("queue name=jobs", "queue name=feed", "exchange name=shop", "policy name=cap"):
+        run("delete", *thing.split())
+    assert json.loads(run("-f", "raw_json", "list", "queues")) == []
+    run("import", "all.json")
+    assert {one["name"] for one in json.loads(run("-f", "raw_json", "list", "queues"))} == {"jobs", "feed"}
+    run("purge", "queue", "name=jobs")
+    assert "rabbitmq_version" in run("show", "overview")
+
+
+def test_what_is_wrong_is_told(run: Run) -> None:
+    assert "404" in run("delete", "queue", "name=missing", status=1)
+    assert "type is missing" in run("declare", "exchange", "name=x", status=1)
+    assert "not one of name" in run("declare", "queue", "nam=x", status=1)
+    assert "Access refused" in run("-u", "nobody", "list", "queues", status=1)
+    assert "one of" in run("list", "things", status=1)
