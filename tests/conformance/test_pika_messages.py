@@ -421,3 +421,25 @@ def test_at_most_once_is_sent_once(connect: Connect, channel: BlockingChannel, n
     rest.wait(1)
     channel.basic_qos()
     assert rest.bodies == [b"c"]
+
+
+def test_a_queue_without_duplicates_as_the_plugin_has_it(channel: BlockingChannel, name: str) -> None:
+    arguments = {"x-message-deduplication": True}
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    channel.confirm_delivery()
+
+    def publish(body: bytes, key: object = None) -> None:
+        headers: dict[str, Any] = {} if key is None else {"x-deduplication-header": key}
+        channel.basic_publish("", name, body, pika.BasicProperties(headers=headers), mandatory=True)
+
+    for body, key in ((b"1", "a"), (b"2", "a"), (b"3", 5), (b"4", 5), (b"5", None), (b"6", None)):
+        publish(body, key)
+    found = [channel.basic_get(name) for _ in range(5)]
+    assert [body for _, _, body in found] == [b"1", b"3", b"5", b"6", None]
+    publish(b"7", "a")
+    channel.basic_ack(0, multiple=True)
+    publish(b"8", "a")
+    assert channel.basic_get(name, auto_ack=True)[2] == b"8"
+    with pytest.raises(ChannelClosedByBroker, match="x-message-deduplication"):
+        channel.queue_declare(name, durable=True)

@@ -350,9 +350,7 @@ class Message(Values, Generic[B]):
             self._span = tracing.active.process(self, self.queue or self._consumer.source, "")
             self._span.__enter__()
 
-    def end(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """The work on it is over."""
         span: AbstractContextManager[None] | None = getattr(self, "_span", None)
         if span is not None:

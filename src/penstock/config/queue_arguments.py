@@ -243,6 +243,20 @@ _PREFIX_BYTES = 64
 """A longer `x-name-prefix` is refused, as by RabbitMQ."""
 
 
+DEDUPLICATION = "x-message-deduplication"
+"""Of a plugin of RabbitMQ: nothing enters while a message with the same `x-deduplication-header` is in the queue."""
+
+DEDUPLICATES: Mapping[str, object] = {"dedup_key": "/@headers/x-deduplication-header", "unique": True}
+"""The settings that do the same."""
+
+
+def _meant(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Arguments of ours that a plugin's stands for."""
+    if arguments.get(DEDUPLICATION) is not True:
+        return {}
+    return {argument_name(name): value for name, value in DEDUPLICATES.items()}
+
+
 GENERATED = "amq.gen-"
 """What the names begin with that the server makes.  Who brings definitions may bring some that another one has made."""
 
@@ -280,6 +294,11 @@ def queue_settings(
     (406) naming the argument, its value and what is allowed; `queue` and `vhost` are for its text alone.
     """
     where = f" for queue '{queue}' in vhost '{vhost}'"
+    if DEDUPLICATION in arguments:
+        if not isinstance(arguments[DEDUPLICATION], bool):
+            text = f"{arguments[DEDUPLICATION]!r} is not true or false"
+            raise PreconditionFailed(f"invalid arg '{DEDUPLICATION}'{where}: {text}")
+        arguments = {**_meant(arguments), **arguments}
     kind = _type_of(arguments, where)
     known: dict[str, object] = {}
     spelled: dict[str, str] = {}
@@ -358,7 +377,8 @@ def typed(
 
 def given_arguments(arguments: Mapping[str, object]) -> frozenset[str]:
     """Names of the settings that the arguments of a `queue.declare` give."""
-    return frozenset([_BY_ARGUMENT[argument] for argument in arguments if argument in _BY_ARGUMENT])
+    named = [_BY_ARGUMENT[argument] for argument in arguments if argument in _BY_ARGUMENT]
+    return frozenset([*named, *(_BY_ARGUMENT[argument] for argument in _meant(arguments))])
 
 
 def given_names(values: Mapping[str, object], before: frozenset[str] = frozenset()) -> frozenset[str]:

@@ -52,9 +52,7 @@ def next_piece(place: Place, files: Sequence[SegmentFile]) -> Piece | None:
     if at + 1 == len(files):
         return None
     following = files[at + 1]
-    return (
-        Piece(following.first, following.identity, 0, min(PIECE_MOST, following.bytes)) if following.bytes else None
-    )
+    return Piece(following.first, following.identity, 0, min(PIECE_MOST, following.bytes)) if following.bytes else None
 
 
 def after(piece: Piece) -> Place:

@@ -8,7 +8,13 @@ from typing import get_args
 
 import pytest
 
-from penstock.config.queue_arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
+from penstock.config.queue_arguments import (
+    arguments_of,
+    given_arguments,
+    given_names,
+    queue_settings,
+    queue_settings_from_mapping,
+)
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.declared_types import QUEUE_TYPES, TypeName
@@ -162,3 +168,14 @@ def test_settings_are_told_as_arguments_that_give_them_again(
 def test_a_time_is_no_number() -> None:
     with pytest.raises(PreconditionFailed, match="x-max-length.*is not a whole number"):
         queue_settings({"x-max-length": Timestamp(10)})
+
+
+def test_what_the_plugin_against_duplicates_says() -> None:
+    settings = queue_settings({"x-message-deduplication": True}, "q")
+    assert (settings.dedup_key, settings.unique) == ("/@headers/x-deduplication-header", True)
+    assert given_arguments({"x-message-deduplication": True}) == {"dedup_key", "unique"}
+    own = queue_settings({"x-message-deduplication": True, "x-dedup-key": "/id"}, "q")
+    assert (own.dedup_key, own.unique) == ("/id", True)
+    assert not queue_settings({"x-message-deduplication": False}, "q").unique
+    with pytest.raises(PreconditionFailed, match="'yes' is not true or false"):
+        queue_settings({"x-message-deduplication": "yes"}, "q")

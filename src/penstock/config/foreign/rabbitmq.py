@@ -23,7 +23,7 @@ from penstock.config.foreign.rabbitmq_people import (
     user_table,
 )
 from penstock.config.known_names import Path_, Place
-from penstock.config.queue_arguments import HARMLESS_ARGUMENTS, MIRRORS, NO_MIRRORS
+from penstock.config.queue_arguments import DEDUPLICATES, DEDUPLICATION, HARMLESS_ARGUMENTS, MIRRORS, NO_MIRRORS
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name
 from penstock.errors import SettingsError
@@ -347,6 +347,9 @@ def _argument(
     book: Book, table: dict[str, object], places: dict[Path_, Place], argument: str, value: object, place: Place,
     kind: QueueType,
 ) -> None:  # fmt: skip
+    if argument == DEDUPLICATION and isinstance(value, bool):
+        table |= DEDUPLICATES if value else {}
+        return
     harmless = HARMLESS_ARGUMENTS.get(argument)
     if harmless is not None and any(value == one and type(value) is type(one) for one in harmless):
         return

@@ -294,7 +294,10 @@ _FIRST = (
 """In which order RabbitMQ looks at arguments: of several that differ clients are told the first."""
 
 
-_OF_QUEUES = frozenset((*_FIRST, *(f"x-{name.replace('_', '-')}" for name in (*NAMES, "expires", "max_age"))))
+_SETTINGS = (*NAMES, "expires", "max_age", "message_deduplication")
+
+_OF_QUEUES = frozenset((*_FIRST, *(f"x-{name.replace('_', '-')}" for name in _SETTINGS)))
+"""Arguments that say something."""
 
 
 def unknown(name: str) -> bool:

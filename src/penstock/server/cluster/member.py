@@ -374,9 +374,7 @@ class Member:
                 if in_sync is not None:
                     in_sync.keeps(sending.member, sending.kept)
                     last = self.files.log.last
-                    in_sync.acked(
-                        sending.member, message.synced, last, now, level=sending.level and message.intact
-                    )
+                    in_sync.acked(sending.member, message.synced, last, now, level=sending.level and message.intact)
                     self._do()
                     self._tell()
             case Bye():
