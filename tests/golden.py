@@ -131,6 +131,9 @@ def beside(instance: Instance) -> None:
     core.own(engine.now(), shared, [(first, first + 2)], Claim("there"))
     core.own(engine.now(), shared, [(first + 1, first + 3)], Claim("there", 1, "transfer"))
     core.own(engine.now(), shared, [(first + 2, first + 3)], Claim("here", 2, "proxied"))
+    came = batch(instance, "shared", b'{"c": 1}', b'{"c": 2}', b'{"c": 3}')
+    core.settled_at(engine.now(), shared, "here", core.origin + 1, 41, 42)
+    core.carry(engine.now(), [core.origin + 1], came, [40, 41, 45], {shared: "there"})
     done()
     # sinks
     core.sink_commit(engine.now(), "sink", 0, [batch(instance, "s", b'{"x": 1}')], lineage={"pipeline": "p"})

@@ -91,6 +91,7 @@ class Kind(IntEnum):
     LINEAGE = 78
     # queues over several sites
     PEER = 80
+    CARRIED = 81
     OWN = 82
 
 
@@ -212,7 +213,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
         _MOVES, "lazy", "ready", "returned",
     ),
     Kind.SETTLE: Meaning(
-        'queue and pairs; {"by"}: acknowledged, or removed as they were sent', _MOVES, "lazy", "gone", "settled"
+        'queue and pairs; {"by"} or {"site"}: acknowledged, here or there, or removed as they were sent',
+        _MOVES, "lazy", "gone", "settled"
     ),
     Kind.EXPIRE: Meaning(
         'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '
@@ -378,6 +380,11 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.PEER: Meaning(
         'name: a site; {"peer", "origin", "group"}: by this number it is named from now on; 0 is this site', ("fold",),
         "synced",
+    ),
+    Kind.CARRIED: Meaning(
+        'name: a site; {"peer", "path": [origin, ...]}; body: packed triples of 64-bit integers: first LSN here, first '
+        "LSN there, count: these rows of the same group were published at that site, and have passed these",
+        ("fold",),
     ),
     Kind.OWN: Meaning(
         'queue and exact pairs; {"owner", "site", "serial", "why"}: the site of that number, so called then, alone may '

@@ -12,9 +12,10 @@ from penstock.core.links.ownership import Claim, Grant
 from penstock.core.queue.explaining import explain_message, explain_queue
 from penstock.errors import PreconditionFailed
 from penstock.operations.story import Teller
+from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
-from unit.core.world import SECOND, World, header
+from unit.core.world import DURABLE, SECOND, World, header
 
 
 @pytest.fixture
@@ -168,3 +169,73 @@ def test_a_message_of_another_site_is_not_moved_but_is_rescheduled(world: World)
     assert (queue.delayed, queue.ready, queue.foreign_count) == (0, 0, 1)
     batch = world.rows[first][0]
     assert world.core.move_messages(world.now, queue, world.core.queue("/", "letters"), [first], batch, "moved") == 0
+
+
+# -- what comes from other sites
+
+
+def carry(world: World, origin: int, there: list[int], owner: str) -> int:
+    batch = Publishes(world.core.topic("/", "", "q"), DURABLE, [b"%d" % lsn for lsn in there])
+    count = world.core.carry(world.now, [origin], batch, there, {world.core.queue("/", "q"): owner})
+    world.turn()
+    return count
+
+
+def test_what_comes_from_another_site_is_stored_once_and_is_its_own(world: World) -> None:
+    queue = world.core.queue("/", "q")
+    consumer = world.subscribe(queue)
+    assert carry(world, 8, [40, 41, 45], "b") == 3
+    assert carry(world, 8, [41, 45, 46], "b") == 1
+    assert (queue.foreign_count, world.inbox[consumer]) == (4, [])
+    first = min(chunk[0] for chunk in queue.chunks("foreign"))
+    assert world.core.told_as(first, first + 3) == [(8, 40, 42), (8, 45, 46)]
+    world.restart(clean=False)
+    assert carry(world, 8, [40, 46], "b") == 0
+    queue = world.core.queue("/", "q")
+    assert world.core.owned_at(world.now, queue, "b", 8, 41, 42, Claim("a", 1, "transfer"))
+    assert (queue.ready, queue.foreign_count) == (1, 3)
+
+
+def test_what_this_site_published_does_not_come_back(world: World) -> None:
+    first = world.publish("q", b"0").first
+    assert carry(world, 7, [first], "a") == 0
+    with pytest.raises(PreconditionFailed, match="no site with the log 99 has been met"):
+        carry(world, 99, [1], "b")
+
+
+def test_of_a_group_local_queue_this_site_owns_what_others_published(world: World) -> None:
+    queue = world.core.queue("/", "q")
+    consumer = world.subscribe(queue)
+    assert carry(world, 8, [40, 41], "a") == 2
+    assert (queue.foreign_count, len(world.inbox[consumer])) == (0, 2)
+
+
+def test_l4_a_settle_that_crosses_a_grant_ends_the_lease(world: World) -> None:
+    queue = world.core.queue("/", "q")
+    carry(world, 8, [40], "b")
+    world.core.owned_at(world.now, queue, "b", 8, 40, 41, Claim("a", 1, "transfer"))
+    consumer = world.subscribe(queue, max_backlog=1)
+    assert queue.leased == 1
+    assert world.core.settled_at(world.now, queue, "b", 8, 40, 41) == 1
+    world.turn()
+    assert (queue.leased, consumer.room) == (0, 1)
+    assert world.core.settled_at(world.now, queue, "b", 8, 40, 41) == 0
+
+
+def test_l7_a_settle_before_its_message_is_remembered(world: World) -> None:
+    queue = world.core.queue("/", "q")
+    assert world.core.settled_at(world.now, queue, "c", 8, 40, 42) == 0
+    world.turn()
+    world.restart(clean=False)
+    assert world.core.deferred_acks(world.core.queue("/", "q")) == 2
+    assert carry(world, 8, [40, 41, 42], "b") == 3
+    queue = world.core.queue("/", "q")
+    assert (queue.foreign_count, world.core.deferred_acks(queue)) == (1, 0)
+
+
+def test_a_claim_to_what_has_not_come_yet_waits_for_it(world: World) -> None:
+    queue, claim = world.core.queue("/", "q"), Claim("a", 1, "transfer")
+    assert not world.core.owned_at(world.now, queue, "c", 8, 40, 41, claim)
+    carry(world, 8, [40], "b")
+    assert world.core.owned_at(world.now, queue, "c", 8, 40, 41, claim)
+    assert (queue.ready, queue.foreign_count) == (1, 0)

@@ -123,6 +123,15 @@ def test_claims_are_heard_in_any_order_and_every_site_knows_the_same_owner() -> 
         assert [sites[0].of(lsn) for lsn in range(20, 50)] == [sites[1].of(lsn) for lsn in range(20, 50)]
 
 
+def test_who_owns_a_message_first_is_told_with_it() -> None:
+    """And is no matter of names: nothing was claimed before."""
+    for here, owner in (("a", "b"), ("b", "a")):
+        claims = Claims(here)
+        assert claims.put(10, 12, Claim(owner)) == [(10, 12)]
+        assert [claims.of(lsn).owner for lsn in (9, 10, 11, 12)] == [here, owner, owner, here]
+        assert claims.put(10, 12, Claim(owner)) == []
+
+
 def test_a_grant_is_of_what_is_ready_and_owned_and_the_first_who_asks_wins() -> None:
     claims = Claims("a")
     claims.put(15, 20, Claim("c", 1, "transfer"))

@@ -23,6 +23,7 @@ import numpy as np
 from penstock.core.actions.acted import OWN
 from penstock.core.asks import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.commands.parts import Arenas, CoreParts
+from penstock.core.links.carried import Numbers
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
@@ -196,6 +197,7 @@ class Life(RecoveryCommands):
         core._topology.load(state)
         core._interning.load(state)
         core.peers.load(state.peers)
+        core.carried = {number: Numbers(runs) for number, runs in state.carried.items()}
         core._restore_queues(state)
         core.streams.states = {name: s.copy() for name, s in state.streams.items()}
         core._sinks.load(state)
@@ -303,6 +305,7 @@ class Life(RecoveryCommands):
         state.publishers = self._publisher.publishers.settled()
         state.acted = self.acted.copy()
         state.peers = dict(self.peers.sites)
+        state.carried = {number: list(numbers.runs) for number, numbers in self.carried.items()}
         state.sizes = self.sizes.copy()
         return Snapshot(state, self._keyed.sows.capture())
 

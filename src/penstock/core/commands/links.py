@@ -6,9 +6,12 @@ of links sees to that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.core.commands.parts import CoreParts
+from penstock.core.commands.queues import QueueCommands
+from penstock.core.effects import Verb
+from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
 from penstock.core.links.peers import HERE
@@ -16,10 +19,11 @@ from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now
+from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 
 
-class LinkCommands(CoreParts):
+class LinkCommands(QueueCommands):
     """Sites, and the owners of messages."""
 
     def meet(self, now: Now, site: Site) -> int:
@@ -43,6 +47,109 @@ class LinkCommands(CoreParts):
             for queue in self._admin.by_id.values() if number == HERE else ():
                 queue.renamed()
         return number
+
+    def carry(
+        self, now: Now, path: Sequence[int], batch: Publishes, there: Sequence[int], owners: Mapping[Queue, str]
+    ) -> int:
+        """Store messages that another site published; how many were not here.
+
+        path     the origins that they have passed, the first is where they were published
+        there    their LSNs there, ascending, row by row
+        owners   of each queue that is shared, the site that may lease them first
+        Nobody here is given what another owns, not even for a moment.  Acks that came before them are applied.
+        """
+        if self.origin in path:
+            return 0  # it has been here
+        now = self._at(now)
+        peer, site = self._site_of(path[0])
+        numbers = self.carried.setdefault(peer, Numbers())
+        known = [not numbers.unknown(lsn, lsn + 1) for lsn in there]
+        new = [row for row, here in enumerate(known) if not here]
+        if not new:
+            return 0
+        chosen = batch if len(new) == len(there) else batch.select(new)
+        elsewhere = [queue for queue, owner in owners.items() if owner != self.peers.here]
+        self._out.begin()
+        for queue in elsewhere:
+            queue.drain(now, True, self._out)
+        published = self._publisher.publish(now, chosen)
+        lost = published.lost()
+        pairs = zip(published.positions, [there[row] for i, row in enumerate(new) if i not in lost], strict=True)
+        runs = list[tuple[int, int, int]]()
+        for here, lsn in pairs:
+            if runs and runs[-1][0] + runs[-1][2] == here and runs[-1][1] + runs[-1][2] == lsn:
+                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + 1)
+            else:
+                runs.append((here, lsn, 1))
+        body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
+        if runs:
+            self._out.record(Kind.CARRIED, site, {"peer": peer, "path": list(path)}, body)
+        for here, lsn, count in runs:
+            numbers.add(lsn, here, count)
+        for queue, owner in owners.items():
+            for here, _, count in runs if owner != self.peers.here else ():
+                self.own(now, queue, [(here, here + count)], Claim(owner))
+            if queue.id in self._deferred.by_queue:
+                for here, lsn, count in runs:
+                    came, stand = range(lsn, lsn + count), range(here, here + count)
+                    self._deferred.appeared(now, queue, path[0], came, stand, self._out)
+        self._out.end()
+        for queue in elsewhere:
+            queue.drain(now, self.draining, self._out)
+            self._touch(queue)
+        return len(runs) and sum(count for _, _, count in runs)
+
+    def settled_at(self, now: Now, queue: Queue, site: str, origin: int, first: int, stop: int) -> int:
+        """A site says that messages are done, which their origin calls [first, stop); how many that were here.
+
+        What has not come yet is remembered, as an ack before its message is.  What the site published itself has come
+        before it says so, or never will.
+        """
+        now = self._at(now)
+        here = [(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop)
+        count = sum([queue.settled_elsewhere(now, range(*span), site, self._out) for span in here])
+        known = origin in (self.origin, self._origin_of(site))
+        for span in [] if known else self._numbers(origin).unknown(first, stop):
+            self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out)
+        self._touch(queue)
+        return count
+
+    def owned_at(self, now: Now, queue: Queue, site: str, origin: int, first: int, stop: int, claim: Claim) -> bool:
+        """Hear from a site a claim to messages that their origin calls [first, stop); False: some have not come yet.
+
+        Then nothing is done: who tells it says it again when they have.
+        """
+        if origin not in (self.origin, self._origin_of(site)) and self._numbers(origin).unknown(first, stop):
+            return False
+        here = [(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop)
+        self.own(now, queue, here, claim)
+        return True
+
+    def told_as(self, first: int, stop: int) -> list[tuple[int, int, int]]:
+        """Messages [first, stop) of this log as every site knows them: origin, and LSNs [a, b) there."""
+        out, at = list[tuple[int, int, int]](), first
+        found = [(here, a, b, n) for n, one in self.carried.items() for a, b, here in one.there(first, stop)]
+        for here, low, high, number in sorted(found):
+            if at < here:
+                out.append((self.origin, at, here))
+            out.append((self.peers.sites[number].origin, low, high))
+            at = here + high - low
+        if at < stop:
+            out.append((self.origin, at, stop))
+        return out
+
+    def _site_of(self, origin: int) -> tuple[int, str]:
+        for number, site in self.peers.sites.items():
+            if site.origin == origin:
+                return number, site.name
+        raise PreconditionFailed(f"no site with the log {origin} has been met")
+
+    def _origin_of(self, site: str) -> int | None:
+        number = self.peers.number(site)
+        return None if number is None else self.peers.sites[number].origin
+
+    def _numbers(self, origin: int) -> Numbers:
+        return self.carried.get(self._site_of(origin)[0]) or Numbers()
 
     def own(self, now: Now, queue: Queue, spans: Sequence[Span], claim: Claim) -> int:
         """Hear a site's claim to messages of a queue, by their LSNs here; for how many it holds.

@@ -19,6 +19,7 @@ from penstock.core.actions.rules import Rules
 from penstock.core.arena import Arena, Move
 from penstock.core.asks import Token
 from penstock.core.effects import Effect
+from penstock.core.links.carried import Numbers
 from penstock.core.links.peers import Peers
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
@@ -282,6 +283,7 @@ class CoreParts:
         self.stamps = Stamps()
         self.sizes = Sizes()  # of the messages of all queues
         self.peers = Peers()  # sites that this one has met
+        self.carried = dict[int, Numbers]()  # by site: where its messages stand here
         self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)
         self._topology = Topology()

@@ -24,10 +24,12 @@ def may_go_on(path: Sequence[int], group: str | None, to: int, pass_through: Col
 class Numbers:
     """The messages of another origin: their LSNs there and here.  No message is stored twice."""
 
-    __slots__ = ("_runs",)
+    __slots__ = ("_back", "_runs")
 
-    def __init__(self) -> None:
-        self._runs: list[tuple[int, int, int]] = []  # (LSN there, LSN here, count), ascending and disjoint by the first
+    def __init__(self, runs: Sequence[tuple[int, int, int]] = ()) -> None:
+        """runs: as `runs` told them."""
+        self._runs = list(runs)  # (LSN there, LSN here, count), ascending and disjoint by the first
+        self._back = sorted((here, there, count) for there, here, count in runs)  # LSNs here only grow
 
     def unknown(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Those of [first, stop) that are not here, as spans."""
@@ -43,6 +45,7 @@ class Numbers:
     def add(self, there: int, here: int, count: int) -> None:
         """So many messages, adjacent there and here, are stored; none of them was."""
         runs = self._runs
+        self._back.append((here, there, count))
         at = bisect_left(runs, (there, 0, 0))
         last = runs[at - 1] if at else (0, 0, 0)
         if last[2] and last[0] + last[2] == there and last[1] + last[2] == here:
@@ -58,10 +61,20 @@ class Numbers:
             out.append((here + low - there, here + high - there))
         return out
 
+    def there(self, first: int, stop: int) -> list[tuple[int, int, int]]:
+        """Those of [first, stop) here that came from this origin: LSNs [a, b) there, and what `a` is here."""
+        out = list[tuple[int, int, int]]()
+        at = max(bisect_right(self._back, (first, LSN_LIMIT, 0)) - 1, 0)
+        for here, there, count in self._back[at : bisect_left(self._back, (stop, 0, 0))]:
+            low, high = max(first, here), min(stop, here + count)
+            if low < high:
+                out.append((there + low - here, there + high - here, low))
+        return out
+
     def forget_below(self, here: int) -> None:
         """No message with a lower LSN here is asked for again; the newest run stays, it says how far the origin is."""
-        kept = [run for run in self._runs[:-1] if run[1] + run[2] > here]
-        self._runs[:-1] = kept
+        self._runs[:-1] = [run for run in self._runs[:-1] if run[1] + run[2] > here]
+        self._back = [run for run in self._back if run[0] + run[2] > here]
 
     @property
     def runs(self) -> Sequence[tuple[int, int, int]]:

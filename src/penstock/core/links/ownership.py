@@ -69,16 +69,20 @@ class Claims:
                 yield low, high, self._claims[i]
 
     def put(self, first: int, stop: int, claim: Claim) -> list[Span]:
-        """Hear a claim to [first, stop); where it holds against what was known, as spans."""
-        known, at = list[tuple[int, int, Claim]](), first
+        """Hear a claim to [first, stop); where it holds against what was known, as spans.
+
+        The first owner of a message is told with it, so that claim holds wherever nothing was claimed.
+        """
+        free = (claim.why == "first" and claim != self.here) or holds_against(claim, self.here)
+        changed, at = list[Span](), first
         for low, high, before in self.spans(first, stop):
-            if at < low:
-                known.append((at, low, self.here))
-            known.append((low, high, before))
+            if at < low and free:
+                changed.append((at, low))
+            if holds_against(claim, before):
+                changed.append((low, high))
             at = high
-        if at < stop:
-            known.append((at, stop, self.here))
-        changed = [(low, high) for low, high, before in known if holds_against(claim, before)]
+        if at < stop and free:
+            changed.append((at, stop))
         for low, high in changed:
             self._set(low, high, claim)
         return changed

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.peers import HERE, Peers
-from penstock.core.queue.order.runs import Run, packed, pairs_body
+from penstock.core.queue.order.runs import Run, packed, pairs_body, sift, sorted_chunk
+from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Stage, put_back
 from penstock.core.state.lsns import Ints, flat, within
 from penstock.records.causes import TIME_LIMIT
@@ -94,6 +95,29 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
     foreign.claims.forget_below(queue.floor())
     queue.carry_on(now, sink)
     return count
+
+
+def settled_elsewhere(queue: Contents, now: Now, wanted: Chunk, site: str, sink: Sink) -> int:
+    """Another site says that these are done; how many that were here, whoever held them.
+
+    What a stream has planned stays with its batch, which must be the same whenever it is asked for.
+    """
+    queue.catch_up(now, sink)
+    runs = list[Run]()
+    for holder in list(queue.holders()):
+        if holder.fenced:
+            continue
+        held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, wanted)[0])]
+        if held:
+            taken = holder.leases.take(sorted_chunk(held))[0]
+            queue.freed(holder, taken)
+            runs += taken
+    runs += queue.extract(wanted)
+    if runs:
+        queue.left(runs)
+        sink.record(Kind.SETTLE, queue.name, {"site": site}, pairs_body(queue.id, runs))
+    queue.carry_on(now, sink)
+    return sum(len(run.chunk) for run in runs)
 
 
 def claims(queue: Contents, peers: Peers) -> Claims:

@@ -208,6 +208,9 @@ class DurableState:
     defaults: int = 0  # see `DEFAULTS`: of the version that made the folder
     terms: tuple[Reign, ...] = ()  # in a cluster, oldest first: who wrote which LSNs
     peers: dict[int, Site] = field(default_factory=dict[int, Site])  # sites that this one has met, and itself as 0
+    carried: dict[int, list[tuple[int, int, int]]] = field(
+        default_factory=dict[int, "list[tuple[int, int, int]]"]
+    )  # by site: (LSN there, LSN here, count) of its messages
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:
@@ -272,6 +275,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         defaults=state.defaults,
         terms=[list(one) for one in state.terms],
         peers=[[number, *site] for number, site in sorted(state.peers.items())],
+        carried=[[number, *runs] for number, runs in sorted(state.carried.items())],
         **_dump_topology(state),
         publishers=dict(sorted(state.publishers.items())),
         streams={name: one.dump() for name, one in sorted(state.streams.items())},
@@ -390,6 +394,8 @@ def _decode(data: bytes) -> DurableState:
     state.terms = tuple(Reign(*cast("list[Any]", one)) for one in head.get("terms", ()))
     peers = cast("list[tuple[int, str, int, str]]", head.get("peers", ()))
     state.peers = {number: Site(name, origin, group) for number, name, origin, group in peers}
+    for number, *runs in cast("list[list[Any]]", head.get("carried", ())):
+        state.carried[number] = [(there, here, count) for there, here, count in runs]
     _load_topology(state, head)
     _load_rulings(state, head)
     _load_readers(state, head)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import RANKS, WHYS, Why
 from penstock.core.sizes import Sizes
@@ -73,6 +74,7 @@ class Objects:
         self._deferred = deferred_acks.copies(start.deferred)
         self._acted = start.acted.copy()
         self._peers = dict(start.peers)
+        self._carried = {number: Numbers(runs) for number, runs in start.carried.items()}
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
@@ -96,6 +98,7 @@ class Objects:
         state.deferred = deferred_acks.copies(self._deferred)
         state.acted = self._acted.copy()
         state.peers = dict(self._peers)
+        state.carried = {number: list(numbers.runs) for number, numbers in self._carried.items()}
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -178,6 +181,11 @@ class Objects:
     def _met(self, row: Row) -> None:
         told = load(row.header)
         self._peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
+
+    def _carry(self, row: Row) -> None:
+        numbers = self._carried.setdefault(cast("int", load(row.header)["peer"]), Numbers())
+        for here, there, count in np.frombuffer(row.body, dtype="<i8").reshape(-1, 3).tolist():
+            numbers.add(there, here, count)
 
     def _act(self, row: Row) -> None:
         self._acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())
@@ -324,7 +332,7 @@ class Objects:
         Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.VIA: _via, Kind.TOOK: _took, Kind.EXPIRE: _expired,
         Kind.RECOVERED: _found, Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         Kind.SINK_COMMIT: _committed, Kind.SINK_FORGET: _sinks_gone, Kind.DECIDED: _decide, Kind.CHUNK: _chunk,
-        Kind.DEFER: _defer, Kind.UNDEFER: _undefer, Kind.ACTED: _act, Kind.PEER: _met,
+        Kind.DEFER: _defer, Kind.UNDEFER: _undefer, Kind.ACTED: _act, Kind.PEER: _met, Kind.CARRIED: _carry,
         Kind.EXCHANGE_DECLARE: _exchange, Kind.EXCHANGE_DELETE: _exchange_gone, Kind.BIND: _bind, Kind.UNBIND: _unbind,
         Kind.TOPIC_DECLARE: _topic, Kind.TOPIC_DELETE: _topic_gone, Kind.QUEUE_DECLARE: _queue,
         Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _queue_gone, Kind.POLICY: _policy,

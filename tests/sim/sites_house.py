@@ -1,0 +1,380 @@
+"""Sites that share a queue: real cores with logs of their own, links between each two, workers, kills and an operator.
+
+What may happen: a link brings what is durable at its sender, in log order, in pieces of any size, or is cut; a site is
+killed and starts from what was durable, and its links go on where the destination says; asks are lost or come late.
+Acks of a worker wait for the disk, as over Flight; a kill takes those that did not get there, and what was leased.
+
+The judge knows of each message who works on it, at which site, and what was answered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+from penstock.core.effects import Verb
+from penstock.core.links.asking import Asking, Waiting
+from penstock.core.links.identity import Site
+from penstock.core.links.ownership import Claim, Why
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.queue import Queue
+from penstock.core.state.durable import canonical
+from penstock.core.state.lsns import flat
+from penstock.core.state.plain import load
+from penstock.records.chunks import unpack_pairs
+from penstock.records.entries import Control, Publishes
+from penstock.records.kinds import Kind
+from unit.core.world import DURABLE, World, to_table
+
+ORIGINS = {"a": 11, "b": 22, "c": 33}
+
+GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
+"""What a link tells as settled."""
+
+
+class SiteWorld(World):
+    """A site: its log, how far it is durable, and what of other sites' logs it has."""
+
+    def __init__(self, name: str, names: str) -> None:
+        super().__init__(origin=ORIGINS[name])
+        self.name = name
+        self.durable = 0  # entries that are on the disk
+        self.heard: dict[str, list[tuple[int, int]]] = {}  # by site: (entries here, LSN there), as it went
+        self.asking = Asking()
+        self.declare("q")
+        for one in names:
+            self.core.meet(self.now, Site(one, ORIGINS[one]))
+        self.turn()
+        self.sync()
+
+    @property
+    def queue(self) -> Queue:
+        found = self.core.queue("/", "q")
+        assert found is not None
+        return found
+
+    def sync(self) -> None:
+        self.durable = len(self.entries)
+
+    @property
+    def durable_lsn(self) -> int:
+        last = self.entries[self.durable - 1] if self.durable else None
+        if last is None:
+            return 0
+        return last.first + len(last) - 1 if isinstance(last, Publishes) else last.lsn
+
+    def kill(self) -> None:
+        """All that is not durable is lost; the process starts again.  A group is durable as a whole or not at all."""
+        del self.entries[self.durable :]
+        self.tables = [to_table(self.entries)]
+        for heard in self.heard.values():
+            while heard and heard[-1][0] > self.durable:
+                heard.pop()
+        self.asking = Asking()
+        self.restart(clean=False)
+        self.sync()
+
+    def position(self, site: str) -> int:
+        """How far of a site's log it has; told when a link comes up."""
+        heard = self.heard.get(site)
+        return heard[-1][1] if heard else 0
+
+    def has(self, site: str, lsn: int) -> None:
+        self.heard.setdefault(site, []).append((len(self.entries), lsn))
+
+
+class Fabric:
+    """Some sites, links both ways between each two, and the judge."""
+
+    def __init__(self, seed: int, names: str = "ab", *, kills: bool = True, proxies: bool = False) -> None:
+        self.dice = Random(seed)
+        self.kills, self.proxies = kills, proxies
+        self.sites = {name: SiteWorld(name, names) for name in names}
+        self.busiest = self.dice.choice(names)  # where most is published
+        self.eager = self.dice.choice([name for name in names if name != self.busiest])  # where most is worked
+        self.cut: set[tuple[str, str]] = set()
+        self.sent: dict[tuple[str, str], int] = {}  # LSN of the sender that its destination has, as far as it knows
+        self.asks: list[tuple[str, str, list[tuple[int, int, int]]]] = []  # under way: owner, asker, origin spans
+        self.published: dict[tuple[int, int], bool] = {}  # whether it was confirmed
+        self.working: dict[tuple[int, int], set[str]] = {}  # sites at which somebody works on it
+        self.worked: Counter[tuple[int, int]] = Counter()  # how often it was given to a worker
+        self.excused: Counter[tuple[int, int]] = Counter()  # how often the page allows once more
+        self.by_proxy: set[tuple[int, int]] = set()  # what somebody took in the name of another
+        self.looked: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+
+    # -- what happens
+
+    def run(self) -> None:
+        often = (
+            (self.publish, 2), (self.work, 2), (self.leave, 1), (self.ack, 6), (self.sync, 4), (self.carry, 8),
+            (self.ask, 6), (self.answer, 6), (self.cut_or_heal, 2),
+        )  # fmt: skip
+        acts = [act for act, times in often for _ in range(times)]
+        if self.kills:
+            acts.append(self.kill)
+        if self.proxies:
+            acts += [self.proxy, self.proxy]
+        for _ in range(60 * len(self.sites)):
+            self.dice.choice(acts)()
+            self.look()
+        self.settle_down()
+
+    def any(self) -> SiteWorld:
+        return self.sites[self.dice.choice(list(self.sites))]
+
+    def publish(self) -> None:
+        site = self.any() if self.dice.random() < 0.2 else self.sites[self.busiest]
+        published = site.publish("q", *(b"%d" % n for n in range(self.dice.randint(1, 6))))
+        self.published.update({(site.origin, lsn): False for lsn in published.positions})
+
+    def work(self) -> None:
+        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        if len(site.queue.consumers) < 2:
+            site.subscribe(site.queue, tag=f"w{self.dice.random()}", max_backlog=self.dice.choice((1, 3, 8)))
+
+    def leave(self) -> None:
+        site = self.any()
+        if site.queue.consumers:
+            consumer = self.dice.choice(list(site.queue.consumers))
+            for lsn in flat([run.chunk for run in consumer.leases.held()]).tolist():
+                self.excused[self.known(site, lsn)] += 1
+                self.working[self.known(site, lsn)].discard(site.name)
+            site.core.unsubscribe(site.now, consumer, requeue=True)
+            site.turn()
+
+    def ack(self) -> None:
+        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        holders = [one for one in site.queue.holders() if not one.closed]
+        if holders:
+            consumer = self.dice.choice(holders)
+            held = flat([run.chunk for run in consumer.leases.held()]).tolist()
+            for lsn in held if self.dice.random() < 0.5 else held[:1]:
+                site.core.settle(site.now, site.queue, [range(lsn, lsn + 1)], Verb.ACK, by=consumer)
+                site.turn()
+                self.working[self.known(site, lsn)].discard(site.name)
+
+    def sync(self) -> None:
+        """Or some of what waits for the disk, up to the end of a group."""
+        self.any().sync()
+
+    def kill(self) -> None:
+        site = self.any()
+        self.counts["killed"] += 1
+        for lsn in [lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk]:
+            self.excused[self.known(site, lsn)] += 1
+        lost = {self.known(site, lsn) for entry in site.entries[site.durable :] for lsn in touched(entry)}
+        for key in lost:
+            self.excused[key] += 1
+        for key, places in self.working.items():
+            if site.name in places:
+                places.discard(site.name)
+                self.excused[key] += 1
+        before = {(site.origin, lsn) for entry in site.entries if isinstance(entry, Publishes) for lsn in lsns(entry)}
+        site.kill()
+        after = {(site.origin, lsn) for entry in site.entries if isinstance(entry, Publishes) for lsn in lsns(entry)}
+        for key in before - after:
+            assert not self.published.pop(key, False), f"{key} was confirmed and is lost"
+        self.looked[site.name] = 0
+        self.asks = [one for one in self.asks if site.name not in one[:2]]
+        self.cut |= {pair for pair in self.pairs() if site.name in pair and self.dice.random() < 0.5}
+        for pair in self.pairs():
+            if site.name in pair and pair not in self.cut:
+                self.heal(pair)
+
+    def cut_or_heal(self) -> None:
+        if self.cut and self.dice.random() < 0.7:
+            self.heal(self.dice.choice(sorted(self.cut)))
+        else:
+            self.cut.add(self.dice.choice(list(self.pairs())))
+
+    def heal(self, pair: tuple[str, str]) -> None:
+        self.cut.discard(pair)
+        self.sent[pair] = self.sites[pair[1]].position(pair[0])
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        return ((one, other) for one in self.sites for other in self.sites if one != other)
+
+    def carry(self) -> None:
+        up = [pair for pair in self.pairs() if pair not in self.cut]
+        if up:
+            self.bring(self.dice.choice(up), self.dice.randint(1, 6))
+
+    def leaves(self, site: SiteWorld) -> int:
+        """Up to which LSN the log of a site may be told to others."""
+        return site.durable_lsn
+
+    def bring(self, pair: tuple[str, str], most: int) -> bool:
+        """Up to so many entries over a link; whether there was any."""
+        sender, receiver = self.sites[pair[0]], self.sites[pair[1]]
+        position, bound = self.sent.get(pair, 0), self.leaves(sender)
+        some = False
+        for entry in list(sender.entries):
+            last = entry.first + len(entry) - 1 if isinstance(entry, Publishes) else entry.lsn
+            if last <= position:
+                continue
+            if last > bound or not most:
+                break
+            if not self.tell(sender, receiver, entry):
+                break  # of a message that comes over another link
+            receiver.turn()
+            receiver.has(sender.name, last)
+            self.sent[pair] = last
+            most -= 1
+            some = True
+        self.look()
+        return some
+
+    def tell(self, sender: SiteWorld, receiver: SiteWorld, entry: Publishes | Control) -> bool:
+        core, queue, now = receiver.core, receiver.queue, receiver.now
+        if isinstance(entry, Publishes):
+            if sender.core.told_as(entry.first, entry.first + 1)[0][0] != sender.origin:
+                return True  # it came from elsewhere, and goes no further
+            topic = core.topic("/", "", "q")
+            batch = Publishes(topic, DURABLE, list(entry.bodies))
+            core.carry(now, [sender.origin], batch, lsns(entry), {queue: sender.name})
+        elif entry.kind in GONE:
+            pairs = unpack_pairs(entry.body)[1]
+            for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+                for origin, low, high in sender.core.told_as(first, stop):
+                    core.settled_at(now, queue, sender.name, origin, low, high)
+        elif entry.kind is Kind.OWN:
+            header, (_, pairs) = load(entry.header), unpack_pairs(entry.body)
+            why: Why = header["why"]  # type: ignore[assignment]
+            claim = Claim(str(header["site"]), int(str(header["serial"])), why)
+            spans = [
+                one
+                for first, stop in zip(pairs[::2], pairs[1::2], strict=True)
+                for one in sender.core.told_as(first, stop)
+            ]
+            came = [core.owned_at(now, queue, sender.name, *span, claim) for span in spans]
+            return all(came)
+        return True
+
+    def ask(self) -> None:
+        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        free = sum(min(10, one.room) for one in site.queue.consumers)
+        waiting = [Waiting(first, stop, claim.owner, 0) for first, stop, claim in site.queue.foreign_spans()]
+        site.asking.came_up(self.dice.choice(list(self.sites)))  # time passes
+        for asked in site.asking.asks(site.wall, waiting, free - site.queue.ready):
+            spans = [one for first, stop in asked.spans for one in site.core.told_as(first, stop)]
+            self.asks.append((asked.owner, site.name, spans))
+
+    def answer(self) -> None:
+        """An ask arrives, or is lost."""
+        if not self.asks:
+            return
+        owner, asker, spans = self.asks.pop(self.dice.randrange(len(self.asks)))
+        if (asker, owner) in self.cut:
+            return
+        site = self.sites[owner]
+        self.grant(site, asker, spans)
+        site.turn()
+
+    def grant(self, site: SiteWorld, asker: str, spans: list[tuple[int, int, int]]) -> None:
+        here = [span for origin, first, stop in spans for span in where(site, origin, first, stop)]
+        for one in site.core.grant(site.now, site.queue, here, asker):
+            self.counts["granted"] += one.stop - one.first
+
+    def proxy(self) -> None:
+        """An operator has one site act for others, which are cut off, and may be alive."""
+        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        gone = self.dice.choice([name for name in self.sites if name != site.name])
+        self.cut |= {(gone, site.name), (site.name, gone)}
+        absent = [name for name in self.sites if (name, site.name) in self.cut]
+        asked = [(first, stop) for first, stop, claim in site.queue.foreign_spans() if claim.owner in absent]
+        for grant in site.core.take_by_proxy(site.now, site.queue, asked[:2], absent):
+            for origin, first, stop in site.core.told_as(grant.first, grant.stop):
+                for key in [(origin, lsn) for lsn in range(first, stop)]:
+                    self.excused[key] += 2  # who had it goes on, and may give it on once more
+                    self.by_proxy.add(key)
+                    self.counts["proxied"] += 1
+        site.turn()
+
+    # -- the judge
+
+    def known(self, site: SiteWorld, lsn: int) -> tuple[int, int]:
+        origin, first, _ = site.core.told_as(lsn, lsn + 1)[0]
+        return origin, first
+
+    def look(self) -> None:
+        """Who works on what; what is durable is confirmed."""
+        for site in self.sites.values():
+            for one in site.deliveries[self.looked.get(site.name, 0) :]:
+                for lsn in one.chunk:
+                    key = self.known(site, lsn)
+                    self.worked[key] += 1
+                    self.working.setdefault(key, set()).add(site.name)
+            self.looked[site.name] = len(site.deliveries)
+            for entry in site.entries[: site.durable]:
+                if isinstance(entry, Publishes):
+                    for lsn in lsns(entry):
+                        if self.known(site, lsn) == (site.origin, lsn):
+                            assert (site.origin, lsn) in self.published, f"nobody published {lsn} at {site.name}"
+                            self.published[site.origin, lsn] = True
+            held = {lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk}
+            for key, places in self.working.items():
+                if site.name in places and not any(a in held for a, _ in where(site, *key, key[1] + 1)):
+                    places.discard(site.name)
+        for key, places in self.working.items():
+            assert len(places) < 2 or key in self.by_proxy, f"{key} is worked at {sorted(places)}"
+        for key, count in self.worked.items():
+            assert count <= 1 + self.excused[key], f"{key} was given out {count} times, {self.excused[key]} excused"
+
+    def settle_down(self) -> None:
+        """Links heal, everybody works, and in the end all that was confirmed was worked and no site has anything."""
+        for pair in self.pairs():
+            self.heal(pair)
+        for _ in range(60):
+            busy = False
+            for site in self.sites.values():
+                site.sync()
+                if not site.queue.consumers:
+                    site.subscribe(site.queue, tag=f"w{self.dice.random()}")
+            for pair in self.pairs():
+                busy |= self.bring(pair, 1000)
+            for site in self.sites.values():
+                for consumer in list(site.queue.holders()):
+                    while not consumer.closed and consumer.leases.count:
+                        self.take(site, consumer)
+                        busy = True
+            self.look()
+            if not busy:
+                break
+        for site in self.sites.values():
+            site.queue.check()
+            left = [self.known(site, lsn) for lsn in flat(site.queue.snapshot()[0]).tolist()]
+            assert not left, f"site {site.name} still has {left}: {list(site.queue.foreign_spans())}"
+            assert canonical(site.core.durable_state()) == canonical(site.folded(7))
+        missing = [key for key, confirmed in self.published.items() if confirmed and not self.worked[key]]
+        assert not missing, f"{missing} were confirmed and never worked"
+        for site in self.sites.values():
+            for numbers in site.core.carried.values():
+                here = [run[1] for run in numbers.runs]
+                assert here == sorted(here), f"site {site.name} has messages of an origin in another order"
+
+    def take(self, site: SiteWorld, consumer: Consumer) -> None:
+        chunk = next(consumer.leases.held()).chunk
+        site.core.settle(site.now, site.queue, [chunk], Verb.ACK, by=consumer)
+        site.turn()
+        self.look()
+
+
+def lsns(entry: Publishes) -> list[int]:
+    return list(range(entry.first, entry.first + len(entry)))
+
+
+def touched(entry: Publishes | Control) -> list[int]:
+    """Messages whose leases or ends a record tells."""
+    if isinstance(entry, Publishes) or entry.kind not in (GONE | {Kind.GRANT, Kind.RETURN, Kind.OWN}):
+        return []
+    _, pairs = unpack_pairs(entry.body)
+    return [lsn for a, b in zip(pairs[::2], pairs[1::2], strict=True) for lsn in range(a, min(b, a + 50))]
+
+
+def where(site: SiteWorld, origin: int, first: int, stop: int) -> list[tuple[int, int]]:
+    """Where messages stand at a site."""
+    if origin == site.origin:
+        return [(first, stop)]
+    return site.core._numbers(origin).here(first, stop)
