@@ -12,6 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from live_server import LiveServer
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -146,6 +147,9 @@ def test_what_is_in_it_outlives_the_server_whatever_its_delivery_mode(tmp_path: 
         channel.basic_publish("", "plain", b"stays", pika.BasicProperties(delivery_mode=2))
         channel.basic_publish("", "quorum", b"asks", pika.BasicProperties(delivery_mode=1, headers={"CC": ["plain"]}))
         channel.basic_publish("", "dying", b"letter", TRANSIENT)
+        waiting = lambda: channel.queue_declare("quorum", passive=True).method.message_count  # noqa: E731 - one line
+        eventually(lambda: waiting() == 4, "the dead letter comes a moment after its message was confirmed")
+        channel.queue_declare("later", durable=True)  # its answer says that all before is on disk
         server.kill()
         server.start()
         channel = server.connect().channel()
