@@ -41,11 +41,13 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from penstock.client import Bookmarks, Client, Message, aio, connect
     from penstock.worker.app import App
+    from penstock.worker.surrounding import Depends
 
 _LAZY = {
     "App": ("penstock.worker.app", "App"),
     "Bookmarks": ("penstock.client", "Bookmarks"),
     "Client": ("penstock.client", "Client"),
+    "Depends": ("penstock.worker.surrounding", "Depends"),
     "Message": ("penstock.client", "Message"),
     "connect": ("penstock.client", "connect"),
     "aio": ("penstock.aio", None),
@@ -58,6 +60,7 @@ __all__ = [
     "Bookmarks",
     "Client",
     "DataFolderInUse",
+    "Depends",
     "DiskFull",
     "ExpressionError",
     "Fenced",

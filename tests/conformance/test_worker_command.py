@@ -15,6 +15,7 @@ import pytest
 from penstock.errors import InvalidArgument
 from penstock.testing import Broker
 from penstock.worker.app import App, load
+from waiting import eventually
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PATIENCE_S = 60
@@ -110,3 +111,46 @@ def test_an_app_that_is_not_there_is_told_with_what_is(shop: Path, broker: Broke
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "no module 'nothing'" in done.stderr
+
+
+def test_a_change_of_the_program_starts_it_again(shop: Path, broker: Broker) -> None:
+    (shop / ".venv").mkdir()
+    process = start(shop, broker, "--reload")
+    try:
+        broker.publish("q", b'{"id": 1}')
+        eventually(lambda: len(broker.sow("out")) == 1, seconds=PATIENCE_S)
+        (shop / "shop.py").write_text("mistaken(\n")
+        eventually(lambda: b"worker process 1 ended" in told(process), seconds=PATIENCE_S)
+        (shop / ".venv" / "other.py").write_text("")
+        (shop / "shop.py").write_text(MODULE.replace('"shipped": order.id', '"sent": order.id'))
+        broker.publish("q", b'{"id": 2}')
+        eventually(lambda: len(broker.sow("out")) == 2, seconds=PATIENCE_S)
+        assert sorted(key for one in broker.sow("out") for key in json.loads(one.body) if key != "by") == [
+            "sent", "shipped",
+        ]  # fmt: skip
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert "other.py" not in heard.pop(process.pid, b"").decode() + rest
+
+
+heard: dict[int, bytes] = {}
+
+
+def told(process: subprocess.Popen[str]) -> bytes:
+    """What it has said so far on its standard error."""
+    assert process.stderr is not None
+    os.set_blocking(process.stderr.fileno(), False)
+    try:
+        heard[process.pid] = heard.get(process.pid, b"") + os.read(process.stderr.fileno(), 65_536)
+    except BlockingIOError:
+        pass
+    return heard.get(process.pid, b"")
+
+
+def test_reload_and_burst_do_not_go_together(shop: Path, broker: Broker) -> None:
+    process = start(shop, broker, "--reload", "--burst")
+    _, error = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert "choose one" in error

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.output import Json, counted, note, root, write_json, write_table
+from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.cli.child_process import Child
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 STOP_S = 3600.0
 """A process may take so long to stop: its own grace ends before."""
+
+SHOWN = 3
+"""Files that a note of a change names."""
 
 BEAT_S = 0.2
 """How often the processes are looked at."""
@@ -41,6 +46,9 @@ def worker(
         int, typer.Option("--processes", min=1, max=256, help="So many processes, each with all workers of the app.")
     ] = 1,
     burst: Annotated[bool, typer.Option("--burst", help="End when no message is ready any more.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a Python file below this folder changes.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Tell of connections too, not of failures alone.")
     ] = False,
@@ -51,8 +59,11 @@ def worker(
 
     Example: penstock worker shop.workers:app --processes 4
     """
-    if processes > 1:
-        raise typer.Exit(_several(target, url, processes, burst, verbose, json))
+    if reload and burst:
+        raise InvalidArgument("--reload goes on for ever, and --burst ends: choose one")
+    if processes > 1 or reload:
+        sources = Sources(Path.cwd()) if reload else None
+        raise typer.Exit(_several(target, url, processes, burst, verbose, json, sources))
     from penstock.worker.app import load
 
     level = logging.INFO if verbose else logging.WARNING
@@ -91,8 +102,37 @@ def _tell_counts(counts: Mapping[str, Counts], json: bool) -> None:
     write_table(columns, rows)
 
 
-def _several(target: str, url: str | None, processes: int, burst: bool, verbose: bool, json: bool) -> int:
-    """Processes side by side, each started again when it dies; the worst exit status."""
+class Sources:
+    """The Python files below a folder, but for those of hidden folders and environments."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._times = self._look()
+
+    def changed(self) -> list[str]:
+        """Those that were written, came or went since the last look."""
+        before, self._times = self._times, self._look()
+        return sorted(name for name, _ in before.items() ^ self._times.items())
+
+    def _look(self) -> dict[str, int]:
+        times = dict[str, int]()
+        for top, folders, files in os.walk(self._folder):
+            folders[:] = [
+                one for one in folders if one[0] not in "._" and not Path(top, one, "pyvenv.cfg").exists()
+            ]
+            for name in files:
+                if name.endswith(".py"):
+                    with suppress(OSError):  # it has gone meanwhile
+                        times[os.path.relpath(os.path.join(top, name), self._folder)] = os.stat(
+                            os.path.join(top, name)
+                        ).st_mtime_ns
+        return times
+
+
+def _several(
+    target: str, url: str | None, processes: int, burst: bool, verbose: bool, json: bool, sources: Sources | None
+) -> int:
+    """Processes side by side, each started again when it dies, or when a source changes; the worst exit status."""
     from penstock.cli.child_process import Child
 
     stopping = threading.Event()
@@ -111,14 +151,25 @@ def _several(target: str, url: str | None, processes: int, burst: bool, verbose:
     finals = (0, 2) if burst else (2,)
     note(f"penstock worker: {counted(processes, 'process').replace('processs', 'processes')} of {target}")
     ended = dict[str, int]()  # status by name, of those that are not started again
-    while not stopping.is_set() and len(ended) < processes:
+    while not stopping.is_set() and (sources is not None or len(ended) < processes):
+        if sources is not None and (changed := sources.changed()):
+            note(f"penstock worker: {', '.join(changed[:SHOWN])}{' ...' if len(changed) > SHOWN else ''} changed")
+            _stop_all(children)
+            ended.clear()
+            for child in children:
+                child.start(command)
         for child in children:
             _look(child, command, finals, ended)
         stopping.wait(BEAT_S)
-    with ThreadPoolExecutor(processes) as pool:
+    _stop_all(children)
+    return max(ended.values(), default=0)
+
+
+def _stop_all(children: Sequence[Child]) -> None:
+    """At once: each lets what runs end."""
+    with ThreadPoolExecutor(len(children)) as pool:
         for child in children:
             pool.submit(child.stop, STOP_S)
-    return max(ended.values(), default=0)
 
 
 def _look(child: Child, command: Sequence[str], finals: Sequence[int], ended: dict[str, int]) -> None:

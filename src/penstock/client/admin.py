@@ -9,12 +9,16 @@ from typing import Any, Unpack, cast
 
 from penstock.client.link import Link
 from penstock.client.queue_options import QueueOptions
+from penstock.client.showing import Facts, Listed
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration, span
 
 Arguments = Mapping[str, object]
 
+
+SHOWN = ("name", "ready", "leased", "delayed", "consumers", "acked")
+"""What notebooks show of each queue in a list."""
 
 OF_A_VHOST = frozenset(
     {
@@ -185,11 +189,11 @@ class Administration:
 
     def queues(self) -> list[dict[str, Any]]:
         """Every queue with its counts."""
-        return self._listed("list", "queues")
+        return Listed(self._listed("list", "queues"), SHOWN)
 
     def queue(self, name: str) -> dict[str, Any]:
         """The counts of one queue."""
-        return self.action("stats", queue=name)
+        return Facts(self.action("stats", queue=name))
 
     stats = queue
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.bodies import Reader, plain
+from penstock.client.showing import facts
 from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
@@ -106,6 +107,15 @@ class Values:
     def __repr__(self) -> str:
         what = f"{self.topic!r}, {self.bookmark!r}, {len(self.body)} bytes, attempt {self.attempt}"
         return f"{type(self).__name__}({what})"
+
+    def _repr_html_(self) -> str:
+        told = {
+            "bookmark": self.bookmark, "topic": f"{self.exchange}/{self.topic}" if self.exchange else self.topic,
+            "queue": self.queue, "time": self._rows.value("time", self._row), "attempt": self.attempt or None,
+            "state": self.state, "reason": self.reason, "headers": self.headers, "content_type": self.content_type,
+            "body": self.body,
+        }  # fmt: skip
+        return facts(told)
 
     @property
     def place(self) -> tuple[Rows, int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from penstock.client.link import translated
 from penstock.client.messages import Message
 from penstock.client.replaying import Bookmarks, Replay
 from penstock.client.retrying import PATIENCE, patience
+from penstock.client.showing import ROWS, counted, facts, table
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import resumed
@@ -276,6 +278,18 @@ class Result:
     def held(self) -> Result:
         """The same with all rows in memory."""
         return Result(self.schema, iter(list(self.batches())))
+
+    def _repr_html_(self) -> str:
+        """The first rows, for notebooks; they can be read all the same."""
+        if self._batches is None:
+            return facts({"columns": ", ".join(self.columns), "rows": "have been read"})
+        first = list[pa.RecordBatch]()
+        while sum(batch.num_rows for batch in first) <= ROWS and (more := next(self._batches, None)) is not None:
+            first.append(more)
+        self._batches = chain(first, self._batches)
+        some = pa.Table.from_batches(first, self.schema)
+        rows = (list(row.values()) for row in some.slice(0, ROWS).to_pylist())
+        return table(self.columns, rows, counted(min(some.num_rows, ROWS), some.num_rows > ROWS))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Each row as a dict by column."""

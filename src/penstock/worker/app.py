@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 import os
 import random
@@ -14,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -21,11 +23,13 @@ from typing import Any, TypeVar
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, span
 from penstock.worker.running import Running
+from penstock.worker.surrounding import Middleware
 from penstock.worker.worker import Counts, Worker, declare
 
 logger = logging.getLogger("penstock.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Middleware)
 
 Lifespan = Callable[["App"], AbstractAsyncContextManager[object]]
 """What surrounds the work: opens pools before the first message, closes them after the last."""
@@ -54,6 +58,7 @@ class App:
         self._grace = span(grace, "grace") / 1e6
         self._lifespan = lifespan
         self._running: tuple[Running, ...] = ()
+        self._middlewares: tuple[Middleware, ...] = ()
 
     def worker(
         self,
@@ -95,6 +100,26 @@ class App:
 
         return decorate
 
+    def middleware(self, function: M) -> M:
+        """Let the decorated coroutine surround the functions of all workers; the first one is outermost.
+
+        @app.middleware
+        async def timed(message, call_next):
+            started = time.monotonic()
+            try:
+                return await call_next()        # the function's result, or its exception
+            finally:
+                logger.info("%s took %.1f s", message.bookmark, time.monotonic() - started)
+
+        What it returns is taken for the function's result; what it raises is a retry, and it may settle the message
+        and not call the function at all.  The message is one of `penstock.aio`.
+        """
+        given: object = function
+        if not inspect.iscoroutinefunction(given):
+            raise InvalidArgument(f"middleware {getattr(given, '__qualname__', given)!r} is no coroutine function")
+        self._middlewares = (*self._middlewares, function)
+        return function
+
     @property
     def counts(self) -> Mapping[str, Counts]:
         """What became of messages since the last start, by function."""
@@ -116,7 +141,10 @@ class App:
         name = self.name or f"{socket.gethostname()}:{os.getpid()}"
         chance = random.Random()
         self._running = tuple(
-            Running(worker, url or self.url, name=name, burst=burst, chance=chance) for worker in self.workers
+            Running(
+                replace(worker, middlewares=self._middlewares), url or self.url, name=name, burst=burst, chance=chance
+            )
+            for worker in self.workers
         )
         async with AsyncExitStack() as stack:
             if self._lifespan is not None:

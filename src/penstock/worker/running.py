@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,8 @@ from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message
 from penstock.errors import Fenced, InvalidBody, NotFound, PenstockError, Refused, Unroutable
-from penstock.worker.worker import Counts, Worker
+from penstock.worker.surrounding import Depends, Made, Off, surrounded
+from penstock.worker.worker import Counts, Worker, is_message
 
 PARTS = 3
 """A lease is extended after so great a part of its time: one extension that comes late does no harm."""
@@ -64,10 +66,6 @@ class Held:
 
 REASON_MOST = 500
 """Characters of an error that are kept with the message."""
-
-Off = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a piece of work in a thread."""
-
 
 async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, settles: Off) -> None:
     """Give one message to the function and settle it.
@@ -120,8 +118,7 @@ async def _called(
     except InvalidBody as error:
         logger.error("%s: %r: %s", worker.name, message, error)
         return "reject", str(error), None, None
-    work = worker.function(*arguments) if worker.is_async else calls(partial(worker.function, *arguments))
-    call = asyncio.ensure_future(work)
+    call = asyncio.ensure_future(_work(worker, message, arguments, calls, settles))
     try:
         done, _ = await asyncio.wait({call}, timeout=worker.timeout)
     except asyncio.CancelledError:
@@ -145,6 +142,30 @@ async def _called(
         if tracing.active is not None:
             tracing.active.failed(error)
         return "retry", f"{type(error).__name__}: {error}", None, None
+
+
+def _work(
+    worker: Worker, message: Message, arguments: Sequence[object], calls: Off, settles: Off
+) -> Awaitable[object]:
+    """The call of the function, with what surrounds it."""
+    if worker.is_plain:
+        return _begun(worker, arguments, calls)
+    theirs = AsyncMessage(message, settles)
+
+    async def call() -> object:
+        async with AsyncExitStack() as stack:
+            made = Made(theirs if worker.is_async else message, stack, settles)
+            given = [await made.of(one, is_message) if isinstance(one, Depends) else one for one in arguments]
+            return await _begun(worker, given, calls)
+
+    return surrounded(call, worker.middlewares, theirs)()
+
+
+def _begun(worker: Worker, arguments: Sequence[object], calls: Off) -> Awaitable[object]:
+    work: Awaitable[object] = (
+        worker.function(*arguments) if worker.is_async else calls(partial(worker.function, *arguments))
+    )
+    return work
 
 
 def _settle(worker: Worker, message: Message, verb: str, reason: str, result: object) -> None:

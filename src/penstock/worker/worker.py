@@ -12,6 +12,7 @@ from penstock.client.messages import Message, Values
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.units import Duration, span
+from penstock.worker.surrounding import Depends, Middleware, depends_of
 
 
 @dataclass(slots=True)
@@ -57,12 +58,29 @@ class Worker:
     publish: str | None  # the topic of what the function returns
     mandatory: bool | None  # whether it is an error that nobody takes that; None: over the default exchange
     is_async: bool
-    readers: tuple[Reader | None, ...]  # of the arguments; None is the message itself
+    readers: tuple[Reader | Depends | None, ...]  # of the arguments; None is the message itself
     value: Any  # the type of its `value`: that of `Message[Order]`, else Any
+    middlewares: tuple[Middleware, ...] = ()  # of its app, the outermost first
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing surrounds the function, and it depends on nothing."""
+        return not self.middlewares and not any(isinstance(read, Depends) for read in self.readers)
 
     def arguments(self, message: Values) -> Sequence[object]:
-        """What the function is called with.  InvalidBody when the body is not what it takes."""
-        return [message if read is None else read(message.body, message.content_type) for read in self.readers]
+        """What the function is called with, `Depends` where something is to be made for it.
+
+        InvalidBody when the body is not what it takes.
+        """
+        return [
+            read if isinstance(read, Depends) else message if read is None else read(message.body, message.content_type)
+            for read in self.readers
+        ]
+
+
+def is_message(annotation: object) -> bool:
+    """Whether an argument of this annotation is the message."""
+    return (get_origin(annotation) or annotation) in _MESSAGES
 
 
 def declare(
@@ -103,18 +121,18 @@ def _check_count(who: str, what: str, value: object) -> None:
         raise InvalidArgument(f"{who}: {what} is {value!r}, not a whole number from 1 to {CONCURRENCY_MOST:,}")
 
 
-def _readers(function: Function, who: str) -> tuple[list[Reader | None], Any]:
+def _readers(function: Function, who: str) -> tuple[list[Reader | Depends | None], Any]:
     """How each argument is made, one body at most, one message at most; and the type of the message's value."""
     try:
         signature = inspect.signature(function)
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, AttributeError) as error:
         raise InvalidArgument(
             f"{who}: an annotation cannot be resolved: {error}; define the type at module level"
         ) from None
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{who}: {error}") from None
-    readers: dict[str, Reader | None] = {}
+    readers: dict[str, Reader | Depends | None] = {}
     value: Any = Any
     for parameter in signature.parameters.values():
         if parameter.default is not parameter.empty or parameter.kind in (
@@ -124,14 +142,17 @@ def _readers(function: Function, who: str) -> tuple[list[Reader | None], Any]:
         if parameter.kind is parameter.KEYWORD_ONLY:
             raise InvalidArgument(f"{who}: argument {parameter.name!r} has no default, and nothing is given to it")
         annotation = hints.get(parameter.name, Any)
-        is_message = (get_origin(annotation) or annotation) in _MESSAGES
-        is_message = is_message or (annotation is Any and parameter.name == "message")
-        noun = "message" if is_message else "body"
-        if is_message and get_args(annotation):
+        if (depends := depends_of(annotation)) is not None:
+            depends.needs(is_message)
+            readers[f"{parameter.name} depends"] = depends
+            continue
+        wants_it = is_message(annotation) or (annotation is Any and parameter.name == "message")
+        noun = "message" if wants_it else "body"
+        if wants_it and get_args(annotation):
             [value] = get_args(annotation)
         if noun in readers:
             raise InvalidArgument(f"{who}: argument {parameter.name!r} would be a second {noun}, and there is one")
-        readers[noun] = None if is_message else reader_of(annotation, who)
+        readers[noun] = None if wants_it else reader_of(annotation, who)
     if not readers:
         raise InvalidArgument(f"{who}: takes no argument; let it take the body, the message, or both")
     return list(readers.values()), value
