@@ -66,6 +66,7 @@ class Publisher:
     ) -> None:
         """touched: where queues that took something are noted.  sizes: told of what is stored."""
         self._router = router
+        self.typed = router.typed  # topics and queues whose type a content type may contradict
         self._interning = interning
         self._outbox = outbox
         self.traits = TraitsMemo()
@@ -104,7 +105,7 @@ class Publisher:
 
         skip: leading rows that are duplicates.  What else may be said: see `Terms`.
         """
-        if self._router.typed and not trusted and banned is None and (wrong := self.mistyped(batch, skip)):
+        if self.typed and not trusted and banned is None and (wrong := self.mistyped(batch, skip)):
             return self._without(wrong, batch, skip, lambda some: self.publish(
                 now, some, persistent=persistent, skip=skip, carbon=carbon, numbered=numbered, admitted=admitted
             ))  # fmt: skip
@@ -125,11 +126,6 @@ class Publisher:
             return self._publish(now, some, skipped, terms._replace(numbered=True))
 
         return self.keyed.publish(now, batch, skip, trusted, store)
-
-    @property
-    def typed(self) -> bool:
-        """Whether a content type may contradict what the bodies of a topic are."""
-        return self._router.typed
 
     def mistyped(self, batch: Publishes, skip: int = 0) -> dict[int, Refusal]:
         """The rows whose content type names another message type than their topic has."""

@@ -130,7 +130,7 @@ class Router:
         self.dropping_newest: set[int] = set()  # of the rejecting those that tell nobody
         self.blocking: set[int] = set()  # of the rejecting those that hold their publishers up
         self.persisting: set[int] = set()  # ids of queues in which everything outlives the server
-        self._typed: set[int] = set()  # ids of queues with other bodies than JSON
+        self.typed = topology.typed  # is empty where all bodies are JSON
 
     @property
     def version(self) -> int:
@@ -167,7 +167,7 @@ class Router:
         if settings.type.persists:
             self.persisting.add(queue.id)
         if settings.message_type != JSON:
-            self._typed.add(queue.id)
+            self.typed.add(queue.id)
         if (text := settings.reading("filter")) is not None:
             self._filters[queue.id] = compile_filter(text)
         if (text := settings.reading("barrier_expression")) is not None:
@@ -191,7 +191,7 @@ class Router:
         self.dropping_newest.discard(queue.id)
         self.blocking.discard(queue.id)
         self.persisting.discard(queue.id)
-        self._typed.discard(queue.id)
+        self.typed.discard(queue.id)
         name = settings.underlying_topic
         if not name:
             return
@@ -336,11 +336,6 @@ class Router:
             pattern = self._patterns[name]
             if pattern is not None and pattern.matches(key):
                 yield name
-
-    @property
-    def typed(self) -> bool:
-        """Whether some topic or queue has other bodies than JSON."""
-        return bool(self._typed or self._topology.typed)
 
     @property
     def filtering(self) -> bool:

@@ -65,7 +65,7 @@ class Topology:
         self.by_destination: dict[tuple[str, str, str], dict[Binding, None]] = {}  # (vhost, type, name)
         self.topics: dict[tuple[str, str, str], dict[str, object]] = {}
         self.kept_by_pattern: dict[tuple[str, str], dict[str, None]] = {}  # names of those that are patterns
-        self.typed = set[tuple[str, str, str]]()  # topics with other bodies than JSON
+        self.typed = set[object]()  # topics with other bodies than JSON; the router adds ids of such queues
         self.policies = Policies()
 
     def exchange(self, vhost: str, name: str) -> ExchangeState | None:
