@@ -362,9 +362,10 @@ class Host:
 class World:
     """One schedule, of one number."""
 
-    def __init__(self, seed: int, *, members: int = 3, min_in_sync: int = 2) -> None:
+    def __init__(self, seed: int, *, members: int = 3, min_in_sync: int = 2, mood: Mood | None = None) -> None:
         self.rng = Random(seed)
         self.pace = self.rng.choice(PACES)
+        self.mood = mood or {}
         self.min_in_sync = min_in_sync
         self.settings = replace(SMALL, segment=6000)
         self.answers, self.told_of_ends, self.failing_syncs, self.loses = 0.9, 0.8, 0.01, 0.12
@@ -435,7 +436,7 @@ class World:
 
     def run(self, steps: int) -> None:
         """So many random steps; Broken says what does not hold."""
-        names, weights = zip(*ACTIONS.items(), strict=True)
+        names, weights = zip(*{**ACTIONS, **self.mood}.items(), strict=True)
         hosts = list(self.hosts.values())
         for action in self.rng.choices(names, weights, k=steps):
             host = self.rng.choice(hosts)
@@ -589,3 +590,9 @@ ACTIONS: dict[Action, int] = {
     World.stage: 3, World.upkeep: 7,
 }  # fmt: skip
 """How often each comes."""
+
+Mood = Mapping[Action, int]
+LEADING: Mood = {World.roll: 1, World.stage: 0, World.upkeep: 0, World.snapshot: 0, World.revert: 0}
+STAGING: Mood = {**LEADING, World.stage: 14, World.crash: 6}
+REVERTING: Mood = {**LEADING, World.snapshot: 1, World.revert: 1}
+"""What happens oftener or not at all: a fault that takes long is found where nothing else comes in between."""
