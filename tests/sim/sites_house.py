@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
+from penstock.core.audit.audit import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.asking import Asking, Waiting
 from penstock.core.links.identity import Site
@@ -347,6 +348,12 @@ class Fabric:
             left = [self.known(site, lsn) for lsn in flat(site.queue.snapshot()[0]).tolist()]
             assert not left, f"site {site.name} still has {left}: {list(site.queue.foreign_spans())}"
             assert canonical(site.core.durable_state()) == canonical(site.folded(7))
+            audit = Audit()
+            for table in site.tables:
+                for batch in table.to_batches():
+                    audit.feed(batch)
+            findings = audit.finish(site.folded()).findings
+            assert not findings, f"site {site.name}: {findings}"
         missing = [key for key, confirmed in self.published.items() if confirmed and not self.worked[key]]
         assert not missing, f"{missing} were confirmed and never worked"
         for site in self.sites.values():

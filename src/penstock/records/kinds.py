@@ -389,7 +389,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.OWN: Meaning(
         'queue and exact pairs; {"owner", "site", "serial", "why"}: the site of that number, so called then, alone may '
         "lease them from now on; serial: how many transfers there were; why: first, transfer, yielded or proxied",
-        ("fold", "story"), word="owned",
+        _BATCHES, word="owned",
     ),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.core.audit.audit import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Grant
@@ -239,3 +240,29 @@ def test_a_claim_to_what_has_not_come_yet_waits_for_it(world: World) -> None:
     carry(world, 8, [40], "b")
     assert world.core.owned_at(world.now, queue, "c", 8, 40, 41, claim)
     assert (queue.ready, queue.foreign_count) == (1, 0)
+
+
+# -- the audit
+
+
+def audited(world: World) -> list[str]:
+    audit = Audit()
+    for table in world.tables:
+        for batch in table.to_batches():
+            audit.feed(batch)
+    return [f"{one.guarantee}: {one.text}" for one in audit.finish(world.folded()).findings]
+
+
+def test_the_audit_finds_a_grant_of_what_another_site_owns(world: World) -> None:
+    queue, first = world.core.queue("/", "q"), world.publish("q", b"0", b"1").first
+    grant(world, first, first + 2)
+    hear(world, first + 1, first + 2, Claim("a", 2, "transfer"))
+    world.subscribe(queue)
+    assert audited(world) == []
+    foreign = queue.ensure_foreign(world.core.peers)
+    foreign.claims.put(first, first + 1, Claim("a", 3, "proxied"))  # in memory alone: as if it were forgotten
+    for run in foreign.waiting.extract(range(first, first + 1)):
+        queue.put_back(run)
+    queue.go_on(world.now, world.core._out)
+    world.turn()
+    assert audited(world) == ["one owner: queue 'q': messages were granted that another site owns"]

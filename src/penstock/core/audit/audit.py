@@ -9,6 +9,7 @@ fold but the reading of columns, so that the two can be held against each other.
     routes          every route was told, and names queues that live
     ends once       what a queue took is settled, expired, dropped, purged, gone with queue or process, or waits; once
     one holder      granted while ready, returned while held
+    one owner       nothing is granted that another site owns
     attempts        each grant's attempt is one more than the one before
     delays          nothing delayed is granted or due before its time
     at most once    such a queue leases nothing: the removal is on record before the message is sent
@@ -135,6 +136,8 @@ class Audit:
             attempts, until, transient = (
                 spread(lsns, told.columns.get(name, [])) for name in ("deliveries", "not_before", "transient")
             )
+            owners = np.array(told.columns.get("owner", []), dtype=np.int64).reshape(-1, 3)
+            queue.owned = [(0, low, high, owner) for low, high, owner in owners.tolist()]
             queue.take(lsns, attempts, np.where(until > 0, DELAYED, READY), until, transient)
         for number, pairs in self._streams.load(state.streams):
             held = self._queues[number]
@@ -293,6 +296,12 @@ class Audit:
             semantics = cast("dict[str, object]", changed)["semantics"]
             present.once.append((row.lsn, semantics == "at-most-once"))
 
+    def _owned(self, row: Row) -> None:
+        queue = self._queues.get(int(row.values[0]))
+        if queue is not None:
+            owner = cast("int", row.header["owner"])
+            queue.owned += [(row.lsn, low, high, owner) for low, high in row.values[1:].reshape(-1, 2).tolist()]
+
     def _policy(self, row: Row) -> None:
         self._policies.record(row.kind, row.name, row.header)
 
@@ -340,7 +349,7 @@ class Audit:
     LOOKS: ClassVar[Mapping[Kind, Callable[[Any, Row], None]]] = {
         Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.TOOK: _took_rows, Kind.RECOVERED: _found,
         Kind.QUEUE_DECLARE: _declared, Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _deleted,
-        Kind.POLICY: _policy, Kind.POLICY_DELETE: _policy,
+        Kind.OWN: _owned, Kind.POLICY: _policy, Kind.POLICY_DELETE: _policy,
         Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         **dict.fromkeys((Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK, Kind.SINK_FORGET), _sink),
         **dict.fromkeys((Kind.STREAM, Kind.PLAN, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE, Kind.STREAM_TRY), _stream),

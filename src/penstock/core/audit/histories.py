@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.state.lsns import Ints
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -98,6 +99,9 @@ class AuditedQueue:
     until: Ints = field(default_factory=lambda: NONE)  # of what is delayed
     transient: Ints = field(default_factory=lambda: NONE)  # 0 or 1
     counts: Counter[str] = field(default_factory=Counter[str])
+    owned: list[tuple[int, int, int, int]] = field(
+        default_factory=list[tuple[int, int, int, int]]
+    )  # (LSN of the record, LSNs [a, b), site that may lease them, 0: this one), in order
     events: list[Events] = field(default_factory=list[Events])  # of this window
 
     @property
@@ -137,6 +141,9 @@ class AuditedQueue:
             kept = ~gone
             self.lsns, self.attempts, self.state = self.lsns[kept], self.attempts[kept], self.state[kept]
             self.until, self.transient = self.until[kept], self.transient[kept]
+            if self.owned:
+                lowest = int(self.lsns[0]) if len(self.lsns) else LSN_LIMIT
+                self.owned = [one for one in self.owned if one[2] > lowest]
 
     def _expand(self, boots: Ints, find: Find) -> Events:
         """The window's events on single messages, sorted by message and record."""
@@ -215,6 +222,8 @@ class AuditedQueue:
         check("one holder", (op == Op.RETURN) & ~held, "messages came back that nobody held")
         leap = grant & (value != self.attempts[message] + tries)
         check("attempts", leap, "a grant's attempt is not the one before plus 1")
+        if self.owned:
+            check("one owner", grant & self._foreign(message, order), "messages were granted that another site owns")
         check("at most once", grant & self._once(order), "messages were leased, but the queue sends at most once")
         check("delays", grant & (state == DELAYED), "messages were granted while they were delayed")
         check("one holder", (op == Op.RESCHEDULE) & held, "messages were rescheduled while somebody held them")
@@ -234,6 +243,13 @@ class AuditedQueue:
         for number, count in enumerate(np.bincount(op, minlength=len(_DONE)).tolist()):
             if count:
                 self.counts[_DONE[number]] += count
+
+    def _foreign(self, message: Ints, order: Ints) -> Bools:
+        """Whether another site owned each of these messages when the record of the event was written."""
+        lsns, out = self.lsns[message], np.zeros(len(message), dtype=np.bool_)
+        for told, low, high, owner in self.owned:
+            out[(lsns >= low) & (lsns < high) & (order > told)] = owner > 0
+        return out
 
     def _once(self, order: Ints) -> Bools:
         """Whether the queue was at-most-once when each record was written."""
