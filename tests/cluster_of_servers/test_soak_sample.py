@@ -20,3 +20,10 @@ def test_a_sample(tmp_path: Path) -> None:
     assert soak.counts["confirmed"] > 200
     assert soak.counts["bytes compared"] > 10_000
     assert soak.counts["terms"] >= 2
+
+
+def test_a_leader_that_waits_for_nobody_is_noticed(tmp_path: Path) -> None:
+    """It is cut off from the others, and confirms what they will never have."""
+    soak = ClusterSoak(tmp_path, 60.0, SEED, pause_most=3.0, leak="alone")
+    soak.run()
+    assert any("is lost" in one or "came back" in one for one in soak.books.wrong), soak.books.wrong

@@ -83,6 +83,7 @@ class Publisher(Client):
     def __init__(self, soak: House, queue: str) -> None:
         super().__init__(soak, f"publisher of {queue}")
         self.queue = queue
+        self.slow = queue == "kept"
         self.mine = -1
         self.confirmed_at = time.monotonic()
         self.state = ""
@@ -96,9 +97,11 @@ class Publisher(Client):
         tag, heard = 0, time.monotonic()
         link.select_confirms()
         while not self.stopping.is_set() or (waiting and time.monotonic() - heard < SILENCE_S):
-            room = len(waiting) < WINDOW and books.waiting[mine] < MOST
+            room = len(waiting) < WINDOW and (books.waiting[mine] < MOST or self.slow)
             self.state = f"port {link.port}: {len(waiting)} wait for confirms, {books.waiting[mine]} to be settled"
             if room and not self.stopping.is_set():
+                if self.slow:
+                    self.stopping.wait(0.1)
                 numbers = books.send(mine, BURST)
                 link.send(b"".join([message(method, properties, body_of(mine, number)) for number in numbers]))
                 waiting.extend(zip(range(tag + 1, tag + 1 + BURST), numbers, strict=True))

@@ -5,7 +5,8 @@
 Servers are killed, stopped, paused, cut off from each other, from the register and from clients in all ways of
 `fault_proxy`, alone and two at once; disks are full, or fail; the register goes, too.  Judged are: what was confirmed
 and is absent, what was settled for sure and came again, what came twice at most once, the order of each publisher, that
-it all goes on by itself once it is healed, and at the end the logs of all members, byte by byte.
+it all goes on by itself once it is healed, and at the end the logs of all members, byte by byte.  `SOAK_LEAK=alone`
+plants a leader that waits for nobody: see whether that is noticed.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ name = "busy"
 name = "once"
 semantics = "at-most-once"
 [[queue]]
+name = "kept"
+[[queue]]
 name = "markers"
 max_length = 100
 [log]
@@ -49,7 +52,8 @@ segment = "4MiB"
 retention = { bytes = "24MiB" }
 checkpoint_bytes = "8MiB"
 """
-QUEUES = ("work", "busy", "once")
+QUEUES = ("work", "busy", "once", "kept")
+"""`kept` has no worker before the end: what is worked at once may be lost, and nobody would know."""
 PATIENCE_S = 60.0
 """So long after everything was healed somebody must confirm again."""
 NO_QUOTA, SQUEEZED = 1 << 60, 20 << 20
@@ -88,10 +92,18 @@ class ClusterSoak:
     """One run.  Faults are in `books.wrong`."""
 
     def __init__(
-        self, folder: Path, seconds: float, seed: int, *, pause_most: float = 60.0, say: Callable[[str], object] = print
+        self,
+        folder: Path,
+        seconds: float,
+        seed: int,
+        *,
+        pause_most: float = 60.0,
+        leak: str = "",
+        say: Callable[[str], object] = print,
     ) -> None:
-        """pause_most: seconds that a process is stopped at the longest."""
+        """pause_most: seconds that a process is stopped at the longest.  leak: what is planted, see `hosted`."""
         self.folder, self.seconds, self.pause_most, self.say = folder, seconds, pause_most, say
+        self.leak = leak
         self.random = random.Random(seed)
         self.books = Books()
         self.counts: Counter[str] = self.books.counts
@@ -112,7 +124,7 @@ class ClusterSoak:
     def run(self) -> None:
         """All of it."""
         self.register = Register(self.folder)
-        environ = {"SOAK_QUOTA": str(self.quota), "PYTHONPATH": os.pathsep.join(sys.path)}
+        environ = {"SOAK_LEAK": self.leak, "SOAK_QUOTA": str(self.quota), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, str(Path(__file__).with_name("hosted.py"))]
         try:
             with Network() as network, Cluster(
@@ -141,11 +153,12 @@ class ClusterSoak:
     # what happens
 
     def _trouble(self) -> None:
-        troubles = [self.killed, self.paused, self.parted, self.parted, self.stopped, self.no_register,
+        troubles = [self.killed, self.isolated, self.paused, self.parted, self.parted, self.stopped, self.no_register,
                     self.failing_disk, self.full_disk, self.blackout]  # fmt: skip
         self.cluster.leader().signal(signal.SIGKILL)
         self.counts["killed"] += 1
-        end, turns = time.monotonic() + self.seconds, list[Callable[[], object]]()
+        self._goes_on()
+        end, turns = time.monotonic() + self.seconds, list[Callable[[], object]]([self.isolated])
         while time.monotonic() < end and not self.books.wrong:
             if not turns:
                 turns = [*troubles, *troubles]
@@ -250,6 +263,22 @@ class ClusterSoak:
         for way, caller in ways:
             way.fault(fault, caller)
         yield f"{server.name} and {', '.join(said)}: {fault.value}"
+        for way, caller in ways:
+            way.heal(caller)
+
+    @contextmanager
+    def isolated(self) -> Generator[str]:
+        """Whoever leads, from all but its clients, until others lead: what it confirms meanwhile would be lost."""
+        leads = [one for one in self.cluster.servers if one.runs and one.serves]
+        server = leads[0] if leads else self._one()
+        fault = self.random.choice((Fault.SILENT, Fault.CUT))
+        ways = [(server.stream_way, 0), *((one.stream_way, server.group) for one in self.cluster.servers)]
+        if server.register_way is not None:
+            ways.append((server.register_way, 0))
+        for way, caller in ways:
+            way.fault(fault, caller)
+        time.sleep(self.random.uniform(1.0, 4.0))
+        yield f"{server.name} isolated from all but clients: {fault.value}"
         for way, caller in ways:
             way.heal(caller)
 
@@ -393,7 +422,7 @@ def main() -> int:
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True)
 
-    soak = ClusterSoak(folder, given.seconds, given.seed, say=say)
+    soak = ClusterSoak(folder, given.seconds, given.seed, leak=os.environ.get("SOAK_LEAK", ""), say=say)
     soak.run()
     print(told(soak))
     for line in soak.books.wrong:

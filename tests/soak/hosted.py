@@ -1,7 +1,8 @@
 """`penstock` on a disk with a quota, and if asked with a leak: `python hosted.py serve ...`.
 
 `SOAK_QUOTA` names a file that holds the most bytes the data folder may have; it is read again and again.  `SOAK_LEAK`
-(`memory`, `descriptors`) plants a leak, so that the soak can prove that it notices one.
+(`memory`, `descriptors`) plants a leak, so that the soak can prove that it notices one; `alone` has a leader confirm
+what its own disk has, whatever the others have, which the soak of a cluster is to notice.
 """
 
 from __future__ import annotations
@@ -119,6 +120,20 @@ def plant(leaks: str) -> None:
     Engine.finish_turn = leaking  # type: ignore[method-assign]
 
 
+def confirm_alone() -> None:
+    """A leader waits for no copy."""
+    from penstock.server.cluster.leading import Cluster
+
+    synced = Cluster._synced
+
+    def at_once(self: Cluster, lsn: int) -> None:
+        synced(self, lsn)
+        if self._log is not None:
+            self._log.committed(lsn)
+
+    Cluster._synced = at_once  # type: ignore[method-assign]
+
+
 def change_server(most: int, load_arrow: Callable[[int], None] = launching.with_bounded_pool) -> None:
     """Load Arrow as the server does, and only then what is changed here: it would load Arrow without a bound."""
     load_arrow(most)
@@ -126,7 +141,10 @@ def change_server(most: int, load_arrow: Callable[[int], None] = launching.with_
 
     if "SOAK_QUOTA" in os.environ:
         app.OsDisk = QuotaDisk  # type: ignore[misc]
-    plant(os.environ.get("SOAK_LEAK", ""))
+    leaks = os.environ.get("SOAK_LEAK", "")
+    plant(leaks)
+    if "alone" in leaks:
+        confirm_alone()
 
 
 if __name__ == "__main__":
