@@ -219,6 +219,28 @@ def test_a_message_that_came_again_can_be_extended_and_then_settled(client: pens
     assert list(client.peek("q")) == []
 
 
+def test_a_settle_of_a_lease_that_has_ended_is_stale_where_the_same_consumer_has_it_again(
+    client: penstock.Client, house: FlightHouse
+) -> None:
+    """Also of the first delivery, which no attempt above 1 gives away."""
+    client.declare("fenced", leasing="strict", lease_period="10s")
+    client.publish("fenced", b"twice")
+    with client.consume("fenced", timeout=10) as consumer:
+        first = consumer.take()
+        assert first is not None
+        house.clock.ahead += 11_000_000
+        house.run(house.engine.tick)
+        again = consumer.take()
+        assert again is not None
+        assert (first.attempt, again.attempt) == (1, 2)
+        first.ack()
+        consumer.flush()
+        assert (consumer.stale, client.queue("fenced")["leased"]) == (1, 1)
+        again.ack()
+        consumer.flush()
+        assert (consumer.stale, client.queue("fenced")["leased"]) == (1, 0)
+
+
 def test_a_lease_ends_by_time_and_can_be_extended(client: penstock.Client, house: FlightHouse) -> None:
     client.declare("q", lease_period="10s")
     client.publish_table("q", pa.table({"body": ["short", "long"]}))

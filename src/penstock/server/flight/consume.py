@@ -131,8 +131,10 @@ def read_said(metadata: bytes) -> Said:
     return Said(number, terms)
 
 
-def read_settles(received: Received) -> tuple[dict[Settle, array[int]], Attempts]:
-    """LSNs by (verb, delay, reason, queue), ascending, and the attempts that are named; InvalidArgument otherwise."""
+def read_settles(received: Received) -> tuple[dict[Settle, array[int]], Attempts | None]:
+    """LSNs by (verb, delay, reason, queue), ascending, and the attempts that are named, those above 1; None where no
+    row names one.  InvalidArgument otherwise.
+    """
     columns = columns_of(received)
     lsns = columns["lsn"]
     if lsns.null_count:
@@ -156,7 +158,9 @@ def read_settles(received: Received) -> tuple[dict[Settle, array[int]], Attempts
         for queue, lsn, attempt in zip(told[3], numbers, columns["attempt"].to_pylist(), strict=True):
             if attempt is not None and attempt > 1:
                 attempts[queue, lsn] = attempt
-    return groups, attempts
+        if attempts or not columns["attempt"].null_count:
+            return groups, attempts
+    return groups, None
 
 
 def _values(column: pa.Array[Any] | None, rows: int) -> list[Any]:
@@ -341,7 +345,7 @@ class Exchange(Receiver):
 
     # -- loop: settling
 
-    def settle(self, groups: dict[Settle, array[int]], attempts: Attempts, number: int | None) -> None:
+    def settle(self, groups: dict[Settle, array[int]], attempts: Attempts | None, number: int | None) -> None:
         """Settle groups of LSNs that share verb, delay, reason and queue.
 
         A number asks for an answer, when all settles so far are durable: how many since the last answer had an effect.
@@ -372,13 +376,13 @@ class Exchange(Receiver):
         unanswered, self._unanswered = self._unanswered, deque()
         self._down.answer(*(orjson.dumps({"answer": number, "broken": reason}) for number in unanswered))
 
-    def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts) -> int:
+    def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts | None) -> int:
         core, now, command = self.engine.core, self.engine.now(), self.command
         verb, delay, reason, name = settle
         queue = self._queue(name)
         if queue is None:
             return 0
-        lsns = self._allowed(lsns, name, attempts if queue.settings.leasing == "strict" else {})
+        lsns = self._allowed(lsns, name, attempts if queue.settings.leasing == "strict" else None)
         if not lsns:
             return 0
         chunk = as_chunk(lsns)
@@ -403,10 +407,10 @@ class Exchange(Receiver):
                 raise
             return None
 
-    def _allowed(self, lsns: array[int], name: str | None, attempts: Attempts) -> array[int]:
+    def _allowed(self, lsns: array[int], name: str | None, attempts: Attempts | None) -> array[int]:
         """Those that came here, of a strict queue in the delivery that is meant."""
-        if attempts:
-            current = self._attempts
+        current = self._attempts
+        if attempts is not None and (attempts or current):
             lsns = array("q", [lsn for lsn in lsns if attempts.get((name, lsn), 1) == current.get((name, lsn), 1)])
         if self._came is not None:
             lsns = array("q", [lsn for lsn in lsns if (name, lsn) in self._came])
