@@ -142,6 +142,8 @@ $(AMQPLIB): tools/amqplib tools/node/package.json tools/node/package-lock.json
 
 conformance: $(STAMP) $(OLDER) $(FASTSTREAM) $(AMQPLIB)
 	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
+	@PENSTOCK_SERVER__DOORS=2 $(PYTHON_IN) -m pytest tests/conformance/test_pika_*.py tests/conformance/test_close_codes.py \
+		tests/conformance/test_connection_ends.py tests/conformance/test_tls.py tests/conformance/test_management.py $(PYTEST_ARGS)
 
 house: $(STAMP)
 	@$(PYTHON_IN) tools/house.py $(HOUSE_ARGS)
