@@ -38,6 +38,9 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 KILLS = 3 if EFFORT == 1 else 20 * EFFORT
 
+OF_TWO_DOORS = 8
+"""Descriptors of ways that had not begun yet when they were counted first."""
+
 
 class Doors(LiveServer):
     """A server with two doors."""
@@ -270,7 +273,7 @@ def test_doors_are_killed_one_after_the_other_under_load(server: Doors) -> None:
     assert left | consumer.tried <= set[bytes]().union(*(one.tried for one in publishers))
     server.bury()
     eventually(lambda: server.ask("GET", "/api/queues/%2F/busy")["messages"] == 0)
-    eventually(lambda: _descriptors(server) <= before)
+    eventually(lambda: _descriptors(server) <= before + OF_TWO_DOORS)
 
 
 def test_the_address_is_taken_for_others(server: Doors, tmp_path: Path) -> None:
