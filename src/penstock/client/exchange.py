@@ -259,7 +259,7 @@ class Exchange:
 
     def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
         """Gather one settle; False where the server has taken the message back with a lost connection."""
-        if not self._holds(verb, 1, message):
+        if (self.closed or self.answers.ended is not None) and not self._holds(verb, 1, message):
             return False
         with self._lock:
             self._gathered.append((message.lsn, message.attempt, verb, delay, reason, message.queue))

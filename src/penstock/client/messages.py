@@ -326,15 +326,16 @@ class Message(Values, Generic[B]):
         return self.holder.settle(self, "extend", span(period, "extend"), None)
 
     def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> bool:
-        holder = self.holder
-        self.check_unsettled()
-        if tracing.active is not None:
+        holder = self._consumer
+        if holder is None or self.outcome is not None:
+            holder = self.holder
+            self.check_unsettled()
+        micros = None if delay is None else span(delay, "delay")
+        if tracing.active is None:
+            in_time = holder.settle(self, verb, micros, reason)
+        else:
             with tracing.active.settle(verb, self.queue or holder.source, [self.headers]):
-                return self._settled(holder, verb, delay, reason)
-        return self._settled(holder, verb, delay, reason)
-
-    def _settled(self, holder: Holder, verb: str, delay: Duration | None, reason: str | None) -> bool:
-        in_time = holder.settle(self, verb, None if delay is None else span(delay, "delay"), reason)
+                in_time = holder.settle(self, verb, micros, reason)
         self.outcome = verb if in_time else "lost"
         return in_time
 
