@@ -17,6 +17,7 @@ from penstock.client import Client, connect, tracing
 from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message
+from penstock.client.retrying import Outage
 from penstock.errors import Fenced, InvalidBody, NotFound, PenstockError, Refused, Unroutable
 from penstock.worker.surrounding import Depends, Made, Off, surrounded
 from penstock.worker.worker import Counts, Worker, is_message
@@ -226,9 +227,6 @@ TAKE_S = 0.2
 AT_ONCE = 1000
 """Messages that one look brings."""
 
-PAUSE_S = (0.1, 5.0)
-"""Before the next try to connect: at first, and at most."""
-
 
 class Running:
     """A worker between its start and its end.  All methods but `_take` belong to the loop."""
@@ -254,20 +252,18 @@ class Running:
         grace: seconds for what runs when it ends; after that coroutines are cancelled and their messages released.
         Raises what the server says no with; when it is away, this waits for it.
         """
-        pause = PAUSE_S[0]
+        away = Outage(None, chance=self._chance)
         try:
             while not self._stop.is_set():
                 connections = self.counts.connections
                 try:
                     await self._connected(grace)
                 except PenstockError as error:
-                    if not error.retry:
-                        raise
                     if self.counts.connections > connections:
-                        pause = PAUSE_S[0]
-                    logger.warning("%s: %s; next try in about %.1f s", self.worker.name, error, pause)
-                    await self._rest(pause * (0.5 + self._chance.random()))
-                    pause = min(pause * 2, PAUSE_S[1])
+                        away.over()
+                    away.failed(error)
+                    logger.warning("%s: %s; next try in about %.1f s", self.worker.name, error, away.pause)
+                    await self._rest(away.pause)
         finally:
             await self._end(grace)
             self._calls.shutdown(wait=False)
