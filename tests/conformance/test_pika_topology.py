@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
+
+from waiting import wait_for
 
 pytestmark = pytest.mark.conformance
 
@@ -283,3 +286,31 @@ def test_of_a_queue_that_is_there_differences_are_told_before_what_cannot_be(
         with pytest.raises(ChannelClosedByBroker) as refused:
             connect().channel().queue_declare(queue, arguments={"x-max-length": -1}, **said)
         assert refused.value.reply_text.startswith(f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue")
+
+
+def test_what_changes_is_told_by_an_exchange(connect: Callable[..., pika.BlockingConnection], name: str) -> None:
+    channel = connect().channel()
+    heard: dict[str, list[Any]] = {}
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    for key in ("queue.*", "exchange.*", "connection.created", "policy.#"):
+        channel.queue_bind(queue, "amq.rabbitmq.event", key)
+
+    def take(_: object, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        assert body == b""
+        heard.setdefault(method.routing_key, []).append(properties)
+
+    channel.basic_consume(queue, take, auto_ack=True)
+    other = connect().channel()
+    other.queue_declare(name)
+    other.exchange_declare(name)
+    other.queue_bind(name, name, "nobody asked for bindings")
+    other.queue_delete(name)
+    wait_for(channel, lambda: "queue.deleted" in heard)
+    assert set(heard) == {"queue.created", "exchange.created", "connection.created", "queue.deleted"}
+    made = heard["queue.created"][-1]
+    assert (made.headers["queue"], made.headers["vhost"]) == (name, "/")
+    assert made.timestamp == made.headers["timestamp_in_ms"] // 1000
+    other.basic_publish("amq.rabbitmq.event", "queue.created", b"made up")
+    with pytest.raises(ChannelClosedByBroker) as refused:
+        other.queue_declare(name)
+    assert refused.value.reply_code == 403

@@ -29,6 +29,7 @@ from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
 from penstock.server.ahead import Walked
 from penstock.server.caching import Fetches, Present, Tending
+from penstock.server.event_exchange import EventExchange
 from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.judging import Judges
 from penstock.server.notices import Notices
@@ -93,6 +94,7 @@ class Engine(Runtime):
         self.tending = Tending(self)
         self.acts = Acts(self, self.judges)
         self.notices = Notices(self)
+        self.event_exchange = EventExchange(self, self.notices.feed)
         bodies.parting.takers = self.tending.takers
         self._nap = Nap(clock, log)
         self.announce_guest = self._nap.announce_guest

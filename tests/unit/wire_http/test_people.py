@@ -230,7 +230,7 @@ def test_vhosts_come_and_go_with_what_is_in_them(http: Http) -> None:
     http.do("GET", "queues/late", status=404)
     http.do("PUT", "vhosts/late", {}, 201)
     assert (http.get("queues/late"), http.get("bindings/late")) == ([], [])
-    assert len(http.get("exchanges/late")) == 7
+    assert len(http.get("exchanges/late")) == 8
     assert "always there" in http.refused("DELETE", "vhosts/%2F")
     assert "settings file" in http.refused("DELETE", "vhosts/shop")
     assert "one of classic, quorum, stream" in http.refused("PUT", "vhosts/x", {"default_queue_type": "square"})

@@ -22,6 +22,9 @@ from penstock.records.regular_expressions import SPECIAL
 DEFAULT = ""
 """The name of the default exchange."""
 
+EVENTS = "amq.rabbitmq.event"
+"""The exchange to which the server says what changes (`server.event_exchange`)."""
+
 DELAYED = "x-delayed-message"
 """The type of an exchange at which messages wait; its argument `x-delayed-type` says how it routes."""
 
@@ -39,6 +42,7 @@ PREDECLARED: Mapping[str, ExchangeState] = {
     "amq.headers": ExchangeState("headers"),
     "amq.match": ExchangeState("headers"),
     "amq.rabbitmq.trace": ExchangeState("topic", internal=True),
+    EVENTS: ExchangeState("topic", internal=True),
 }
 
 
