@@ -117,9 +117,7 @@ class Sources:
     def _look(self) -> dict[str, int]:
         times = dict[str, int]()
         for top, folders, files in os.walk(self._folder):
-            folders[:] = [
-                one for one in folders if one[0] not in "._" and not Path(top, one, "pyvenv.cfg").exists()
-            ]
+            folders[:] = [one for one in folders if one[0] not in "._" and not Path(top, one, "pyvenv.cfg").exists()]
             for name in files:
                 if name.endswith(".py"):
                     with suppress(OSError):  # it has gone meanwhile

@@ -68,6 +68,7 @@ class Held:
 REASON_MOST = 500
 """Characters of an error that are kept with the message."""
 
+
 async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, settles: Off) -> None:
     """Give one message to the function and settle it.
 
@@ -145,9 +146,7 @@ async def _called(
         return "retry", f"{type(error).__name__}: {error}", None, None
 
 
-def _work(
-    worker: Worker, message: Message, arguments: Sequence[object], calls: Off, settles: Off
-) -> Awaitable[object]:
+def _work(worker: Worker, message: Message, arguments: Sequence[object], calls: Off, settles: Off) -> Awaitable[object]:
     """The call of the function, with what surrounds it."""
     if worker.is_plain:
         return _begun(worker, arguments, calls)

@@ -1,11 +1,11 @@
 """What surrounds a worker's function: the middlewares of its app, and what it depends on, made for each message.
 
-    async def session(message: penstock.Message) -> AsyncIterator[Session]:
-        async with Session() as session:
-            yield session       # and what follows runs when the function has ended, an exception of it included
+async def session(message: penstock.Message) -> AsyncIterator[Session]:
+    async with Session() as session:
+        yield session       # and what follows runs when the function has ended, an exception of it included
 
-    @app.worker("orders")
-    async def ship(order: Order, session: Annotated[Session, penstock.Depends(session)]) -> None: ...
+@app.worker("orders")
+async def ship(order: Order, session: Annotated[Session, penstock.Depends(session)]) -> None: ...
 """
 
 from __future__ import annotations

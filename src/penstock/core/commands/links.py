@@ -63,41 +63,38 @@ class LinkCommands(QueueCommands):
         now = self._at(now)
         peer, site = self._site_of(path[0])
         numbers = self.carried.setdefault(peer, Numbers())
-        known = [not numbers.unknown(lsn, lsn + 1) for lsn in there]
-        new = [row for row, here in enumerate(known) if not here]
+        new = [row for row, lsn in enumerate(there) if numbers.unknown(lsn, lsn + 1)]
         if not new:
             return 0
-        chosen = batch if len(new) == len(there) else batch.select(new)
         elsewhere = [queue for queue, owner in owners.items() if owner != self.peers.here]
         self._out.begin()
         for queue in elsewhere:
             queue.drain(now, True, self._out)
-        published = self._publisher.publish(now, chosen)
+        published = self._publisher.publish(now, batch if len(new) == len(there) else batch.select(new))
         lost = published.lost()
-        pairs = zip(published.positions, [there[row] for i, row in enumerate(new) if i not in lost], strict=True)
-        runs = list[tuple[int, int, int]]()
-        for here, lsn in pairs:
-            if runs and runs[-1][0] + runs[-1][2] == here and runs[-1][1] + runs[-1][2] == lsn:
-                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + 1)
-            else:
-                runs.append((here, lsn, 1))
-        body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
+        runs = _runs(published.positions, [there[row] for i, row in enumerate(new) if i not in lost])
         if runs:
+            body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
             self._out.record(Kind.CARRIED, site, {"peer": peer, "path": list(path)}, body)
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
-        for queue, owner in owners.items():
-            for here, _, count in runs if owner != self.peers.here else ():
-                self.own(now, queue, [(here, here + count)], Claim(owner))
-            if queue.id in self._deferred.by_queue:
-                for here, lsn, count in runs:
-                    came, stand = range(lsn, lsn + count), range(here, here + count)
-                    self._deferred.appeared(now, queue, path[0], came, stand, self._out)
+        for queue in elsewhere:
+            for here, _, count in runs:
+                self.own(now, queue, [(here, here + count)], Claim(owners[queue]))
+        for queue in owners:
+            self._settle_deferred(now, queue, path[0], runs)
         self._out.end()
         for queue in elsewhere:
             queue.drain(now, self.draining, self._out)
             self._touch(queue)
-        return len(runs) and sum(count for _, _, count in runs)
+        return sum(count for _, _, count in runs)
+
+    def _settle_deferred(self, now: Now, queue: Queue, origin: int, runs: Sequence[tuple[int, int, int]]) -> None:
+        """Apply the acks that came before these messages of an origin."""
+        if queue.id in self._deferred.by_queue:
+            for here, lsn, count in runs:
+                came, stand = range(lsn, lsn + count), range(here, here + count)
+                self._deferred.appeared(now, queue, origin, came, stand, self._out)
 
     def settled_at(self, now: Now, queue: Queue, site: str, origin: int, first: int, stop: int) -> int:
         """A site says that messages are done, which their origin calls [first, stop); how many that were here.
@@ -185,3 +182,14 @@ class LinkCommands(QueueCommands):
         for one in out:
             self.own(now, queue, [(one.first, one.stop)], one.claim)
         return out
+
+
+def _runs(here: Iterable[int], there: Iterable[int]) -> list[tuple[int, int, int]]:
+    """LSN here, LSN there, and how many, of messages that follow one another on both sides."""
+    runs = list[tuple[int, int, int]]()
+    for mine, theirs in zip(here, there, strict=True):
+        if runs and runs[-1][0] + runs[-1][2] == mine and runs[-1][1] + runs[-1][2] == theirs:
+            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
+        else:
+            runs.append((mine, theirs, 1))
+    return runs
