@@ -110,7 +110,8 @@ class Records(Running):
 
         How many there were.  What waits in queues stays.
         """
-        from penstock.server.sow.query import Counts, Query, Removal, numbers_of, plain, run, steps
+        from penstock.server.sow.query import Counts, Query, plain, run
+        from penstock.server.sow.removal import Removal, numbers_of, steps
 
         check_text(filter=filter, by=by)
         body = data.encode() if isinstance(data, str) else data

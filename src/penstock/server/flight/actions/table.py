@@ -28,7 +28,8 @@ from penstock.server.flight.publish import refusal
 from penstock.server.flight.records import hold
 from penstock.server.flight.sinks.commits import SinkActions
 from penstock.server.judging import asked_by
-from penstock.server.sow.query import Counts, Query, Removal, numbers_of, run, steps
+from penstock.server.sow.query import Counts, Query, run
+from penstock.server.sow.removal import Removal, numbers_of, steps
 from penstock.wire.fields import LSN_MAX, Fields, nearest, read_json
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
 from penstock.wire.flight.commands import DEFAULT_VHOST, Replay, Sow

@@ -37,7 +37,7 @@ from penstock.records.message_bodies import listed
 from penstock.server.flight.publish import to_publishes
 from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
 from penstock.server.judging import breathe
-from penstock.server.sow.query import number_of_key
+from penstock.server.sow.removal import number_of_key
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER
 from penstock.wire.flight.received import STAGED, Bounds, receive
