@@ -76,7 +76,7 @@ class Commit:
 
 
 def select(session: Session, channel: Channel, method: m.TxSelect) -> None:
-    """tx.select."""
+    """tx.select: publishes and acks of the channel wait for a commit."""
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.tx is None:
@@ -91,7 +91,7 @@ def commit(session: Session, channel: Channel, method: m.TxCommit) -> None:
 
 
 def rollback(session: Session, channel: Channel, method: m.TxRollback) -> None:
-    """tx.rollback."""
+    """tx.rollback: what waits for a commit is forgotten."""
     _tx(channel).roll_back()
     channel.reply(m.TxRollbackOk())
 
@@ -207,7 +207,7 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
 
 
 def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
-    """queue.bind."""
+    """queue.bind, which needs write on the queue and read on the exchange."""
     name = _change_binding(session, channel, method, "binding", session.core.bind)
     queue = session.core.queue(session.vhost, name, by=session)
     if not method.nowait:
@@ -215,7 +215,7 @@ def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
 
 
 def unbind_queue(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
-    """queue.unbind."""
+    """queue.unbind, with the rights of queue.bind."""
     _change_binding(session, channel, method, "unbinding", session.core.unbind)
     channel.reply(m.QueueUnbindOk(), durable=True)
 
@@ -233,7 +233,7 @@ def _change_binding(
 
 
 def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> None:
-    """queue.purge."""
+    """queue.purge: how many were ready and are gone."""
     may_purge(session, channel.queue_name(method.queue))
     queue = channel.queue(method.queue)
     consuming.refuse_unsupported(queue, "queue.purge")
@@ -243,7 +243,7 @@ def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> Non
 
 
 def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> None:
-    """queue.delete."""
+    """queue.delete: how many messages went with it."""
     name = channel.queue_name(method.queue)
     present = session.core.find_queue(session.vhost, name)
     if present is None or present.exclusive_to is not session:
@@ -290,7 +290,7 @@ def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDecla
 
 
 def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
-    """exchange.delete."""
+    """exchange.delete, which needs configure."""
     may_configure(session, "deleting an exchange", ("configure", "exchange", method.exchange))
     session.core.delete_exchange(session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused)
     if not method.nowait:
@@ -298,14 +298,14 @@ def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete
 
 
 def bind_exchange(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
-    """exchange.bind."""
+    """exchange.bind, which needs write on the one that gets and read on the other."""
     _between_exchanges(session, method, "binding", session.core.bind)
     if not method.nowait:
         channel.reply(m.ExchangeBindOk(), durable=True)
 
 
 def unbind_exchange(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
-    """exchange.unbind."""
+    """exchange.unbind, with the rights of exchange.bind."""
     _between_exchanges(session, method, "unbinding", session.core.unbind)
     if not method.nowait:
         channel.reply(m.ExchangeUnbindOk(), durable=True)

@@ -57,7 +57,7 @@ class Reception(Protocol):
         ...
 
     def open_vhost(self, connection: Connection, vhost: str, /) -> None:
-        """connection.open."""
+        """connection.open: let it in, or close it with the reason."""
         ...
 
     def to_channel(self, connection: Connection, /) -> str | None:
@@ -69,7 +69,7 @@ class Reception(Protocol):
         ...
 
     def forget(self, connection: Connection, /) -> None:
-        """A connection is gone."""
+        """A connection is gone, and counts for nobody any more."""
         ...
 
 

@@ -76,7 +76,7 @@ CLOSE_TIMEOUT_US = 10_000_000
 
 
 def unlimited(user: str) -> None:
-    """Everybody may do everything."""
+    """For servers without shares of users: everybody may do everything."""
 
 
 class AmqpDoor:
@@ -136,7 +136,7 @@ class AmqpDoor:
         return listener.open(sockets)
 
     def stop_listening(self) -> None:
-        """Accept nobody any more."""
+        """No new connections; those there stay."""
         for listener in self._listeners:
             listener.close()
 
@@ -175,7 +175,7 @@ class AmqpDoor:
         return None if self.admission is None else self.admission.to_channel(session, self.sessions)
 
     def forget(self, session: Connection) -> None:
-        """A connection is gone."""
+        """A connection is gone, and counts for nobody any more."""
         if session in self.sessions:
             self.sessions.discard(session)
             session.give_back()
@@ -232,7 +232,7 @@ class AmqpDoor:
         asyncio.get_running_loop().call_later(self.logins.delay_s - took_s, refuse)
 
     def open_vhost(self, session: Connection, vhost: str) -> None:
-        """connection.open."""
+        """connection.open: let it in, or close it with the reason."""
         if session.refused is not None:
             session.machine.fail_connection(530, str(session.refused), methods.ConnectionOpen)
         elif self.admission is not None and (why := self.admission.to_vhost(session, vhost, self.sessions)) is not None:

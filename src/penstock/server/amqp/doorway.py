@@ -74,7 +74,7 @@ class Doorway:
     # -- what goes out
 
     def add(self, pieces: Sequence[bytes]) -> None:
-        """Frames, behind all others."""
+        """Append frames behind all that was said before."""
         if self._confirms is not None:
             self._out += self._confirms.pieces()
             self._confirms = None
@@ -136,7 +136,7 @@ class Doorway:
                 far.connection.resume_writing()
 
     def session(self, number: int) -> Connection:
-        """Of this number."""
+        """The session of the client with this number."""
         return self._fars[number].connection
 
     # -- what comes

@@ -29,7 +29,7 @@ class Out(Protocol):
     """Those with many bytes of deliveries on their way."""
 
     def add(self, pieces: Sequence[bytes]) -> None:
-        """Frames, behind all others."""
+        """Append frames behind all that was said before."""
         ...
 
     def confirm(self, session: int, channel: int, tag: int, how: int) -> None:
@@ -101,7 +101,7 @@ class Far:
         self._way.add((way.head(Down.PIECES, sum(map(len, pieces)), self.number, channel), *pieces))
 
     def confirm(self, channel: int, tag: int, *, multiple: bool = False) -> None:
-        """A publish is durable."""
+        """A publish of this channel is durable."""
         if not self._over:
             self._way.confirm(self.number, channel, tag, way.MULTIPLE if multiple else 0)
 
@@ -111,16 +111,16 @@ class Far:
             self._way.confirm(self.number, channel, sequence, way.MULTIPLE)
 
     def refuse(self, channel: int, tag: int, *, multiple: bool = False) -> None:
-        """A publish is refused."""
+        """A publish of this channel is refused."""
         if not self._over:
             self._way.confirm(self.number, channel, tag, way.REFUSED | (way.MULTIPLE if multiple else 0))
 
     def fail_channel(self, channel: int, code: int, text: str, method: type[Method] | None = None, /) -> None:
-        """channel.close."""
+        """The door sends channel.close with a code and a text."""
         self._fail(Down.FAIL_CHANNEL, channel, code, text, method)
 
     def fail_connection(self, code: int, text: str, method: type[Method] | None = None, /) -> None:
-        """connection.close."""
+        """The door sends connection.close with a code and a text."""
         self._fail(Down.FAIL, 0, code, text, method)
 
     def _fail(self, kind: Down, channel: int, code: int, text: str, method: type[Method] | None) -> None:
@@ -134,13 +134,13 @@ class Far:
             self._say(Down.LET_IN)
 
     def refuse_login(self) -> None:
-        """It is not."""
+        """It is not who it says: the door answers late."""
         if self.stage is Stage.ASKED:
             self.stage = Stage.OVER
             self._say(Down.REFUSE)
 
     def accept_open(self) -> None:
-        """The vhost is open."""
+        """The vhost is open, and channels may begin."""
         if self.stage is Stage.ASKS:
             self.stage = Stage.OPEN
             self._say(Down.LET_OPEN)
@@ -153,7 +153,7 @@ class Far:
     # -- as the stranger that the door guards
 
     def known(self) -> None:
-        """It has logged in."""
+        """It has logged in, so that the bounds of strangers end."""
         self._say(Down.KNOWN)
 
     @property
@@ -187,7 +187,7 @@ class Far:
         """The door tells how much waits for the client; what waits for the door counts for the way."""
 
     def end(self) -> None:
-        """The client is gone."""
+        """The client is gone: nothing is said to it any more."""
         self._over = True
 
     def mark(self) -> None:
@@ -217,7 +217,7 @@ class Far:
         self._say(Down.CLOSE)
 
     def end_writing(self) -> None:
-        """Nothing follows."""
+        """Nothing follows: the door ends its side of the socket."""
         self._say(Down.END)
 
     def buffered(self) -> int:
@@ -225,9 +225,9 @@ class Far:
         return max(self.waiting, SEND_MOST + 1 if self.slow else 0)
 
     def pause_reading(self) -> None:
-        """Read nothing of it."""
+        """The door reads nothing of this client until it is told to."""
         self._say(Down.PAUSE)
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """The door reads this client's bytes again."""
         self._say(Down.RESUME)

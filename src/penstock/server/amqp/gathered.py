@@ -77,7 +77,7 @@ class Gathered:
             self._round += 1
 
     def take(self) -> list[bytes]:
-        """All of it."""
+        """All that has gathered, which begins anew."""
         self.close()
         out, self._out, self._size = self._out, [], 0
         return out

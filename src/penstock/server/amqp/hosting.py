@@ -63,7 +63,7 @@ CORE, GATHERS, ASKS = 1, 2, 4
 
 
 class Hosted:
-    """One client."""
+    """One client: its machine, its link, and what the core knows of it."""
 
     __slots__ = (
         "_dirty", "_ended", "_host", "_stopped", "_told", "acked", "gathered", "heard_at", "link", "machine",
@@ -111,7 +111,7 @@ class Hosted:
         self._tell(Up.SLOW)
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The client reads again."""
         self._tell(Up.FAST)
 
     def connection_lost(self) -> None:
@@ -269,7 +269,7 @@ class Hosted:
             self._host.dirty.append(self)
 
     def flush(self) -> None:
-        """One write."""
+        """Write what the machine has to say, in one piece."""
         self._dirty = False
         data = self.machine.take_output()
         if data:
@@ -318,7 +318,7 @@ class Host:
         self._over = False
 
     def connect(self, link: Link, peer: str, local: str, tls: Peer | None, stranger: Stranger | None) -> Hosted:
-        """A client has come."""
+        """A client has come: its machine, and its number for the core."""
         self._last += 1
         external = self._external and tls is not None and tls.der is not None
         machine = ServerConnection(self._limits, version=self._version, external=external)
@@ -345,7 +345,7 @@ class Host:
                 one.link.keep_below(share)
 
     def forget(self, one: Hosted) -> None:
-        """Its link is gone."""
+        """Its link is gone: the core is told, once."""
         if self.sessions.pop(one.number, None) is not None:
             self.add((way.head(Up.LOST, 0, one.number),))
             self.arm()

@@ -36,7 +36,7 @@ SHORT_US = 3_000
 
 
 class Appetite:
-    """Of one connection."""
+    """How many bytes the next read of one connection may bring."""
 
     __slots__ = ("size",)
 
@@ -79,11 +79,11 @@ class Link(Protocol):
         ...
 
     def pause_reading(self) -> None:
-        """Stop `receive` calls."""
+        """No `receive` is called any more, until reading resumes."""
         ...
 
     def resume_reading(self) -> None:
-        """Let them come again."""
+        """`receive` is called again for what comes."""
         ...
 
 
@@ -99,11 +99,11 @@ class Conversing(Protocol):
         ...
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """What was held back for the peer may be written: it reads again."""
         ...
 
     def connection_lost(self) -> None:
-        """The link is gone."""
+        """The link is gone, and nothing that was written later arrives."""
         ...
 
 
@@ -127,7 +127,7 @@ class AmqpLink(asyncio.Protocol):
         self._appetite = Appetite()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: a client connected."""
+        """asyncio's: a client connected, and its session begins."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
         self.keep_below(SEND_MOST)
         self._read_at_most(self._appetite.size)
@@ -137,7 +137,7 @@ class AmqpLink(asyncio.Protocol):
         stranger.close, stranger.doing = self.transport.abort, ""
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came."""
+        """asyncio's: bytes came, at most as many as `Appetite` asked for."""
         self._stranger.heard(len(data))
         if self._appetite.took(len(data), self.session.receive(data)):
             self._read_at_most(self._appetite.size)
@@ -151,7 +151,7 @@ class AmqpLink(asyncio.Protocol):
         self.session.pause_writing()
 
     def resume_writing(self) -> None:
-        """asyncio's: it reads again."""
+        """asyncio's: the buffer is below its low mark, since the peer reads again."""
         self.session.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -160,7 +160,7 @@ class AmqpLink(asyncio.Protocol):
         self.session.connection_lost()
 
     def write(self, data: bytes) -> None:
-        """Bytes out."""
+        """Bytes for the peer, in the order of the calls."""
         self.transport.write(data)
 
     def buffered(self) -> int:
@@ -186,7 +186,7 @@ class AmqpLink(asyncio.Protocol):
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read from the socket again."""
         self.transport.resume_reading()
 
 
@@ -215,7 +215,7 @@ class TlsLink(AmqpLink):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came."""
+        """asyncio's: bytes came, at most as many as `Appetite` asked for."""
         if self._rest:
             self._rest += data
         elif len(data) <= self._appetite.size and not self._stopped:

@@ -37,11 +37,11 @@ class Client(Protocol):
         ...
 
     def accept_login(self) -> None:
-        """The credentials are good."""
+        """The credentials are good: tune the connection."""
         ...
 
     def refuse_login(self) -> None:
-        """They are not."""
+        """The credentials are not good: close with ACCESS_REFUSED."""
         ...
 
     def accept_open(self) -> None:
@@ -49,7 +49,7 @@ class Client(Protocol):
         ...
 
     def send(self, channel: int, method: Method, /) -> None:
-        """A method."""
+        """Send a method on a channel."""
         ...
 
     def send_pieces(self, channel: int, pieces: Iterable[bytes], /) -> None:
@@ -61,15 +61,15 @@ class Client(Protocol):
         ...
 
     def refuse(self, channel: int, tag: int, /, *, multiple: bool = False) -> None:
-        """It is refused."""
+        """A publish is refused: basic.nack."""
         ...
 
     def fail_channel(self, channel: int, code: int, text: str, method: type[Method] | None = None, /) -> None:
-        """channel.close."""
+        """Close a channel with a code and a text."""
         ...
 
     def fail_connection(self, code: int, text: str, method: type[Method] | None = None, /) -> None:
-        """connection.close."""
+        """Close the connection with a code and a text."""
         ...
 
 
@@ -130,7 +130,7 @@ class Guarded(Protocol):
     def held(self, held: bool, /) -> None: ...
 
     def known(self) -> None:
-        """It has logged in."""
+        """It has logged in, so that the bounds of strangers end."""
         ...
 
     def tell(self, why: str, /) -> None:

@@ -195,7 +195,7 @@ class Columns:
         return out
 
     def end(self) -> None:
-        """Nothing follows.  Raises Broken."""
+        """Raises Broken for bytes behind the last column."""
         if self._at != len(self._data):
             raise Broken(f"{len(self._data) - self._at} bytes behind the last column")
 
@@ -219,7 +219,7 @@ class Messages:
         return len(self.sessions)
 
     def add(self, session: int, target: int, header: bytes, body: bytes) -> None:
-        """One message."""
+        """Append a message of a session."""
         self.sessions.append(session)
         self.targets.append(target)
         self._sizes += (len(header), len(body))
@@ -227,7 +227,7 @@ class Messages:
         self.size += len(header) + len(body) + 16
 
     def pieces(self) -> list[bytes]:
-        """As a frame."""
+        """All of it as one frame."""
         columns = b"".join(
             (array("I", self.sessions).tobytes(), array("I", self.targets).tobytes(), array("I", self._sizes).tobytes())
         )
@@ -257,7 +257,7 @@ class Acks:
         return len(self.sessions)
 
     def add(self, session: int, channel: int, spans: Sequence[tuple[int, int]]) -> None:
-        """Some of one channel."""
+        """Append spans of tags of one channel."""
         for low, high in spans:
             self.sessions.append(session)
             self.channels.append(channel)
@@ -265,7 +265,7 @@ class Acks:
             self.highs.append(high)
 
     def pieces(self) -> list[bytes]:
-        """As frames."""
+        """All of it as frames of at most `ROWS_MOST` rows."""
         out = list[bytes]()
         for at in range(0, len(self), ROWS_MOST):
             rows = slice(at, at + ROWS_MOST)
@@ -307,14 +307,14 @@ class Confirms:
         return len(self._sessions)
 
     def add(self, session: int, channel: int, tag: int, how: int) -> None:
-        """One."""
+        """Append the outcome of one publish, or of all up to it."""
         self._sessions.append(session)
         self._channels.append(channel)
         self._tags.append(tag)
         self._hows.append(how)
 
     def pieces(self) -> tuple[bytes, bytes]:
-        """As a frame."""
+        """All of it as one frame."""
         columns = b"".join(
             (
                 array("I", self._sessions).tobytes(), array("H", self._channels).tobytes(),
@@ -345,7 +345,7 @@ class Figure(NamedTuple):
 
 
 def figures(rows: Sequence[Figure]) -> list[bytes]:
-    """As frames."""
+    """Figures of connections as frames of FIGURES."""
     out = list[bytes]()
     for at in range(0, len(rows), ROWS_MOST):
         some = list(zip(*rows[at : at + ROWS_MOST], strict=True))
@@ -355,7 +355,7 @@ def figures(rows: Sequence[Figure]) -> list[bytes]:
 
 
 def figures_of(frame: Frame) -> list[Figure]:
-    """The inverse.  Raises Broken."""
+    """The figures in a frame.  Raises Broken."""
     columns, count = Columns(frame.payload), frame.number
     rows = [columns.take(code, count) for code in "IQIQII"]
     columns.end()
@@ -406,7 +406,7 @@ MANDATORY, ANEW = 1, 2
 def target_piece(
     session: int, channel: int, number: int, exchange: str, key: str, *, mandatory: bool, anew: bool
 ) -> bytes:
-    """TARGET."""
+    """A frame of TARGET: the number under which a target goes from now on."""
     name, last = exchange.encode(), key.encode()
     bits = (MANDATORY if mandatory else 0) | (ANEW if anew else 0)
     return head(Up.TARGET, 2 + len(name) + len(last), session, channel, number) + bytes((bits, len(name))) + name + last
@@ -430,7 +430,7 @@ def text_piece(kind: int, session: int, channel: int, code: int, text: str) -> b
 
 
 def text_of(frame: Frame) -> str:
-    """The text.  Raises Broken."""
+    """The text that a frame carries.  Raises Broken."""
     try:
         return frame.payload.decode()
     except UnicodeDecodeError:
