@@ -158,7 +158,7 @@ HTTP: Mapping[str, Way] = {
     "GET /api/exchanges/{vhost}/{name}": Way("look at an exchange"),
     "PUT /api/exchanges/{vhost}/{name}": Way("exchange", {"type": "topic"}),
     "DELETE /api/exchanges/{vhost}/{name}": Way("exchange"),
-    "PUT /api/stream/super-streams/{vhost}/{name}": Way("exchange", {"partitions": 1}),
+    "PUT /api/stream/super-streams/{vhost}/{name}": Way("exchange", {"partitions": 1}, other="400"),
     "GET /api/bindings": Way("list"),
     "GET /api/bindings/{vhost}": Way("list of a vhost"),
     "GET /api/queues/{vhost}/{name}/bindings": Way("look at a queue"),

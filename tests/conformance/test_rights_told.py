@@ -60,8 +60,8 @@ def test_who_has_no_login_is_told_nothing_over_flight(house: House, call: str) -
         CALLS[call](client, options)
 
 
-PROBES = {"/healthz", "/readyz", "/leader", "/metrics", "/"}
-"""Beside these, and the files of the dashboard, nothing answers without a login."""
+PROBES = {"/healthz", "/readyz", "/leader", "/metrics", "/", "/cli/rabbitmqadmin"}
+"""Beside these, and the files of the dashboard, nothing answers without a login.  The last is a program."""
 
 
 def test_who_has_no_login_is_told_counts_over_http(house: House) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.errors import PenstockError, ResourceExhausted
+from penstock.records.message_types import JSON
 from penstock.server.bulk import requests
 from penstock.server.sql.process import Child
 from penstock.server.sql.queries import Feed
@@ -104,7 +105,7 @@ class Lab:
     def _rows(self, child: Child, head: Mapping[str, Any], tables: Mapping[str, Any]) -> pa.Table:
         requests.send(child.sock, head)
         told(child)
-        requests.send(child.sock, {"tables": [["", name] for name in tables]})
+        requests.send(child.sock, {"tables": [["", name, JSON] for name in tables]})
         feeds = list[Feed]()
         for schema, rows in tables.values():
             ours, theirs = socket.socketpair()

@@ -138,7 +138,7 @@ def uploading(client: penstock.Client) -> None:
 
 
 def consuming(client: penstock.Client) -> None:
-    for message in client.consume("kept", backlog=20):
+    for message in client.consume("kept", backlog=20, reconnect=0):
         message.ack()
 
 

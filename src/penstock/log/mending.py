@@ -70,17 +70,30 @@ def remove(disk: Disk, names: list[str]) -> None:
     disk.sync_folder(FOLDER)
 
 
-def end_roll(disk: Disk, name: str, last: int, end: int) -> None:
+def end_roll(disk: Disk, segment: Segment, successor: str, end: int, stray: int, recovery: Recovery) -> None:
     """Close a file whose successor was begun before the process ended: what was written ahead of it goes.
 
-    A file was synced before its successor was begun.  Other members of a cluster copy it to its end.
+    A file was synced before its successor was begun, and the successor is on the disk before the mark that says that
+    there is one.  Other members of a cluster copy a file to its end; who is alone can do without the mark.
     """
-    file = disk.open(name)
-    closing = (Encoder().mark(SEALED, last, end) or b"") + END_OF_STREAM
-    file.pwrite(closing, end)
-    file.truncate(end + len(closing))
-    file.sync()
-    file.close()
+    try:
+        file = disk.open(segment.name)
+    except PermissionError as error:
+        recovery.warnings.append(f"{segment.name} has no end, and cannot be written: {error.strerror}")
+        return
+    try:
+        follows = disk.open(successor, readonly=True)
+        follows.sync()
+        follows.close()
+        disk.sync_folder(FOLDER)
+        if stray > end:
+            _set_aside(disk, segment.name, end, file.pread(stray - end, end), recovery)
+        closing = (Encoder().mark(SEALED, segment.last, end) or b"") + END_OF_STREAM
+        file.pwrite(closing, end)
+        file.truncate(end + len(closing))
+        file.sync()
+    finally:
+        file.close()
 
 
 def cut(disk: Disk, segment: Segment, end: int, stray: int, recovery: Recovery) -> None:

@@ -102,8 +102,10 @@ def open_segments(
         if following := headers[at + 1 : at + 2]:
             # whole before what it replaced is removed: else that is the last copy of its rows
             scan = _open_closed(segment, frames, recovery, following[0], check=header.first in files.instead)
-            if repair and not (scan.sealed or scan.stop or header.generation):
-                recovery.mends.append(partial(end_roll, disk, segment.name, segment.last, scan.end))
+            if repair and not (scan.sealed or header.generation):
+                _, stray = behind(segment, frames, scan.end, file.size())
+                successor = segment_name(following[0].first)
+                recovery.mends.append(partial(end_roll, disk, segment, successor, scan.end, stray, recovery))
         else:
             _open_last(disk, segment, frames, recovery, files.torn_roll, repair=repair, claims=claims)
         catalog.add(segment)

@@ -133,7 +133,7 @@ def clients(server: App) -> Any:
     """What a client of bytes needs of its server."""
     loop = asyncio.get_running_loop()
     jobs = SimpleNamespace(append=loop.call_soon)
-    return SimpleNamespace(door=server.amqp, turn=server.engine.finish_turn, jobs=jobs)
+    return SimpleNamespace(door=server.amqp, beside=None, turn=server.engine.finish_turn, jobs=jobs)
 
 
 def opened(server: App, *, confirm: bool = False) -> Client:
