@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -57,7 +58,7 @@ class Server:
     def __init__(
         self, cluster: Cluster, folder: Path, number: int, section: str, more: str, network: Network | None
     ) -> None:  # fmt: skip
-        self.folder, self.name = folder, f"p{number}"
+        self.cluster, self.folder, self.name = cluster, folder, f"p{number}"
         self.amqp, self.http, self.stream, self.flight = free_ports(4)
         self.door, registry, advertise = self.amqp, cluster.registry, ""
         self._command, self._environ = cluster.command, cluster.environ
@@ -142,6 +143,12 @@ name = "work"
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.group, number)
 
+    def freeze(self) -> None:
+        """Stop its processes, but in no change of a register in a folder: a sleeper there holds everybody up."""
+        with (self.cluster.folder / "register" / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         assert self.process is not None
@@ -191,6 +198,7 @@ class Cluster:
     ) -> None:  # fmt: skip
         self.registry = registry or f"file://{folder / 'register'}"
         self.command, self.environ, self.flight = list(command), dict(environ or {}), flight
+        self.folder = folder
         (folder / "register").mkdir(parents=True, exist_ok=True)
         self.servers = list[Server]()
         for number in range(1, members + 1):

@@ -44,7 +44,7 @@ def test_the_copies_are_the_same_bytes(tmp_path: Path) -> None:
         publisher = Publisher(cluster)
         publisher.publish(time.monotonic() + 1.0)
         [follower] = cluster.followers()
-        leader.signal(signal.SIGSTOP)
+        leader.freeze()
         [one] = (leader.folder / "data/log").glob("*.arrows")
         other = follower.folder / "data/log" / one.name
         eventually(lambda: other.stat().st_size > 4096)
@@ -92,7 +92,7 @@ def test_a_leader_that_slept_through_its_lease_does_not_go_on(tmp_path: Path) ->
         sleeper = cluster.leader()
         cluster.level()
         publisher.publish(time.monotonic() + 0.5)
-        sleeper.signal(signal.SIGSTOP)
+        sleeper.freeze()
         others = [one for one in cluster.servers if one is not sleeper]
         eventually(lambda: any(one.serves for one in others), "nobody took over")
         sleeper.signal(signal.SIGCONT)
