@@ -27,23 +27,18 @@ from penstock.server.amqp.gathered import Gathered
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST
 from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken, with_head
-from penstock.wire.amqp import events, methods
+from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import PAUSED, SPEAKS_TLS, Phase
 from penstock.wire.amqp.frames import SYNTAX_ERROR
 from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.method_codec import decode_method
-from penstock.wire.amqp.walk import ACK_FRAME
+from penstock.wire.amqp.walk import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
     from penstock.server.amqp.links import Link
     from penstock.server.strangers import Stranger
     from penstock.server.tls import Peer
     from penstock.wire.amqp.frames import Limits
-
-SMALL = 2048
-"""A longer read is no small one: it may have many messages, or is worth its own way."""
-
-PUBLISH, ACK = methods.BasicPublish.ID & 0xFF, methods.BasicAck.ID & 0xFF
 
 FEW = 16
 """Messages of one read that go with those of others."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.session import Outgoing
-from penstock.wire.amqp import events, methods
-from penstock.wire.amqp.walk import ACK_FRAME
+from penstock.wire.amqp import events
+from penstock.wire.amqp.walk import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
     from penstock.server.amqp.connection import Reception
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from penstock.server.strangers import Stranger
     from penstock.server.tls import Peer
     from penstock.wire.amqp.machine import ServerConnection
-
-SMALL = 2048
-"""A longer read is no small one: it may have many messages, or is worth its own way."""
-
-PUBLISH, ACK = methods.BasicPublish.ID & 0xFF, methods.BasicAck.ID & 0xFF
 
 
 class Reading(Connection):

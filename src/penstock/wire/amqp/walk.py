@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from penstock.wire.amqp import methods
 from penstock.wire.amqp.events import Target
 from penstock.wire.amqp.frames import BODY, CONTENT_LEAST, FRAME_END, HEADER, OVERHEAD
 from penstock.wire.amqp.uniform import same_acks, same_messages
@@ -39,6 +40,12 @@ _RUN_LEAST = 4
 """Acks that must be left in a read before a run of them is worth a try."""
 
 ACK_FRAME = 21
+
+SMALL = 2048
+"""Bytes of a read beyond which it is no small one: it may have many messages, or is worth its own way."""
+
+PUBLISH, ACK = methods.BasicPublish.ID & 0xFF, methods.BasicAck.ID & 0xFF
+"""What the byte at 10 of a method frame of class basic says."""
 _ACK_PREFIX = 11
 _ACK_BITS_END = FRAME_END  # bits 0: this tag alone
 _ACK_MULTIPLE_END = 0x100 | FRAME_END
