@@ -99,12 +99,14 @@ async def test_a_thousand_logins_of_one_user_cost_one_hash() -> None:
         return matches(self, password)
 
     began = time.process_time()
+    assert SLOW.password.matches("secret")
+    alone, began = time.process_time() - began, time.process_time()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kept, "matches", counted)
         verdicts = await asyncio.gather(*(logins.ask("amqp", "ann", "secret", THERE) for _ in range(1000)))
     assert verdicts == [GOOD] * 1000
     assert calls == 1
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 10 * alone + 1.0, "a thousand tasks, and one hash"
     logins.close()
 
 
