@@ -177,6 +177,7 @@ def test_select_connection(server: LiveServer, name: str) -> None:
         start = confirmed[-1] if confirmed else 0
         tag = frame.method.delivery_tag
         confirmed.extend(range(start + 1, tag + 1) if frame.method.multiple else [tag])
+        close_when_all_came()
 
     def send(channel: Any) -> None:
         for number in range(500):
@@ -186,8 +187,12 @@ def test_select_connection(server: LiveServer, name: str) -> None:
     def on_message(channel: Any, method: Any, _: Any, body: bytes) -> None:
         got.append(body)
         channel.basic_ack(method.delivery_tag)
-        if len(got) == 500:
-            channel.connection.close()
+        close_when_all_came()
+
+    def close_when_all_came() -> None:
+        """A message may be delivered, and acknowledged, before the disk has it and it is confirmed."""
+        if len(got) == len(confirmed) == 500:
+            connection.close()
 
     connection = pika.SelectConnection(
         server.parameters(), on_open_callback=opened, on_close_callback=lambda c, _: c.ioloop.stop()
