@@ -78,8 +78,16 @@ class Doors(LiveServer):
         return len(doors) == 2 and not set(doors) & set(killed)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def as_the_files_say() -> Iterator[None]:
+    """The environment, which tells other tests' servers how many doors they have, says nothing here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PENSTOCK_SERVER__DOORS", raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def running(as_the_files_say: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     folder = tmp_path_factory.mktemp("doors")
     config = folder / "penstock.toml"
     config.write_text("[server]\ndoors = 2\n")
