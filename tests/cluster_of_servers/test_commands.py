@@ -1,5 +1,4 @@
-"""What a person does to a cluster: hand over, remove a member, promote one that lacks something, look at what was cut.
-"""
+"""What a person does to a cluster: hand over, remove a member, promote one that lacks something, look at what was cut."""
 
 from __future__ import annotations
 
@@ -102,5 +101,3 @@ def test_a_member_that_lacks_something_is_promoted_by_who_says_what_is_lost(tmp_
         found = json.loads(penstock("cluster", "lost", str(leader.settings), "--json")[1])
         assert sum(one["messages"] for one in found) >= len(lost) > 0
         assert before <= set(drain(behind))
-
-

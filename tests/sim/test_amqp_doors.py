@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 import struct
 
+import orjson
 import pytest
 
 from choices import EFFORT, SEED
 from penstock.log.simdisk import SimDisk
+from penstock.server.amqp import way
 from penstock.server.amqp.links import SEND_MOST
+from penstock.server.amqp.way import Up
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
@@ -183,6 +186,33 @@ class Unreading(Client):
     def read(self) -> None:
         self.waiting = 0
         self.mouth.resume_writing()
+
+
+def opened(told: dict[str, object]) -> bytes:
+    payload = orjson.dumps({"peer": "p", "local": "l", **told})
+    return way.head(Up.OPENED, len(payload), 9) + payload
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        pytest.param(way.head(Up.CHANNEL, 0, 1, 1), id="a channel that is open"),
+        pytest.param(opened({"tls": {"version": "v", "cipher": "c", "der": "odd"}}), id="no base64"),
+        pytest.param(opened({"tls": {"version": "v", "cipher": "c", "der": "\u00e9"}}), id="nor any text of it"),
+        pytest.param(opened({"tls": []}), id="a handshake that is none"),
+    ],
+)
+def test_a_lie_in_a_whole_frame_is_broken(lie: bytes) -> None:
+    """What consumes on the first channel keeps its leases to itself until the door is cut off."""
+    life = new_life()
+    door = life.open_door()
+    visit(life, door)
+    with pytest.raises(Broken):
+        door.doorway.receive(lie)
+    door.cut()
+    life.doors.clear()
+    life.run()
+    check(life, set(), 0)
 
 
 def test_who_does_not_read_gets_no_more_than_may_wait_for_it_and_its_door() -> None:

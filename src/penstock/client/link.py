@@ -32,6 +32,9 @@ LOOK_S = 2.0
 GO_ON_S = 60.0
 """How long a call that is safe to repeat waits for a cluster that has no leader."""
 
+AGAIN_S = 0.1
+"""Between two rounds over its servers."""
+
 T = TypeVar("T")
 
 
@@ -134,7 +137,7 @@ class Link:
                     raise
                 if not (again or never_came(error)):
                     raise
-            time.sleep(0.1)
+            time.sleep(AGAIN_S)
 
     # calls
 

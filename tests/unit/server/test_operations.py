@@ -160,7 +160,8 @@ def test_an_operation_is_refused_without_its_right_and_granted_with_it(users: Us
             users=users,
             now=lambda: None,
             connections=lambda user: [],
-            overview=dict, addresses=dict,
+            overview=dict,
+            addresses=dict,
         ),
     )
     for user in USERS:

@@ -53,9 +53,7 @@ def test_dependencies_are_made_once_a_message_and_left_with_its_outcome(server: 
     app = penstock.App()
 
     @app.worker("q")
-    async def work(
-        body: str, db: Annotated[str, Depends(connection)], rows: Annotated[str, Depends(cursor)]
-    ) -> None:
+    async def work(body: str, db: Annotated[str, Depends(connection)], rows: Annotated[str, Depends(cursor)]) -> None:
         said.append(f"{body}: {db}, {rows}")
         if body == "bad":
             raise ValueError("bad")

@@ -260,8 +260,8 @@ class Doorway:
         self._last = frame.session
         told = plain(memoryview(frame.payload))
         far = Far(self, frame.session, self._door.limits)
-        self._fars[frame.session] = far
         far.connection = self._door.open_far(far, text(told, "peer"), text(told, "local"), _peer_of(told.get("tls")))
+        self._fars[frame.session] = far
         if self._blocked:
             far.connection.pause_writing()
 
@@ -298,6 +298,9 @@ class Doorway:
         self._open(frame.session)
         if not 0 < frame.channel <= far.channel_max:
             raise Broken(f"channel {frame.channel} of {far.channel_max}")
+        present = far.connection.channels.get(frame.channel)
+        if present is not None and present.open:
+            raise Broken(f"channel {frame.channel} is open")
         self._take(far, events.ChannelOpened(frame.channel))
 
     def _channel_failed(self, far: Far, frame: Frame) -> None:
@@ -382,6 +385,9 @@ def _peer_of(told: Any) -> Peer | None:
 
     match told:
         case {"version": str(version), "cipher": str(cipher), "der": str(der)}:
-            return Peer(version, cipher, b64decode(der) or None)
+            try:
+                return Peer(version, cipher, b64decode(der, validate=True) or None)
+            except ValueError:
+                raise Broken("a certificate that is no base64") from None
         case _:
             raise Broken("a handshake that is none")

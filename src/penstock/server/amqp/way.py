@@ -57,7 +57,7 @@ class Up(IntEnum):
     FAST = 12  # it reads again
     PARTIAL = 13  # count: bytes of bodies begun; channel: the one with the largest
     METHOD = 14  # as it came
-    TARGET = 15  # count: number of a basic.publish frame from now on, in this session
+    TARGET = 15  # count: number of a basic.publish frame of this client from now on
     MESSAGES = 16  # rows of many sessions
     RUN = 17  # rows of one channel
     ACKS = 18  # rows of many sessions
