@@ -1,4 +1,4 @@
-"""What a person does to a cluster: hand over, remove a member, promote one that lacks something, look at what was cut."""
+"""What a person does to a cluster: hand over, remove a member, promote one that lacks something, look at a cut."""
 
 from __future__ import annotations
 
