@@ -41,7 +41,7 @@ TICKETS: dict[str, tuple[str, ...]] = {
     "replay": ("topic", "pattern", "exchange", "vhost", "bookmark", "filter", "limit", "columns", "select", "stream"),
     "sow": ("topic", "exchange", "filter", "order_by", "top_n", "skip_n", "columns", "projection", "grouping"),
     "log": ("from", "to", "columns", "kinds"),
-    "plan": ("stream", "batch", "part", "parts", "columns", "revision", "query"),
+    "plan": ("stream", "batch", "part", "parts", "columns", "revision", "query", "key"),
 }
 """Reads that end by themselves, and their fields."""
 

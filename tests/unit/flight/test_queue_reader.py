@@ -20,6 +20,7 @@ from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import layout
 from penstock.spark.reading.queue_stream import QueueStreamReader, settle_source
+from penstock.spark.remote import Remote
 
 SCHEMA = StructType().add("lsn", LongType()).add("body", BinaryType())
 
@@ -115,6 +116,31 @@ def test_rows_of_a_key_are_in_one_part(house: FlightHouse, client: Client, monke
     assert len(query.parts) == 3
     assert sum(len({number % 5 for number in part}) for part in query.parts) == 5
     assert all(part == sorted(part) for part in query.parts)
+
+
+def test_a_keyed_batch_is_sent_once(house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"k{number % 5}" for number in range(30)] + [3, 3.0, 2.5, True, None, "\u00e9"]
+    for number, key in enumerate(keys):
+        client.publish("q", {"id": number} if key is None else {"id": number, "k": key})
+    sent, asked = list[int](), Remote.rows
+
+    def counted(server: Remote, operation: str, skip: int = 0, /, **fields: object) -> Iterator[pa.RecordBatch]:
+        for batch in asked(server, operation, skip, **fields):
+            sent.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(Remote, "rows", counted)
+    query = Query(house, monkeypatch, orderBy="/k", minPartitions=8)
+    assert query.run()
+    assert len(query.parts) == 8
+    assert sum(sent) == len(keys) == len(query.out) == len(set(query.out))
+    where = {number: place for place, part in enumerate(query.parts) for number in part}
+    for key in (*(f"k{n}" for n in range(5)), 3):
+        assert len({where[number] for number, one in enumerate(keys) if one == key}) == 1
+    again = query.reader()
+    again.opened()
+    parts = again.partitions(query.logged[-2], query.logged[-1])
+    assert [query.ids(again.read(part)) for part in parts] == query.parts
 
 
 def test_a_lost_checkpoint_is_told_and_the_choice_taken(

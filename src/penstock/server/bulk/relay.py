@@ -131,7 +131,8 @@ class Relay:
         self, command: Plan, chunks: Sequence[Chunk], gone: Callable[[], bool]
     ) -> tuple[pa.Schema, Batches] | None:
         """A planned batch of a stream; None when it is small."""
-        return self._positions("plan", command, [Part("", chunk, 0) for chunk in chunks], gone)
+        parts, keyed = [Part("", chunk, 0) for chunk in chunks], command.key is not None
+        return self._positions("plan", command, parts, gone, filtered=keyed)
 
     def _positions(
         self,
@@ -148,7 +149,7 @@ class Relay:
             return None
         start = min(part.chunk[0] for part in parts)
         end = max(part.chunk[-1] for part in parts) + 1
-        if isinstance(command, Plan):
+        if isinstance(command, Plan) and command.key is None:
             count = count // command.parts + 1
         if not self._is_large(start, end, most=count * LONE, filtered=filtered):
             return None

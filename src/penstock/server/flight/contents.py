@@ -81,10 +81,16 @@ def planned(command: Plan, chunks: Sequence[Chunk], log: Past, history: History)
     """One part of a planned batch, settled or not, as long as the log has its rows."""
     schema = select(MESSAGES, command.columns or PLAN_DEFAULT)
     lsns = np.concatenate([lsns_of(chunk) for chunk in chunks]) if chunks else np.zeros(0, np.int64)
-    low = len(lsns) * command.part // command.parts
-    high = len(lsns) * (command.part + 1) // command.parts
-    rows = history.rows_at(lsns[low:high])
-    return schema, _complete(rows, schema, log, history, command, high - low)
+    if command.key is None:
+        low = len(lsns) * command.part // command.parts
+        high = len(lsns) * (command.part + 1) // command.parts
+        mine = lsns[low:high]
+    else:
+        from penstock.server.flight.key_parts import rows_of_part  # expressions: few ask for it
+
+        mine = rows_of_part(lsns, command.key, command.part, command.parts, log, history)
+    rows = history.rows_at(mine)
+    return schema, _complete(rows, schema, log, history, command, len(mine))
 
 
 def _complete(rows: Batches, schema: pa.Schema, log: Past, history: History, command: Plan, wanted: int) -> Batches:

@@ -2,10 +2,6 @@
 
 Reading a part twice gives the same rows, whether they come from the server or from the log's own files.
 
-Option `orderBy`: all rows of a batch that have one key are in one partition, in the order of the log.  Every part reads
-the batch and keeps the rows of its keys: which part a key belongs to depends on its text alone.  Rows without a key
-(NULL) are spread.
-
 Parts read from the log's own files, where a task sees the disk that the server writes.
 
 The server says for each part where the files are, up to which byte they are durable, and whether this user may read
@@ -22,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, cast
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +25,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import LogDamaged, NotFound, PreconditionFailed
-from penstock.expr import compile_value
 from penstock.history.history import History
 from penstock.history.view import Folder, Listing, Moved, View
 from penstock.log.disk import OsDisk
@@ -52,48 +46,6 @@ from penstock.spark.record_batches import batch_of, by_name, column, values
 from penstock.spark.remote import Remote, remote
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
-
-NEEDED = ("body", "properties", "topic", "lsn", "time")
-"""Columns that a key may be made of."""
-
-Parts = npt.NDArray[np.int64]
-
-
-def with_needed(columns: tuple[str, ...]) -> list[str]:
-    """These columns, and those that keys are made of."""
-    return [*columns, *(name for name in NEEDED if name not in columns)]
-
-
-def of_part(batches: Iterator[pa.RecordBatch], key: str, part: int, parts: int) -> Iterator[pa.RecordBatch]:
-    """The rows whose key belongs to this part."""
-    value = compile_value(key)
-    known: dict[object, int] = {}
-    for batch in batches:
-        if parts == 1:
-            yield batch
-            continue
-        given: Any = batch
-        mine: pa.RecordBatch = given.filter(pa.array(_parts(value.on_batch(batch), batch, parts, known) == part))
-        if mine.num_rows:
-            yield mine
-
-
-def _parts(keys: pa.Array[Any], batch: pa.RecordBatch, parts: int, known: dict[object, int]) -> Parts:
-    """To which part each row belongs.  `known`: those of keys seen before."""
-    found = np.empty(len(keys), np.int64)
-    lsns: list[int] | None = None
-    for row, key in enumerate(cast("list[object]", keys.to_pylist())):
-        if key is None:
-            if lsns is None:
-                lsns = cast("list[int]", column(batch, "lsn").to_pylist())
-            found[row] = lsns[row] % parts
-            continue
-        part = known.get(key)
-        if part is None:
-            text = key if isinstance(key, bytes) else str(key).encode(errors="surrogateescape")
-            part = known[key] = crc32(text) % parts
-        found[row] = part
-    return found
 
 
 def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
@@ -220,22 +172,21 @@ def _planned(
     server: Remote, options: ReadOptions, part: PlanPart, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a planned batch.  Never from the files: the server must hear who has it (`core.streams.poison`)."""
-    keyed = part.order_by is not None
     asked: dict[str, object] = {
         "stream": part.stream,
         "batch": part.batch,
         "revision": part.revision,
-        "columns": with_needed(columns) if keyed else list(columns),
-        "part": None if keyed else part.part,
-        "parts": None if keyed else part.parts,
+        "columns": list(columns),
+        "part": part.part,
+        "parts": part.parts,
         "epoch": part.epoch,
+        "key": part.order_by,
     }
     task = task_of()
     if task is not None:
         asked |= {"query": task[0], "query_batch": task[1]}
     try:
-        rows = server.rows("plan", **asked)
-        yield from rows if part.order_by is None else of_part(rows, part.order_by, part.part, part.parts)
+        yield from server.rows("plan", **asked)
     except NotFound:
         if options.fail_on_data_loss:
             raise

@@ -188,6 +188,7 @@ class Plan:
     query: str | None = None  # whose batch `query_batch` these rows are
     query_batch: int = 0
     epoch: int | None = None  # the reader's, for the sentence where the batch is gone
+    key: str | None = None  # an expression: a part has all messages of its keys, instead of its share of the rows
 
 
 Put: TypeAlias = "Publish | Stage | Transact"

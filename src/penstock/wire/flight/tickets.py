@@ -15,7 +15,7 @@
                                "select", "fully_durable", "timestamp"}}
                 {"log": {"from", "to", "columns", "kinds"}}
                 {"plan": {"stream", "batch", "part", "parts", "columns", "revision", "query", "query_batch",
-                          "epoch"}}
+                          "epoch", "key"}}
                 {"sql": "SELECT ..."}, or {"sql": {"statement", "vhost"}}
 
 Owns names, types and ranges.  Refuses to know what a queue or a topic is.  Every error is an InvalidArgument that names
@@ -225,6 +225,7 @@ def _plan(f: Fields) -> Plan:
         f.optional_text("query"),
         f.count("query_batch"),
         f.optional_count("epoch"),
+        f.optional_text("key", TEXT_LIMIT),
     )
     if command.part >= command.parts:
         raise InvalidArgument(f"plan: part {command.part} of {command.parts} does not exist; parts count from 0")
