@@ -82,6 +82,9 @@ class Siblings:
 
 T = TypeVar("T")
 
+SHARE = 10
+"""A look at messages that are too few yet is followed by a pause of so many times what it took."""
+
 POLL_S = 0.005
 """How often a question that waits looks for new records: one comparison of numbers in its own thread, where a bell
 would cost the loop something with each commit."""
@@ -105,6 +108,7 @@ class Question:
     fail: bool  # refuse where retention has passed the start
     epoch: Callable[[], int]
     beside: tuple[str, ...] = ()  # other streams of the query, for which the wait may end
+    least: int = 0  # messages of a range, unless it is as long as the limits allow
 
 
 class Planner:
@@ -181,7 +185,7 @@ class Planner:
         soon = began + SOON_S if asked.beside else inf
         level = False
         while True:
-            now = self._engine.clock.wall()
+            now, looked = self._engine.clock.wall(), time.monotonic()
             found, upto = self._found(caller, command, asked, at)
             if caller.gone():
                 return None  # reading ended where it left, and nobody knows what follows
@@ -197,7 +201,8 @@ class Planner:
                 if self._do(caller, partial(self._siblings.may_have, asked.beside)):
                     return None
                 soon = time.monotonic() + SOON_S
-            time.sleep(POLL_S)
+            looking = time.monotonic() - looked if asked.least else 0.0
+            time.sleep(max(POLL_S, min(looking * SHARE, began + wait - time.monotonic())))
 
     def _found(self, caller: Caller, command: Replay, asked: Question, at: int) -> tuple[Measured | None, int]:
         """The range, if there is one by now, looked for from `at` on; and how far was looked."""
@@ -205,6 +210,8 @@ class Planner:
         while at < end and not caller.gone():
             found = self.measured(caller, command, at, self._stretch(asked.start, at, end), asked.limits)
             empty = not found.rows
+            if found.rows < asked.least and not empty and found.end >= end and found.bytes < asked.limits.bytes:
+                break  # more may come
             if not empty or bytes_between(self._engine.log.segments(), asked.start, found.end) >= EMPTY_BYTES:
                 return found, at
             at = found.end

@@ -151,6 +151,8 @@ class ReadOptions:
     filter: str | None = None
     max_rows: int = 100_000
     max_bytes: int | None = None
+    min_rows: int | None = None  # of a batch, unless `max_delay_s` have passed since the one before
+    max_delay_s: float = 900.0
     min_partitions: int | None = None
     ddl: str | None = None  # of the body's columns
     parse: MessageType | None = None  # what its reader says that the bodies are
@@ -255,6 +257,13 @@ def _direct(take: Taker, name: str) -> str:
     return choice
 
 
+def _seconds(take: Taker, name: str) -> float:
+    try:
+        return parse_duration(str(take.text(name))) / 1e6
+    except ValueError as error:
+        raise InvalidArgument(f"option {name}: {error}; write a duration as in 15m") from None
+
+
 def _abandoning(take: Taker, name: str) -> str:
     """As the server takes it: a duration, `0s` for never."""
     text = str(take.text(name))
@@ -298,6 +307,8 @@ _READ = (
     _Option("filter", "filter", _filter),
     _Option("maxRowsPerTrigger", "max_rows", lambda take, name: take.count(name, 1)),
     _Option("maxBytesPerTrigger", "max_bytes", Taker.size),
+    _Option("minRowsPerTrigger", "min_rows", lambda take, name: take.count(name, 1)),
+    _Option("maxTriggerDelay", "max_delay_s", _seconds),
     _Option("minPartitions", "min_partitions", lambda take, name: take.count(name, 1)),
     _Option("schema", "ddl", _schema),
     _Option("parse", "parse", _type),
@@ -334,6 +345,19 @@ _APART = (
     _Apart(
         lambda one: one.bad_records_topic is not None and not one.parse,
         "option badRecordsTopic needs a schema that bodies can fail to have: give option schema",
+    ),
+    _Apart(
+        lambda one: one.min_rows is not None and one.min_rows > one.max_rows,
+        "option minRowsPerTrigger is {one.min_rows}, and a batch has {one.max_rows} messages at most: "
+        "maxRowsPerTrigger says so",
+    ),
+    _Apart(
+        lambda one: "maxTriggerDelay" in one.given and one.min_rows is None,
+        "option maxTriggerDelay goes with minRowsPerTrigger, which says for what a batch waits",
+    ),
+    _Apart(
+        lambda one: one.mode == "changes" and one.min_rows is not None,
+        "option minRowsPerTrigger: mode changes has no rows until it has compared, and waits for none",
     ),
     _Apart(
         lambda one: one.view is not None and (one.starting is not None or one.ending is not None),

@@ -113,8 +113,10 @@ class Streams(StreamTable):
         if asked:
             refuse_other_topic(name, state.asked, asked)
 
-    def plan(self, now: Now, name: str, epoch: int, start: int, rows_max: int) -> Plan:
+    def plan(self, now: Now, name: str, epoch: int, start: int, rows_max: int, rows_min: int = 0) -> Plan:
         """Settle every batch up to `start`, then give the one after it: the planned one unchanged, or a new one.
+
+        rows_min: no new one while fewer messages than that are ready, unless a batch may not have so many.
 
         Errors: Fenced for an old epoch; PreconditionFailed for a start beyond what was planned, which settles nothing,
         and for one so old that its next batch is no longer known.
@@ -144,7 +146,10 @@ class Streams(StreamTable):
             if planned:
                 batch = min(planned)
                 return Plan(batch, chunks_of(state.plans[batch]), state.doubt.revision if batch == state.planned else 0)
-            chunks = self.holdings.take(now, queue, name, min(rows_max, state.doubt.rows_max))
+            rows_max = min(rows_max, state.doubt.rows_max)
+            if queue.ready < min(rows_min, rows_max):
+                return Plan(start, ())
+            chunks = self.holdings.take(now, queue, name, rows_max)
             if not chunks:
                 return Plan(start, ())
             return self._new(now, name, state, chunks)

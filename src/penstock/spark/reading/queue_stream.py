@@ -90,16 +90,18 @@ class QueueStreamReader(LimitedStreamReader):
             if self._until <= 0 and (batch or self.floor) >= self.planned_before:
                 self._settle(batch)  # nothing more is taken, and what is done is settled
                 return start
-        answer = self._plan(batch, most, wait)
+        least = self.rows_min(limit)
+        answer = self._plan(batch, most, None if least is None else min(least, most), wait)
         end, rows = int(answer["batch"]), int(answer["rows"])
         if not rows and end <= (batch or self.floor):
             return start
         if self._until is not None and end > self.planned_before:
             self._until -= rows
         self._known = {end: Planned(rows, int(answer["revision"]))}
+        self.taken()
         return {"batch": end, "stream": self.stream, "origin": self.origin}
 
-    def _plan(self, batch: int, most: int, wait: str) -> dict[str, Any]:
+    def _plan(self, batch: int, most: int, least: int | None, wait: str) -> dict[str, Any]:
         epoch, lost = self.opened(), None
         if not batch and self.floor:
             if not self.options.continue_lost:
@@ -108,8 +110,8 @@ class QueueStreamReader(LimitedStreamReader):
             self._elsewhere = True
         start = batch or self.floor
         return self.server.act(
-            "plan", stream=self.stream, epoch=epoch, start=start, max_rows=most, wait=wait, lost=lost,
-            beside=self.options.beside or None,
+            "plan", stream=self.stream, epoch=epoch, start=start, max_rows=most, min_rows=least, wait=wait,
+            lost=lost, beside=self.options.beside or None,
         )  # fmt: skip
 
     def _lost(self) -> str:

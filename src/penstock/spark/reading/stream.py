@@ -56,6 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._epoch: int | None = None
         self._reported: tuple[float, int] = (0.0, 0)
         self._until: int | None = None  # AvailableNow: where to end; its meaning is the mode's
+        self._due = 0.0  # when a batch may have fewer messages than `minRowsPerTrigger` says; at once the first time
         self.floor = 0
         self.origin = 0  # the server's own number
         self.planned_before = 0  # the highest batch that was planned before this run
@@ -90,6 +91,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxRowsPerTrigger`, or about that many as `maxBytesPerTrigger` holds."""
         return ReadMaxRows(self.options.max_rows)
+
+    def rows_min(self, limit: ReadLimit) -> int | None:
+        """Messages that the next batch waits for; None where it takes what there is."""
+        wanted = self.options.min_rows
+        if wanted is None or self._until is not None or not isinstance(limit, ReadMaxRows):
+            return None  # a run that ends with what there is waits for nothing
+        return wanted if time.monotonic() < self._due else None
+
+    def taken(self) -> None:
+        """There is a batch: the next one waits for its messages anew."""
+        self._due = time.monotonic() + self.options.max_delay_s
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return fetch(self.options, self.layout, partition)
@@ -205,6 +217,7 @@ class LogStreamReader(StreamReader):
         if int(answer["end"]) <= lsn:
             return start
         self._found = answer
+        self.taken()
         return {"lsn": int(answer["end"]), "origin": int(answer["origin"])}
 
     def _planned(self, lsn: int, limit: ReadLimit, until: int | None, least: int = 0) -> Answer:
@@ -216,6 +229,7 @@ class LogStreamReader(StreamReader):
             epoch=self.opened(),
             start=lsn,
             max_rows=most,
+            min_rows=None if until is not None else self.rows_min(limit),  # what is past waits for nothing
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.max_bytes,
             parts=self.options.min_partitions,
             until=until,

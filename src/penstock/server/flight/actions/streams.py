@@ -65,7 +65,7 @@ class StreamActions:
             ),
             "plan": Action(
                 self._plan,
-                "stream, epoch, start, max_rows, wait, beside, lost: settle up to start, grant the next batch",
+                "stream, epoch, start, max_rows, min_rows, wait, beside, lost: settle to start, grant the next batch",
                 LOGIN,
                 Gatekeeper.stream,
             ),
@@ -141,6 +141,7 @@ class StreamActions:
         epoch = self.epoch(f, stream)
         start, rows = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
         wait = min(f.duration("wait", 0), PLAN_WAIT_MAX_US) / 1e6
+        least = f.count("min_rows", high=10_000_000)
         lost, beside = f.flag("lost"), f.texts("beside", SIBLINGS_MOST)
         f.finish()
         began = time.monotonic()
@@ -152,7 +153,7 @@ class StreamActions:
             nonlocal others
             if lost:
                 self.engine.core.streams.poison.take_over(self.engine.now(), stream, epoch())
-            plan = self.engine.core.streams.plan(self.engine.now(), stream, epoch(), start, rows)
+            plan = self.engine.core.streams.plan(self.engine.now(), stream, epoch(), start, rows, least)
             chunks = [chunk for chunk in plan.chunks if len(chunk)]
             if beside and plan.batch == start and time.monotonic() >= soon:
                 others = self.siblings.may_have(beside)
@@ -303,7 +304,7 @@ class RangeActions:
             ),
             "plan_range": Action(
                 self._plan_range,
-                "stream, epoch, start, max_rows, max_bytes, parts, wait, beside: log mode: the next range, its parts",
+                "stream, epoch, start, max_rows, max_bytes, min_rows, parts, wait, beside: log mode: the next range",
                 LOGIN,
                 Gatekeeper.stream,
             ),
@@ -349,10 +350,11 @@ class RangeActions:
             f.count("max_bytes", 1 << 53, 1, 1 << 53),
             f.count("parts", 1, 1, PARTS_MOST),
         )
+        least = f.count("min_rows", high=1 << 53)
         until, wait = f.count("until", LSN_MAX), min(f.duration("wait", 0), WAIT_MAX_US) / 1e6
         fail, beside = f.flag("fail_on_data_loss", True), f.texts("beside", SIBLINGS_MOST)
         f.finish()
-        asked = Question(stream, start, limits, until, wait, fail, epoch, tuple(beside))
+        asked = Question(stream, start, limits, until, wait, fail, epoch, tuple(beside), least)
         return {"stream": stream, "start": start, **self._told(start, *self.planner.plan(caller, asked))}
 
     def _named(self, caller: Caller, f: Fields, stream: str, epoch: Callable[[], int], start: int) -> Reply:
