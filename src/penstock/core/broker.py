@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from penstock.core.asks import Question
 from penstock.core.commands.interventions import AnswerCommands, InterventionCommands
 from penstock.core.commands.life import Life
-from penstock.core.commands.links import LinkCommands
+from penstock.core.commands.linking import LinkingCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
@@ -31,7 +31,7 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 class Core(
     Life, TopologyCommands, SubscriptionCommands, AnswerCommands, InterventionCommands, SinkCommands,
-    TransactionCommands, PolicyCommands, LinkCommands,
+    TransactionCommands, PolicyCommands, LinkingCommands,
 ):  # fmt: skip
     """The rules of one instance."""
 

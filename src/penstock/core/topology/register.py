@@ -132,6 +132,15 @@ class Interning:
             self._blind[number] = blind
             self._blind_room -= _weight(blind)
 
+    def named(self, via: int) -> tuple[str, str, tuple[str, ...]]:
+        """What a via stands for: vhost, exchange, BCC keys."""
+        if via == NO_VIA:
+            return DEFAULT_VHOST, DEFAULT, ()
+        for name, number in self._vias.items():
+            if number == via:
+                return name
+        raise KeyError(via)
+
     def hiding(self, topic: Topic, blind: tuple[str, ...]) -> Topic | None:
         """The same topic for newcomers with these BCC keys; None: there is no room to remember them."""
         if (topic.vhost, topic.exchange, blind) not in self._vias and _weight(blind) > self._blind_room:

@@ -1,0 +1,259 @@
+"""What a link of the server asks the core: what to tell of the log, to hear what another site tells, and to ask for
+messages that consumers here want and others own.
+
+All that is decided here is in the log as for any command.  What a site tells is durable there; it is told that this one
+has it when `Heard.lsn` is durable here.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.core.commands.links import LinkCommands
+from penstock.core.links.asking import Asking, Waiting
+from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
+from penstock.core.links.parcels import Asked, Heard, Piece, Told, ask_of, read, read_ask
+from penstock.core.links.sharing import Agreed, Sharing, dump_offer, load_offer
+from penstock.core.links.telling import Carries, Telling
+from penstock.core.queue.owning import why_not_shared
+from penstock.core.queue.queue import Queue
+from penstock.core.topology.register import no_exchange
+from penstock.errors import NotFound
+from penstock.records.chunks import Now
+from penstock.records.entries import Publishes, Topic
+from penstock.records.message_bodies import from_column
+
+ASKED_MOST = 10_000
+"""Messages that a queue asks for at once, however much room its consumers have."""
+
+
+class LinkingCommands(LinkCommands):
+    """Both ends of links."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sharing = Sharing()
+        self.absent = set[str]()  # sites that no link reaches now; the server says so
+        self._tellings = dict[str, Telling]()  # by site
+        self._askings = dict[int, Asking]()  # by queue
+        self._heard = dict[str, int]()  # by site: how far of its log this one has
+
+    # -- what is shared
+
+    def offers(self, to: str) -> list[dict[str, object]]:
+        """What to say to a site of the queues here, as JSON."""
+        here, telling = self.peers.sites[0], self._tellings.get(to)
+        out = list[dict[str, object]]()
+        for queue in self.queues():
+            if queue.settings.kind == "local" or queue.exclusive_to is not None:
+                continue
+            offer = self._offer(queue, here)
+            sends = telling is not None and bool(telling.carries(queue.vhost, *offer.topic))
+            out.append(dump_offer(offer._replace(sends=sends), queue.id))
+        return out
+
+    def _offer(self, queue: Queue, here: Site) -> Offer:
+        settings = queue.settings
+        topic = (settings.exchange, settings.underlying_topic or queue.name)
+        identity = identity_of(queue.vhost, queue.name, settings, here)
+        return Offer(identity, topic, settings.filter, settings.initial_owner, queue.durable)
+
+    def share(self, site: str, offers: Sequence[Mapping[str, object]]) -> list[str]:
+        """Hear what a site says of its queues; why some that are one by their names cannot be, a line each.
+
+        Errors: ValueError for what is no offer.
+        """
+        here, agreed, telling = self.peers.sites[0], dict[int, Agreed](), self._tellings.get(site)
+        for table in offers:
+            theirs, since = load_offer(table)
+            queue = self.find_queue(theirs.identity.vhost, theirs.identity.name)
+            if queue is None:
+                continue
+            ours = self._offer(queue, here)
+            if ours.identity != theirs.identity:
+                continue
+            if telling is not None:
+                ours = ours._replace(sends=bool(telling.carries(queue.vhost, *ours.topic)))
+            faults = list(disagreements(ours, theirs))
+            if (what := why_not_shared(queue.settings)) is not None:
+                faults.append(
+                    f"queue '{queue.name}' in vhost '{queue.vhost}': it has {what} here, and other sites cannot own "
+                    "messages of such a queue"
+                )
+            agreed[queue.id] = Agreed(since, tuple(faults))
+        self.sharing.say(site, agreed)
+        return [line for one in agreed.values() for line in one.faults]
+
+    def shared_as(self, queue: int, site: str) -> tuple[str, str] | None:
+        """Vhost and name of a queue, by its id, that the site has, too; None: it is not shared with it."""
+        found = self._by_id(queue)
+        if found is None or self.sharing.with_site(queue, site) is None:
+            return None
+        return found.vhost, found.name
+
+    def via_of(self, number: int) -> tuple[str, str, tuple[str, ...]]:
+        """Vhost, exchange, and keys that nobody is shown, of what the log calls by a number."""
+        return self._interning.named(number)
+
+    # -- telling
+
+    def telling(
+        self, to: str, topics: Sequence[Carries], pass_through: Collection[str] = (), *, upto: int = 0
+    ) -> Telling:
+        """The sender's side of a link to a site that was met.  upto: how far it has this log, as it said itself.
+
+        Errors: ExpressionError for a filter, ValueError for a pattern.
+        """
+        number = self.peers.number(to)
+        if number is None:
+            raise NotFound(f"no site is called '{to}', as far as this one knows")
+        telling = self._tellings[to] = Telling(self, self.peers.sites[number], topics, pass_through, upto)
+        return telling
+
+    # -- hearing
+
+    def heard(self, site: str) -> int:
+        """How far of that site's log this one has."""
+        return self._heard.get(site, 0)
+
+    def hear(self, now: Now, site: str, head: bytes, rows: pa.RecordBatch | None = None) -> Heard:
+        """What a site tells.  Nothing is done twice, however often it is told.
+
+        Errors: ValueError for what cannot be read; PreconditionFailed for messages of a site that nobody has met.
+        """
+        parcel, faults = read(head, rows), list[str]()
+        if parcel.upto > self._heard.get(site, 0):
+            if parcel.rows is not None:
+                faults = list(self._hear_messages(now, site, parcel.pieces, parcel.rows))
+            for told in parcel.told:
+                if not self._hear_told(now, site, told):
+                    return Heard(parcel.upto, self._out.last_lsn, True, tuple(faults))
+            self._heard[site] = parcel.upto
+        return Heard(parcel.upto, self._out.last_lsn, faults=tuple(faults))
+
+    def _hear_messages(self, now: Now, site: str, pieces: Sequence[Piece], rows: pa.RecordBatch) -> Iterator[str]:
+        """Store the messages of a parcel; what has no place here, a line each."""
+        at = 0
+        for piece in pieces:
+            if self._topology.exchange(piece.vhost, piece.exchange) is None:
+                yield f"{piece.rows} messages are left out: {no_exchange(piece.vhost, piece.exchange)}"
+            elif self.origin not in piece.path:
+                batch, there = self._batch(piece, rows.slice(at, piece.rows))
+                _, origin = self._site_of(piece.path[0])
+                self.carry(now, piece.path, batch, there, self._owners(batch, site, origin, there[0]))
+            at += piece.rows
+
+    def _batch(self, piece: Piece, rows: pa.RecordBatch) -> tuple[Publishes, Sequence[int]]:
+        """Rows of a parcel as a batch of messages, and their LSNs where they were published."""
+        names = cast("Any", rows.column("name").dictionary_encode())
+        found = [
+            self._topic(piece.vhost, *self._router.target_of(piece.vhost, piece.exchange, key)).with_blind(piece.blind)
+            for key in names.dictionary.to_pylist()
+        ]
+        topics: Topic | list[Topic] = found[0]
+        if len(found) > 1:
+            topics = [found[place] for place in names.indices.to_pylist()]
+        heads = cast("Any", rows.column("properties").dictionary_encode())
+        texts = cast("list[bytes]", heads.dictionary.to_pylist())
+        properties = texts[0] if len(texts) == 1 else [texts[place] for place in heads.indices.to_pylist()]
+        bodies = from_column(rows.column("body"), rows.column("body").nbytes)
+        batch = Publishes(
+            topics, properties, bodies, expires_at=_times(rows, "expires_at"), not_before=_times(rows, "not_before"),
+            priority=_times(rows, "priority"), delta=False,
+        )  # fmt: skip
+        return batch, rows.column("lsn").to_numpy().tolist()
+
+    def _owners(self, batch: Publishes, site: str, origin: str, first: int) -> dict[Queue, str]:
+        """Of each queue that may take some of a batch and is shared, who may lease it first."""
+        out = dict[Queue, str]()
+        for queue in self._publisher.queues_of(batch):
+            agreed = self.sharing.with_site(queue.id, site)
+            if agreed is None or (origin == site and first < agreed.since):
+                continue
+            owner = first_owner(queue.settings, origin)
+            if owner is not None and why_not_shared(queue.settings) is None:
+                out[queue] = owner
+        return out
+
+    def _hear_told(self, now: Now, site: str, told: Told) -> bool:
+        queue = self.find_queue(told.vhost, told.queue)
+        if queue is None or self.sharing.with_site(queue.id, site) is None:
+            return True
+        for span in told.spans:
+            if told.claim is None:
+                self.settled_at(now, queue, site, *span)
+            elif not self.owned_at(now, queue, site, *span, told.claim):
+                return False
+        return True
+
+    # -- asking
+
+    def link_up(self, site: str) -> None:
+        """The link to a site is there anew: what was asked before is forgotten on both sides."""
+        self.absent.discard(site)
+        for asking in self._askings.values():
+            asking.came_up(site)
+
+    def asks(self, now: Now) -> list[Asked]:
+        """What to ask other sites for now: messages of theirs that consumers here want and have room for."""
+        out = list[Asked]()
+        for queue in self._short():
+            asking = self._askings.setdefault(queue.id, Asking())
+            free = _free(queue)
+            for asked in asking.asks(now.wall, self._waiting(queue, now), free):
+                spans = [one for first, stop in asked.spans for one in self.told_as(first, stop)]
+                out.append(Asked(asked.owner, ask_of(queue.vhost, queue.name, spans)))
+        return out
+
+    def _short(self) -> Iterator[Queue]:
+        """Shared queues whose consumers here have more room than there are messages for them."""
+        for number in list(self.sharing.queues):
+            queue = self._by_id(number)
+            if queue is not None and queue.foreign_count and not queue.busy and _free(queue) > 0:
+                yield queue
+
+    def _waiting(self, queue: Queue, now: Now) -> Iterator[Waiting]:
+        for first, stop, claim in queue.foreign_spans():
+            agreed = self.sharing.with_site(queue.id, claim.owner)
+            if agreed is None or not agreed.faults:
+                yield Waiting(first, stop, claim.owner, self.stamps.of(first, now.wall))
+
+    def answer(self, now: Now, asker: str, ask: bytes, *, via: str = "") -> int:
+        """A site asks for messages that this one owns; how many it is given.  They go out when that is durable.
+
+        via: who hands the ask on, where no link leads from there to here.
+        Errors: ValueError for what is no ask.
+        """
+        vhost, name, spans = read_ask(ask)
+        queue = self.find_queue(vhost, name)
+        agreed = None if queue is None else self.sharing.with_site(queue.id, via or asker)
+        if queue is None or agreed is None or agreed.faults:
+            return 0
+        here = [
+            span
+            for origin, first, stop in spans
+            for span in ([(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop))
+        ]
+        return sum(one.stop - one.first for one in self.grant(now, queue, here, asker))
+
+
+def _free(queue: Queue) -> int:
+    """How many more messages consumers here would take than there are for them."""
+    if queue.halted:
+        return 0
+    some = [one for one in queue.consumers if not (one.choked or one.passive or one.standby or one.filter)]
+    return min(sum([max(one.room, 0) for one in some]), queue.room, ASKED_MOST) - queue.ready
+
+
+def _times(rows: pa.RecordBatch, name: str) -> list[int] | None:
+    """A column of numbers, 0 where there is none; None: no row has one."""
+    column = rows.column(name)
+    if column.null_count == len(column):
+        return None
+    return cast("list[int]", column.cast(pa.int64()).fill_null(0).to_pylist())

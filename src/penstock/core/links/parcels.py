@@ -1,0 +1,136 @@
+"""What goes over a link at once: what one batch of the sender's log says to another site.
+
+The head is JSON, the messages are columns.  A message keeps the LSN that it has at its origin, and its times, which are
+absolute: it is as old everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.links.ownership import Claim, Span, Why
+
+ROWS = ("lsn", "name", "expires_at", "not_before", "priority", "properties", "body")
+"""Columns of messages: those of the log, but `lsn` is the one at the origin."""
+
+
+class Piece(NamedTuple):
+    """Adjacent rows that have come the same way, to one exchange.
+
+    path      the origins that they have passed, the first is where they were published, the last who sends them
+    blind     further routing keys, which nobody is shown
+    """
+
+    path: tuple[int, ...]
+    vhost: str
+    exchange: str
+    blind: tuple[str, ...]
+    rows: int
+
+
+class Told(NamedTuple):
+    """What happened to messages of a shared queue.
+
+    spans     by origin: LSNs [a, b) there
+    claim     their owner changed; None: they are settled
+    """
+
+    vhost: str
+    queue: str
+    spans: tuple[tuple[int, int, int], ...]
+    claim: Claim | None = None
+
+
+class Parcel(NamedTuple):
+    """Messages first, then what happened, in the order of the log.
+
+    upto      with this parcel all is told up to this LSN of the sender
+    """
+
+    upto: int
+    pieces: Sequence[Piece] = ()
+    rows: pa.RecordBatch | None = None
+    told: Sequence[Told] = ()
+
+    @property
+    def head(self) -> bytes:
+        """All but the rows, as bytes."""
+        table: dict[str, object] = {"upto": self.upto}
+        if self.pieces:
+            table["pieces"] = [list(piece) for piece in self.pieces]
+        if self.told:
+            table["told"] = [
+                [one.vhost, one.queue, [number for span in one.spans for number in span], *(one.claim or ())]
+                for one in self.told
+            ]
+        return orjson.dumps(table)
+
+
+def read(head: bytes, rows: pa.RecordBatch | None) -> Parcel:
+    """The inverse of `Parcel.head`.  ValueError for what is no parcel."""
+    try:
+        table = cast("Mapping[str, Any]", orjson.loads(head))
+        pieces = [_piece(*row) for row in table.get("pieces", ())]
+        parcel = Parcel(int(table["upto"]), pieces, rows, [_told(*row) for row in table.get("told", ())])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"a parcel of a link cannot be read: {error}") from error
+    if sum(piece.rows for piece in pieces) != (0 if rows is None else rows.num_rows):
+        raise ValueError("a parcel of a link has other rows than its head says")
+    if rows is not None and tuple(rows.schema.names) != ROWS:
+        raise ValueError(f"a parcel of a link has the columns {', '.join(rows.schema.names)}, not {', '.join(ROWS)}")
+    return parcel
+
+
+def _piece(path: Sequence[int], vhost: str, exchange: str, blind: Sequence[str], rows: int) -> Piece:
+    return Piece(tuple(map(int, path)), str(vhost), str(exchange), tuple(map(str, blind)), int(rows))
+
+
+def _told(vhost: str, queue: str, numbers: Sequence[int], owner: str = "", serial: int = 0, why: Why = "first") -> Told:
+    spans = tuple(zip(*(map(int, numbers[i::3]) for i in range(3)), strict=True))
+    claim = Claim(str(owner), int(serial), why) if owner else None
+    return Told(str(vhost), str(queue), cast("tuple[tuple[int, int, int], ...]", spans), claim)
+
+
+class Heard(NamedTuple):
+    """What became of a parcel.
+
+    upto      to acknowledge ...
+    lsn       ... as soon as the log here is durable up to this LSN
+    waits     a claim in it is to messages that come over another link: it is to be heard again
+    faults    what of it has no place here, and why; the rest is here
+    """
+
+    upto: int
+    lsn: int
+    waits: bool = False
+    faults: tuple[str, ...] = ()
+
+
+class Asked(NamedTuple):
+    """What a site asks an owner for.  ask: as bytes, for `answer` there."""
+
+    owner: str
+    ask: bytes
+
+
+def ask_of(vhost: str, queue: str, spans: Sequence[tuple[int, int, int]]) -> bytes:
+    """An ask for messages that their origins call so."""
+    return orjson.dumps([vhost, queue, spans])
+
+
+def read_ask(ask: bytes) -> tuple[str, str, list[tuple[int, int, int]]]:
+    """The inverse.  ValueError for what is no ask."""
+    try:
+        vhost, queue, spans = cast("tuple[str, str, list[list[int]]]", orjson.loads(ask))
+        return str(vhost), str(queue), [(int(origin), int(first), int(stop)) for origin, first, stop in spans]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"an ask of a link cannot be read: {error}") from error
+
+
+def overlap(one: Sequence[Span], first: int, stop: int) -> list[Span]:
+    """What of ascending spans lies in [first, stop)."""
+    return [(max(low, first), min(high, stop)) for low, high in one if low < stop and high > first]

@@ -1,0 +1,265 @@
+"""What a link tells of the log of its sender: from record batches to parcels, in log order.
+
+Messages go on whose topic the link carries, unless they have been at the other site; of shared queues it goes on what
+was settled, and who owns what.  Nothing is told twice, and what has no meaning there is left out.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.core.links.carried import may_go_on
+from penstock.core.links.identity import Site
+from penstock.core.links.ownership import Claim, Why
+from penstock.core.links.parcels import ROWS, Parcel, Piece, Told
+from penstock.core.links.peers import Peers
+from penstock.core.state.plain import load
+from penstock.expr import FilterSet, TopicPattern, compile_filter
+from penstock.records.chunks import unpack_pairs
+from penstock.records.entries import Topic
+from penstock.records.kinds import NO_VIA, Kind
+
+GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
+"""Kinds whose pairs have left their queue."""
+
+_TOLD = np.array(sorted([Kind.CARRIED, Kind.OWN, *GONE]), dtype=np.int8)
+_COLUMNS = ("lsn", "kind", "name", "properties", "body")
+
+
+class Carries(NamedTuple):
+    """Topics that a link carries: of one exchange those that the pattern names, as `underlying_topic` does.
+
+    filter    an expression that a message has to match; None: all
+    """
+
+    pattern: str
+    exchange: str = ""
+    vhost: str = "/"
+    filter: str | None = None
+
+
+class Home(Protocol):
+    """The sender's core."""
+
+    origin: int
+    peers: Peers
+
+    def via_of(self, number: int) -> tuple[str, str, tuple[str, ...]]:
+        """Vhost, exchange, and keys that nobody is shown, of what the log calls by a number."""
+        ...
+
+    def shared_as(self, queue: int, site: str) -> tuple[str, str] | None:
+        """Vhost and name of a queue, by its id, that the site has, too; None: it is not shared with it."""
+        ...
+
+    def told_as(self, first: int, stop: int) -> list[tuple[int, int, int]]:
+        """Messages of this log as every site knows them."""
+        ...
+
+
+class _Way(NamedTuple):
+    """How rows came here: they are the messages [first, stop) of this log, and `there` is the first one's LSN there."""
+
+    first: int
+    stop: int
+    there: int
+    path: tuple[int, ...]
+
+
+class Telling:
+    """One link's side at its sender."""
+
+    def __init__(
+        self, home: Home, to: Site, topics: Sequence[Carries], pass_through: Collection[str] = (), upto: int = 0
+    ) -> None:
+        """upto: so far the other side has this log."""
+        self._home = home
+        self._to = to
+        self._pass_through = pass_through
+        self._topics = [
+            (one, TopicPattern(one.pattern), None if one.filter is None else FilterSet([compile_filter(one.filter)]))
+            for one in topics
+        ]
+        self.upto = upto
+
+    def carries(self, vhost: str, exchange: str, key: str) -> list[FilterSet | None]:
+        """By which filters messages of a topic go on; None among them: all do; empty: none does."""
+        return [
+            judge for one, pattern, judge in self._topics
+            if one.vhost == vhost and one.exchange == exchange and pattern.matches(key)
+        ]  # fmt: skip
+
+    def tell(self, batch: pa.RecordBatch) -> Parcel | None:
+        """What a batch of the log has to say to the other side; None: nothing.
+
+        It is as it lies in the log, durable, and follows those that were told; what of it was told is left out.
+        """
+        lsns = batch.column("lsn").to_numpy()
+        before, self.upto = self.upto, max(self.upto, int(lsns[-1]) if len(lsns) else 0)
+        kinds = batch.column("kind").to_numpy()
+        new = lsns > before
+        ours = np.flatnonzero(np.isin(kinds, _TOLD) & new)
+        some = batch.take(ours) if len(ours) else None
+        records = [] if some is None else list(zip(*(some.column(name).to_pylist() for name in _COLUMNS), strict=True))
+        messages = np.flatnonzero((kinds <= Kind.PUBLISH_TRANSIENT) & new)
+        pieces, rows = list[Piece](), None
+        if len(messages):
+            pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)))
+        told = [one for record in records if (one := self._record(*record)) is not None]
+        return Parcel(self.upto, pieces, rows, told) if pieces or told else None
+
+    # -- messages
+
+    def _messages(
+        self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp], lsns: npt.NDArray[np.int64], ways: list[_Way]
+    ) -> tuple[list[Piece], pa.RecordBatch | None]:
+        """The messages of a batch that go on: those rows of it."""
+        home = self._home
+        there = lsns[rows]
+        own: tuple[int, ...] = (home.origin,)
+        parts = [(0, len(rows), own)]
+        if ways:
+            parts, there = _parted(there, ways, own)
+        goes = np.zeros(len(rows), dtype=np.bool_)
+        for low, high, path in parts:
+            goes[low:high] = self._goes_on(path)
+        if not goes.any():
+            return [], None
+        whole = len(rows) == rows[-1] - rows[0] + 1
+        some = batch.slice(int(rows[0]), len(rows)) if whole else batch.take(rows)
+        topics = list(_topics(some))
+        for low, high, via, names in topics:
+            self._judge(some, goes, low, high, home.via_of(via), names)
+        chosen = np.flatnonzero(goes)
+        if not len(chosen):
+            return [], None
+        columns = {name: some.column(name) for name in ROWS[1:]}
+        out = pa.RecordBatch.from_arrays([pa.array(there), *columns.values()], names=list(ROWS))
+        if len(chosen) < len(goes):
+            out = out.take(chosen)
+        return list(self._pieces(goes, parts, topics)), out
+
+    def _goes_on(self, path: tuple[int, ...]) -> bool:
+        peers = self._home.peers
+        group: str | None = None
+        if path[-1] != self._home.origin:
+            came = next((site for site in peers.sites.values() if site.origin == path[-1]), None)
+            group = "" if came is None else came.group
+        return may_go_on(path, group, self._to.origin, self._pass_through)
+
+    def _judge(
+        self, rows: pa.RecordBatch, goes: npt.NDArray[np.bool_], low: int, high: int,
+        place: tuple[str, str, tuple[str, ...]], names: Any,
+    ) -> None:  # fmt: skip
+        """Take out of `goes` the rows [low, high), of one exchange, that the link does not carry."""
+        vhost, exchange, _ = place
+        keys = cast("list[str]", names.dictionary.to_pylist())
+        for number, key in enumerate(keys):
+            judges = self.carries(vhost, exchange, key)
+            if None in judges:
+                continue
+            mine = slice(low, high) if len(keys) == 1 else low + np.flatnonzero(names.indices.to_numpy() == number)
+            if not judges:
+                goes[mine] = False
+                continue
+            places = np.arange(low, high) if isinstance(mine, slice) else mine
+            places = places[goes[places]]
+            wanted = rows.take(places)
+            bodies, heads = _texts(wanted, "body"), _texts(wanted, "properties")
+            passing = {
+                place
+                for judge in judges if judge is not None
+                for place in judge.matches(bodies, heads, Topic(vhost, exchange, key)).get(0, ())
+            }  # fmt: skip
+            goes[places] = [place in passing for place in range(len(places))]
+
+    def _pieces(
+        self, goes: npt.NDArray[np.bool_], parts: Sequence[tuple[int, int, tuple[int, ...]]],
+        topics: Sequence[tuple[int, int, int, Any]],
+    ) -> Iterator[Piece]:  # fmt: skip
+        """What goes on, cut where the way or the exchange changes."""
+        cuts = sorted({end for part in parts for end in part[:2]} | {end for one in topics for end in one[:2]})
+        ways, places = iter(parts), iter(topics)
+        way, place = next(ways), next(places)
+        for low, high in pairwise(cuts):
+            while way[1] <= low:
+                way = next(ways)
+            while place[1] <= low:
+                place = next(places)
+            if count := int(np.count_nonzero(goes[low:high])):
+                path = way[2] if way[2][-1] == self._home.origin else (*way[2], self._home.origin)
+                yield Piece(path, *self._home.via_of(place[2]), count)
+
+    # -- what happened to messages
+
+    def _record(self, lsn: int, kind: int, name: str, header: bytes, body: bytes) -> Told | None:
+        if kind == Kind.CARRIED:
+            return None
+        number, pairs = unpack_pairs(body) if body else (0, ())
+        shared = self._home.shared_as(number, self._to.name)
+        if shared is None or not len(pairs):
+            return None
+        claim: Claim | None = None
+        if kind == Kind.OWN:
+            table = load(header)
+            why = cast("Why", table["why"])
+            claim = Claim(str(table["site"]), cast("int", table["serial"]), why)
+            if why == "first":
+                return None  # every site knows that by itself
+        elif kind == Kind.SETTLE and load(header).get("site") == self._to.name:
+            return None  # it was the other side that told it
+        spans = [
+            span
+            for first, stop in zip(pairs[::2], pairs[1::2], strict=True)
+            for span in self._home.told_as(first, stop)
+        ]
+        return Told(*shared, tuple(spans), claim)
+
+
+def _ways(records: Sequence[tuple[int, int, str, bytes, bytes]]) -> Iterator[_Way]:
+    """How those messages of a batch came that other sites published."""
+    for _, kind, _, header, body in records:
+        if kind == Kind.CARRIED:
+            path = tuple(cast("list[int]", load(header)["path"]))
+            for here, there, count in np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist():
+                yield _Way(here, here + count, there, path)
+
+
+def _parted(
+    lsns: npt.NDArray[np.int64], ways: Sequence[_Way], own: tuple[int, ...]
+) -> tuple[list[tuple[int, int, tuple[int, ...]]], npt.NDArray[np.int64]]:
+    """Messages, ascending, by their ways: places [low, high) and the path; and their LSNs at their origins."""
+    out, at, there = list[tuple[int, int, tuple[int, ...]]](), 0, lsns.copy()
+    for way in sorted(ways):
+        low, high = np.searchsorted(lsns, (way.first, way.stop)).tolist()
+        if at < low:
+            out.append((at, low, own))
+        if low < high:
+            out.append((low, high, way.path))
+            there[low:high] += way.there - way.first
+        at = max(at, high)
+    if at < len(lsns):
+        out.append((at, len(lsns), own))
+    return out, there
+
+
+def _topics(rows: pa.RecordBatch) -> Iterator[tuple[int, int, int, Any]]:
+    """Adjacent rows of one via: places [low, high), the via, and their keys, each once, as a dictionary."""
+    column = rows.column("via")
+    vias = column.fill_null(NO_VIA).to_numpy() if column.null_count else column.to_numpy()
+    cuts = [0, *(np.flatnonzero(np.diff(vias)) + 1).tolist(), len(vias)]
+    for low, high in pairwise(cuts):
+        yield low, high, int(vias[low]), rows.column("name").slice(low, high - low).dictionary_encode()
+
+
+def _texts(rows: pa.RecordBatch, name: str) -> list[bytes]:
+    return cast("list[bytes]", rows.column(name).to_pylist())

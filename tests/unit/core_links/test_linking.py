@@ -1,0 +1,240 @@
+"""Both ends of a link: what one site's log tells another, what that one makes of it, and who asks whom for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from penstock.core.effects import Verb
+from penstock.core.links.identity import Site
+from penstock.core.links.parcels import Parcel, read
+from penstock.core.links.telling import Carries
+from penstock.core.queue.queue import Queue
+from unit.core.world import SECOND, World, header
+
+SITES = {"a": Site("a", 11, "east"), "b": Site("b", 22, "west"), "c": Site("c", 33, "south")}
+
+
+class Linked(World):
+    """A site with links to others."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(origin=SITES[name].origin)
+        self.name = name
+        self.told = dict[str, int]()  # by site: tables that were told
+        for site in (SITES[name], *SITES.values()):
+            self.core.meet(self.now, site)
+        self.turn()
+
+    def turn(self) -> None:
+        super().turn()
+        self.core.stamps.note(self.core.last_lsn, self.wall)  # as the server does
+
+    def link(self, other: Linked, *topics: Carries, pass_through: Sequence[str] = ()) -> list[str]:
+        """A link to another site; why queues of both cannot be one."""
+        self.core.telling(other.name, topics or (Carries(".*"),), pass_through, upto=other.core.heard(self.name))
+        self.told[other.name] = 0
+        other.core.link_up(self.name)
+        return other.core.share(self.name, self.core.offers(other.name))
+
+    def send(self, other: Linked) -> list[Parcel]:
+        """Tell another site all that is new."""
+        out, telling = list[Parcel](), self.core._tellings[other.name]
+        self.turn()
+        while self.told[other.name] < len(self.tables):
+            table = self.tables[self.told[other.name]]
+            self.told[other.name] += 1
+            for batch in table.combine_chunks().to_batches():
+                parcel = telling.tell(batch)
+                if parcel is not None:
+                    assert read(parcel.head, parcel.rows) == parcel
+                    heard = other.core.hear(other.now, self.name, parcel.head, parcel.rows)
+                    other.turn()
+                    assert (heard.waits, heard.faults) == (False, ())
+                    out.append(parcel)
+        return out
+
+    def q(self, name: str = "q") -> Queue:
+        found = self.core.queue("/", name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Linked, Linked]]:
+    a, b = Linked("a"), Linked("b")
+    for site in (a, b):
+        site.declare("q")
+    assert a.link(b) == b.link(a) == []
+    assert a.link(b) == []  # now both know what the other sends
+    yield a, b
+    for site in (a, b):
+        for queue in site.core.queues():
+            queue.check()
+
+
+def test_what_is_published_here_is_kept_there_and_worked_where_somebody_asks(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    first = a.publish("q", b"0", b"1", b"2").first
+    assert [len(one.pieces) for one in a.send(b)] == [1]
+    assert (a.q().ready, b.q().ready, b.q().foreign_count) == (3, 0, 3)
+    consumer = b.subscribe(b.q(), max_backlog=2)
+    assert b.core.asks(b.now) == [], "its owner has consumers, too, as a rule"
+    b.advance(1)
+    asked = b.core.asks(b.now)
+    assert [one.owner for one in asked] == ["a"]
+    assert b.core.asks(b.now) == [], "it is under way"
+    assert a.core.answer(a.now, "b", asked[0].ask) == 2
+    a.send(b)
+    assert (a.q().ready, a.q().foreign_count, b.q().leased, b.q().foreign_count) == (1, 2, 2, 1)
+    here = b.inbox[consumer]
+    assert b.core.told_as(here[0], here[1] + 1) == [(11, first, first + 2)]
+    b.core.settle(b.now, b.q(), [range(here[0], here[1] + 1)], Verb.ACK, by=consumer)
+    b.send(a)
+    assert (a.q().ready, a.q().foreign_count, b.q().leased) == (1, 0, 0)
+    assert a.send(b) == [], "who has told it need not hear it"
+
+
+def test_a_link_tells_what_it_carries_and_nothing_twice(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    for site in pair:
+        site.declare("other")
+    a.link(b, Carries("q", filter="/n > 1"), Carries("x.*"))
+    a.publish("other", b"{}")
+    a.publish("q", b'{"n": 1}', b'{"n": 2}', b'{"n": 3}')
+    table = a.tables[-1].to_batches()[0]
+    assert [one.pieces[0].rows for one in a.send(b)] == [2]
+    assert b.contents(b.q()) == [b'{"n": 2}', b'{"n": 3}']
+    assert a.core._tellings["b"].tell(table) is None
+    again = a.core.telling("b", [Carries("q")]).tell(table)
+    assert again is not None
+    assert again.rows is not None
+    assert again.rows.num_rows == 3
+    assert b.core.heard("a") == again.upto
+    b.core.hear(b.now, "a", again.head, again.rows)
+    assert len(b.contents(b.q())) == 2, "it has the log up to there"
+
+
+def test_what_a_message_is_travels_with_it(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    ttl = header(expiration="5000", priority=3, headers={"x-delay": 2000, "k": "v"})
+    a.publish("q", b"0", b"1", properties=ttl)
+    a.publish("q", b"2", properties=header(headers={"CC": ["q"], "k": "w"}))
+    b.advance(1.5)
+    a.send(b)
+    assert [(b.q().delayed, b.q().foreign_count) for b in (b,)] == [(2, 1)]
+    assert b.headers(max(b.rows))["k"] == "w"
+    b.advance(1)
+    assert (b.q().delayed, b.q().foreign_count) == (0, 3), "it is due when it is due at its origin"
+    b.advance(3)
+    assert b.q().foreign_count == 1, "and is over then"
+
+
+def test_what_is_told_goes_on_to_groups_that_a_link_passes_through() -> None:
+    a, b, c = (Linked(name) for name in "abc")
+    for site in (a, b, c):
+        site.declare("q")
+    for one, other in ((a, b), (b, a), (b, c), (c, b)):
+        one.link(other, pass_through=("east", "south") if one is b else ())
+    first = a.publish("q", b"0", b"1").first
+    a.send(b)
+    assert [piece.path for one in b.send(c) for piece in one.pieces] == [(11, 22)]
+    assert b.send(a) == [], "never where it has been"
+    assert c.q().foreign_count == 2
+    consumer = c.subscribe(c.q())
+    here = c.q().floor()
+    assert c.core.told_as(here, here + 2) == [(11, first, first + 2)]
+    c.advance(1)
+    ask = c.core.asks(c.now)[0]
+    assert (ask.owner, a.core.answer(a.now, "c", ask.ask)) == ("a", 0), "no link says that both have the queue"
+    assert a.core.answer(a.now, "c", ask.ask, via="b") == 2
+    a.send(b)
+    b.send(c)
+    assert len(c.inbox[consumer]) == 2
+    b.link(c)
+    a.publish("q", b"2")
+    a.send(b)
+    assert b.send(c) == [], "a link without groups tells what was published here"
+
+
+def test_queues_are_one_by_what_both_sides_say(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.declare("filtered", filter="/n > 1")
+    b.declare("filtered")
+    a.declare("mine", kind="local")
+    b.declare("mine", kind="local")
+    a.declare("ours")
+    a.declare("limited", max_length=5)
+    b.declare("limited")
+    told = ["queue 'filtered' in vhost '/': its filter is None here and '/n > 1' there"]
+    assert a.link(b) == told
+    assert b.link(a)[1:] == [
+        "queue 'limited' in vhost '/': it has limits here, and other sites cannot own messages of such a queue"
+    ]
+    a.publish("filtered", b'{"n": 2}')
+    a.publish("mine", b"0")
+    a.publish("ours", b"0")
+    a.send(b)
+    assert (b.q("filtered").foreign_count, b.q("mine").ready, b.core.find_queue("/", "ours")) == (1, 1, None)
+    b.subscribe(b.q("filtered"))
+    b.advance(10)
+    assert b.core.asks(b.now) == [], "what is no one queue is not given away"
+
+
+def test_what_a_site_published_before_it_had_the_queue_is_everybodys_own(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    b.declare("late")
+    a.core.declare_topic(a.now, "/", "", "late", {})
+    a.publish("late", b"0")
+    a.declare("late")
+    a.publish("late", b"1")
+    b.link(a)
+    a.link(b)
+    a.send(b)
+    assert (b.q("late").ready, b.q("late").foreign_count) == (1, 1)
+
+
+def test_of_an_exchange_that_is_not_here_it_is_said_what_is_left_out(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.core.declare_exchange(a.now, "/", "x", "topic")
+    a.core.bind(a.now, "/", "x", "q", "queue", "k.*", {})
+    a.link(b, Carries(".*", exchange="x"))
+    a.publish("k.1", b"0", exchange="x")
+    parcel = a.core._tellings["b"].tell(a.tables[-1].to_batches()[0])
+    assert parcel is not None
+    said = b.core.hear(b.now, "a", parcel.head, parcel.rows).faults
+    assert said == ("1 messages are left out: no exchange 'x' in vhost '/'",)
+
+
+def test_a_parcel_that_cannot_be_read_is_refused(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.publish("q", b"0")
+    parcel = a.core._tellings["b"].tell(a.tables[-1].to_batches()[0])
+    assert parcel is not None
+    assert parcel.rows is not None
+    for head, rows in (
+        (b"{", parcel.rows), (b"{}", parcel.rows), (parcel.head, None), (parcel.head, parcel.rows.slice(1)),
+        (parcel.head, parcel.rows.rename_columns([*parcel.rows.schema.names[1:], "x"])),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="parcel of a link"):
+            b.core.hear(b.now, "a", head, rows)
+    with pytest.raises(ValueError, match="ask of a link"):
+        b.core.answer(b.now, "a", b"[1]")
+    with pytest.raises(ValueError, match="what a site says of a queue"):
+        b.core.share("a", [{"since": 1}])
+
+
+def test_asking_stops_where_nobody_could_take_it(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.publish("q", b"0", b"1")
+    a.send(b)
+    b.advance(1)
+    assert b.core.asks(b.now) == []
+    b.subscribe(b.q(), max_backlog=5)
+    b.core.pause_queue(b.now, b.q())
+    assert b.core.asks(b.now) == []
+    b.core.resume_queue(b.now, b.q())
+    assert len(b.core.asks(b.now)) == 1
+    b.wall += 10 * SECOND
+    assert len(b.core.asks(b.now)) == 1, "nobody answered"
