@@ -20,7 +20,7 @@ from penstock.core.links.asking import Asking, Waiting
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
 from penstock.core.links.parcels import Asked, Heard, Piece, Told, ask_of, read, read_ask
 from penstock.core.links.sharing import Agreed, Sharing, dump_offer, load_offer
-from penstock.core.links.telling import Carries, Telling
+from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.register import no_exchange
@@ -40,7 +40,7 @@ class LinkingCommands(LinkCommands):
         super().__init__(*args, **options)
         self.sharing = Sharing()
         self.absent = set[str]()  # sites that no link reaches now; the server says so
-        self._tellings = dict[str, Telling]()  # by site
+        self._carries = dict[str, Carried]()  # by site: what the link to it carries
         self._askings = dict[int, Asking]()  # by queue
         self._heard = dict[str, int]()  # by site: how far of its log this one has
 
@@ -48,13 +48,13 @@ class LinkingCommands(LinkCommands):
 
     def offers(self, to: str) -> list[dict[str, object]]:
         """What to say to a site of the queues here, as JSON."""
-        here, telling = self.peers.sites[0], self._tellings.get(to)
+        here, carried = self.peers.sites[0], self._carries.get(to)
         out = list[dict[str, object]]()
         for queue in self.queues():
             if queue.settings.kind == "local" or queue.exclusive_to is not None:
                 continue
             offer = self._offer(queue, here)
-            sends = telling is not None and bool(telling.carries(queue.vhost, *offer.topic))
+            sends = carried is not None and bool(carried.judges(queue.vhost, *offer.topic))
             out.append(dump_offer(offer._replace(sends=sends), queue.id))
         return out
 
@@ -69,7 +69,7 @@ class LinkingCommands(LinkCommands):
 
         Errors: ValueError for what is no offer.
         """
-        here, agreed, telling = self.peers.sites[0], dict[int, Agreed](), self._tellings.get(site)
+        here, agreed, carried = self.peers.sites[0], dict[int, Agreed](), self._carries.get(site)
         for table in offers:
             theirs, since = load_offer(table)
             queue = self.find_queue(theirs.identity.vhost, theirs.identity.name)
@@ -78,8 +78,7 @@ class LinkingCommands(LinkCommands):
             ours = self._offer(queue, here)
             if ours.identity != theirs.identity:
                 continue
-            if telling is not None:
-                ours = ours._replace(sends=bool(telling.carries(queue.vhost, *ours.topic)))
+            ours = ours._replace(sends=carried is not None and bool(carried.judges(queue.vhost, *ours.topic)))
             faults = list(disagreements(ours, theirs))
             if (what := why_not_shared(queue.settings)) is not None:
                 faults.append(
@@ -103,18 +102,24 @@ class LinkingCommands(LinkCommands):
 
     # -- telling
 
-    def telling(
-        self, to: str, topics: Sequence[Carries], pass_through: Collection[str] = (), *, upto: int = 0
-    ) -> Telling:
-        """The sender's side of a link to a site that was met.  upto: how far it has this log, as it said itself.
+    def carries(self, site: str, topics: Sequence[Carries], pass_through: Collection[str] = ()) -> None:
+        """What the link to a site carries, whether it was met or not; no topics: there is no such link.
 
         Errors: ExpressionError for a filter, ValueError for a pattern.
+        """
+        self._carries.pop(site, None)
+        if topics:
+            self._carries[site] = Carried(topics, pass_through)
+
+    def telling(self, to: str, *, upto: int = 0) -> Telling:
+        """The sender's side of a link, of which `carries` was said, to a site that was met.
+
+        upto: how far it has this log, as it said itself.
         """
         number = self.peers.number(to)
         if number is None:
             raise NotFound(f"no site is called '{to}', as far as this one knows")
-        telling = self._tellings[to] = Telling(self, self.peers.sites[number], topics, pass_through, upto)
-        return telling
+        return Telling(self, self.peers.sites[number], self._carries.get(to) or Carried(()), upto)
 
     # -- hearing
 
@@ -128,7 +133,7 @@ class LinkingCommands(LinkCommands):
         Errors: ValueError for what cannot be read; PreconditionFailed for messages of a site that nobody has met.
         """
         parcel, faults = read(head, rows), list[str]()
-        if parcel.upto > self._heard.get(site, 0):
+        if parcel.upto >= self._heard.get(site, 0):
             if parcel.rows is not None:
                 faults = list(self._hear_messages(now, site, parcel.pieces, parcel.rows))
             for told in parcel.told:

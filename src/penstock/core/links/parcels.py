@@ -6,7 +6,7 @@ absolute: it is as old everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -52,9 +52,9 @@ class Parcel(NamedTuple):
     """
 
     upto: int
-    pieces: Sequence[Piece] = ()
+    pieces: tuple[Piece, ...] = ()
     rows: pa.RecordBatch | None = None
-    told: Sequence[Told] = ()
+    told: tuple[Told, ...] = ()
 
     @property
     def head(self) -> bytes:
@@ -70,12 +70,62 @@ class Parcel(NamedTuple):
         return orjson.dumps(table)
 
 
+SPANS_MOST = 8_000
+PIECES_MOST = 2_000
+BYTES_MOST = 32 << 20
+"""What one parcel has at most: so that its head and its rows are small for whoever takes them."""
+
+
+def split(parcel: Parcel, before: int) -> list[Parcel]:
+    """The same in parcels that are not too large, all but the last of which tell nothing up to any LSN but `before`."""
+    out = list[Parcel]()
+    if parcel.rows is not None:
+        for pieces, rows in _portions(parcel.pieces, parcel.rows):
+            out.append(Parcel(before, tuple(pieces), rows))
+    some, count = list[Told](), 0
+    for one in parcel.told:
+        for at in range(0, len(one.spans), SPANS_MOST):
+            spans = one.spans[at : at + SPANS_MOST]
+            if some and count + len(spans) > SPANS_MOST:
+                out.append(Parcel(before, told=tuple(some)))
+                some, count = [], 0
+            some.append(one._replace(spans=spans))
+            count += len(spans)
+    if some and out and not out[-1].told and len(out[-1].pieces) + count <= PIECES_MOST:
+        out[-1] = out[-1]._replace(told=tuple(some))
+    elif some:
+        out.append(Parcel(before, told=tuple(some)))
+    out[-1] = out[-1]._replace(upto=parcel.upto)
+    return out
+
+
+def _portions(pieces: Sequence[Piece], rows: pa.RecordBatch) -> Iterator[tuple[list[Piece], pa.RecordBatch]]:
+    """Rows and their pieces in portions."""
+    if len(pieces) <= PIECES_MOST and rows.nbytes <= BYTES_MOST:
+        yield list(pieces), rows
+        return
+    each = max(rows.num_rows * BYTES_MOST // rows.nbytes, 1)
+    start, at, some = 0, 0, list[Piece]()
+    for piece in pieces:
+        left = piece.rows
+        while left:
+            count = min(left, start + each - at)
+            some.append(piece._replace(rows=count))
+            at, left = at + count, left - count
+            if at - start == each or len(some) == PIECES_MOST:
+                yield some, rows.slice(start, at - start)
+                start, some = at, []
+    if some:
+        yield some, rows.slice(start)
+
+
 def read(head: bytes, rows: pa.RecordBatch | None) -> Parcel:
     """The inverse of `Parcel.head`.  ValueError for what is no parcel."""
     try:
         table = cast("Mapping[str, Any]", orjson.loads(head))
-        pieces = [_piece(*row) for row in table.get("pieces", ())]
-        parcel = Parcel(int(table["upto"]), pieces, rows, [_told(*row) for row in table.get("told", ())])
+        pieces = tuple(_piece(*row) for row in table.get("pieces", ()))
+        told = tuple(_told(*row) for row in table.get("told", ()))
+        parcel = Parcel(int(table["upto"]), pieces, rows, told)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"a parcel of a link cannot be read: {error}") from error
     if sum(piece.rows for piece in pieces) != (0 if rows is None else rows.num_rows):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core.links.carried import may_go_on
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Why
-from penstock.core.links.parcels import ROWS, Parcel, Piece, Told
+from penstock.core.links.parcels import ROWS, Parcel, Piece, Told, split
 from penstock.core.links.peers import Peers
 from penstock.core.state.plain import load
 from penstock.expr import FilterSet, TopicPattern, compile_filter
@@ -66,6 +66,28 @@ class Home(Protocol):
         ...
 
 
+class Carried:
+    """What one link carries, as its settings say."""
+
+    def __init__(self, topics: Sequence[Carries], pass_through: Collection[str] = ()) -> None:
+        """pass_through: groups whose messages go on.
+
+        Errors: ExpressionError for a filter, ValueError for a pattern.
+        """
+        self.pass_through = pass_through
+        self._topics = [
+            (one, TopicPattern(one.pattern), None if one.filter is None else FilterSet([compile_filter(one.filter)]))
+            for one in topics
+        ]
+
+    def judges(self, vhost: str, exchange: str, key: str) -> list[FilterSet | None]:
+        """By which filters messages of a topic go on; None among them: all do; empty: none does."""
+        return [
+            judge for one, pattern, judge in self._topics
+            if one.vhost == vhost and one.exchange == exchange and pattern.matches(key)
+        ]  # fmt: skip
+
+
 class _Way(NamedTuple):
     """How rows came here: they are the messages [first, stop) of this log, and `there` is the first one's LSN there."""
 
@@ -78,28 +100,15 @@ class _Way(NamedTuple):
 class Telling:
     """One link's side at its sender."""
 
-    def __init__(
-        self, home: Home, to: Site, topics: Sequence[Carries], pass_through: Collection[str] = (), upto: int = 0
-    ) -> None:
+    def __init__(self, home: Home, to: Site, carried: Carried, upto: int = 0) -> None:
         """upto: so far the other side has this log."""
         self._home = home
         self._to = to
-        self._pass_through = pass_through
-        self._topics = [
-            (one, TopicPattern(one.pattern), None if one.filter is None else FilterSet([compile_filter(one.filter)]))
-            for one in topics
-        ]
+        self._carried = carried
         self.upto = upto
 
-    def carries(self, vhost: str, exchange: str, key: str) -> list[FilterSet | None]:
-        """By which filters messages of a topic go on; None among them: all do; empty: none does."""
-        return [
-            judge for one, pattern, judge in self._topics
-            if one.vhost == vhost and one.exchange == exchange and pattern.matches(key)
-        ]  # fmt: skip
-
-    def tell(self, batch: pa.RecordBatch) -> Parcel | None:
-        """What a batch of the log has to say to the other side; None: nothing.
+    def tell(self, batch: pa.RecordBatch) -> list[Parcel]:
+        """What a batch of the log has to say to the other side, to be heard in this order; empty: nothing.
 
         It is as it lies in the log, durable, and follows those that were told; what of it was told is left out.
         """
@@ -114,8 +123,8 @@ class Telling:
         pieces, rows = list[Piece](), None
         if len(messages):
             pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)))
-        told = [one for record in records if (one := self._record(*record)) is not None]
-        return Parcel(self.upto, pieces, rows, told) if pieces or told else None
+        told = tuple(one for record in records if (one := self._record(*record)) is not None)
+        return split(Parcel(self.upto, tuple(pieces), rows, told), before) if pieces or told else []
 
     # -- messages
 
@@ -154,7 +163,7 @@ class Telling:
         if path[-1] != self._home.origin:
             came = next((site for site in peers.sites.values() if site.origin == path[-1]), None)
             group = "" if came is None else came.group
-        return may_go_on(path, group, self._to.origin, self._pass_through)
+        return may_go_on(path, group, self._to.origin, self._carried.pass_through)
 
     def _judge(
         self, rows: pa.RecordBatch, goes: npt.NDArray[np.bool_], low: int, high: int,
@@ -164,7 +173,7 @@ class Telling:
         vhost, exchange, _ = place
         keys = cast("list[str]", names.dictionary.to_pylist())
         for number, key in enumerate(keys):
-            judges = self.carries(vhost, exchange, key)
+            judges = self._carried.judges(vhost, exchange, key)
             if None in judges:
                 continue
             mine = slice(low, high) if len(keys) == 1 else low + np.flatnonzero(names.indices.to_numpy() == number)
