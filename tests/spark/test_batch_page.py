@@ -21,6 +21,7 @@ def test_the_examples_run(
         run(blocks(SECTION, "python"), names)
         assert "1 2 2 1 True\n" in capsys.readouterr().out
         assert names["lines"].count() == 2
+        assert names["rescued"].collect() == [(3, None, '{"total":"ten","coupon":"X1"}')]
         with penstock.connect(names["url"]) as client:
             assert [message.body for message in client.replay("bad-orders", "EPOCH")] == [b"no json at all"]
 
@@ -29,7 +30,7 @@ def test_every_option_of_a_batch_read_is_named() -> None:
     options = {
         "topic", "exchange", "queue", "states", "view", "log", "startingLsn", "endingLsn", "startingBookmark",
         "endingBookmark", "startingTimestamp", "filter", "minPartitions", "schema", "parse", "badRecordsTopic",
-        "failOnDataLoss", "direct",
+        "rescuedDataColumn", "failOnDataLoss", "direct",
     }  # fmt: skip
     assert options <= set(READ)
     assert {name for name in options if f"`{name}" not in SECTION and f'"{name}"' not in SECTION} == set()

@@ -157,6 +157,7 @@ class ReadOptions:
     ddl: str | None = None  # of the body's columns
     parse: MessageType | None = None  # what its reader says that the bodies are
     bad_records_topic: str | None = None
+    rescued: str | None = None  # the column of what no other column has
     fail_on_data_loss: bool = True
     abandon_after: str | None = None  # a duration, or None: as the server has it
     order_by: str | None = None  # mode queue: rows of one value are in one partition, in order
@@ -313,6 +314,7 @@ _READ = (
     _Option("schema", "ddl", _schema),
     _Option("parse", "parse", _type),
     _Option("badRecordsTopic", "bad_records_topic"),
+    _Option("rescuedDataColumn", "rescued"),
     _Option("failOnDataLoss", "fail_on_data_loss", Taker.flag),
     _Option("abandon_after", "abandon_after", _abandoning),
     _Option("orderBy", "order_by"),
@@ -345,6 +347,10 @@ _APART = (
     _Apart(
         lambda one: one.bad_records_topic is not None and not one.parse,
         "option badRecordsTopic needs a schema that bodies can fail to have: give option schema",
+    ),
+    _Apart(
+        lambda one: one.rescued is not None and not one.parse,
+        "option rescuedDataColumn is for what has no place among the columns of bodies: give option schema or parse",
     ),
     _Apart(
         lambda one: one.min_rows is not None and one.min_rows > one.max_rows,

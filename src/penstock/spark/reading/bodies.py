@@ -40,6 +40,7 @@ from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
 from penstock.spark.reading.json_types import RULES, Judge, Number, Rough, Unfit, judge_of
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
+from penstock.spark.reading.rescue import Misfits, Rescue
 from penstock.spark.record_batches import Column
 from penstock.spark.remote import Remote
 
@@ -87,21 +88,33 @@ class BodyParser:
     """Bodies into the columns of a schema."""
 
     def __init__(
-        self, schema: pa.Schema, names: Sequence[str], needed: Collection[str] = (), kind: MessageType = JSON
+        self,
+        schema: pa.Schema,
+        names: Sequence[str],
+        needed: Collection[str] = (),
+        kind: MessageType = JSON,
+        rescued: str | None = None,
+        known: Collection[str] = (),
     ) -> None:
         """needed: columns without which a body is bad, beside those that the schema says may not be null.
 
-        kind: of the bodies.
+        kind: of the bodies.  rescued: the column of what has no column, which a value without a place makes no bad
+        body then; known: names of columns beside these that what is rescued does not have.
         """
         given: Any = schema
         self._kind: MessageType = kind
         self.fields = cast("list[pa.Field[Any]]", [given.field(name) for name in names])
         self._typed = [_Typed(field, needed=field.name in needed or not field.nullable) for field in self.fields]
+        self._rescued = rescued
+        self._rescue = None if rescued is None else Rescue(self.fields, known)
 
     def parse(self, bodies: Column) -> tuple[dict[str, Column], Errors]:
         """Columns by name, and for each row why it is bad (None: it is good)."""
         rows = Rows(bodies, self._kind)
-        columns = {one.name: one.column(rows) for one in self._typed}
+        misfits: Misfits | None = None if self._rescue is None else {}
+        columns = {one.name: one.column(rows, misfits) for one in self._typed}
+        if self._rescue is not None and misfits is not None:
+            columns[str(self._rescued)] = self._rescue.column(rows, misfits)
         if rows.errors.count(None) < len(rows.errors):
             own = [place if error is None else None for place, error in enumerate(rows.errors)]
             good: Any = pa.array(own, pa.int64())
@@ -131,6 +144,11 @@ class Rows:
 
     def exact_values(self, name: str) -> list[Any]:
         """The same with `Number` where a double may not be all that is written; so from now on for every field."""
+        self.exact_objects()
+        return self.values(name)
+
+    def exact_objects(self) -> Sequence[dict[str, Any]]:
+        """All rows so."""
         if not self._exact:
             self._exact = True
             given: Any = self._bodies
@@ -138,7 +156,11 @@ class Rows:
             for place in np.flatnonzero(rough.to_numpy(zero_copy_only=False)).tolist():
                 if self.errors[place] is None:
                     self._rows[place] = self._object(place, exactly)
-        return self.values(name)
+        return self._rows
+
+    def text(self, place: int) -> str:
+        """A body as JSON."""
+        return (self._texts[place] or b"").decode(errors="replace")
 
     def _object(self, place: int, read: Callable[[bytes], Any]) -> dict[str, Any]:
         if self.errors[place] is not None:
@@ -193,8 +215,8 @@ class _Typed:
         kinds, self._at_once = _taken_at_once(field.type)
         self._plain = kinds if needed else kinds | {type(None)}
 
-    def column(self, rows: Rows) -> Column:
-        """The values of all rows; null where one has no place here, and the row's error says so."""
+    def column(self, rows: Rows, misfits: Misfits | None = None) -> Column:
+        """The values of all rows; null where one has no place here, and the row's error says so, or `misfits` do."""
         values = rows.values(self.name)
         if {*map(type, values)} <= self._plain:
             try:
@@ -207,13 +229,15 @@ class _Typed:
             except Rough:
                 return self._judged(rows.exact_values(self.name), self._judge)
         except Exception:  # noqa: BLE001 - whatever it is, below it is found out of which row
-            return self._one_by_one(rows.exact_values(self.name), rows.errors, self._judge)
+            return self._one_by_one(rows.exact_values(self.name), rows.errors, self._judge, misfits)
 
     def _judged(self, values: list[Any], judge: Judge) -> Column:
         judged = [None if value is None and not self._needed else judge(value) for value in values]
         return cast("Column", pa.array(judged, self._type))
 
-    def _one_by_one(self, values: list[Any], errors: Errors, judge: Judge) -> Column:
+    def _one_by_one(
+        self, values: list[Any], errors: Errors, judge: Judge, misfits: Misfits | None = None
+    ) -> Column:
         """The same with each row's own error."""
         judged = list[Any]()
         for place, value in enumerate(values):
@@ -222,7 +246,10 @@ class _Typed:
                 try:
                     found = judge(value)
                 except Unfit as unfit:
-                    errors[place] = unfit.of(self.name)
+                    if misfits is None or self._needed:
+                        errors[place] = unfit.of(self.name)
+                    else:
+                        misfits.setdefault(place, set()).add(self.name)
                 except MemoryError:
                     raise
                 except Exception as wrong:  # noqa: BLE001 - a fault of ours, and no reason for a batch to stand still
@@ -233,7 +260,7 @@ class _Typed:
         except Exception:  # a judge let pass what Arrow does not take
             if judge == self._taken:
                 raise
-            return self._one_by_one(values, errors, self._taken)
+            return self._one_by_one(values, errors, self._taken, misfits)
 
     def _taken(self, value: Any) -> Any:
         """What the judge says, if Arrow takes it."""
@@ -377,6 +404,8 @@ class Aside:
         """fields: of the schema that says which bodies are bad."""
         self._topic = options.bad_records_topic
         judged = repr([RULES, *((field.name, str(field.type)) for field in fields)])
+        if options.rescued is not None:
+            judged += "rescued"
         schema = sha256(judged.encode()).hexdigest()[:8]
         self._server: Remote | None = server  # until the topic is known to keep what it gets
         if isinstance(part, PlanPart):

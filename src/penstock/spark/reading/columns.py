@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
-from penstock.records.ddl import ALIASES, SIMPLE
+from penstock.records.ddl import ALIASES, SIMPLE, quoted_name
 from penstock.spark.options import ReadOptions
 from penstock.spark.record_batches import Column, batch_like
 
@@ -83,6 +83,8 @@ class Layout:
     error: bool  # whether `parse_error` is among them
     strict: bool  # whether bad bodies leave the rows (they go to a topic)
     needed: frozenset[str] = frozenset()  # of the parsed: a body without a value for it is bad
+    rescued: str | None = None  # the column of what no column has, where it is wanted
+    own: frozenset[str] = frozenset()  # columns of bodies that are declared, wanted or not
 
     def fitted(self, columns: dict[str, Column]) -> pa.RecordBatch:
         """A batch of these columns in the declared order and types."""
@@ -106,6 +108,10 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     taken, nullable = {*known(options), ERROR}, options.bad_records_topic is None  # a bad body has null in all columns
     pieces = [_nullable(piece.strip()) if nullable else piece.strip() for piece in _pieces(ddl)]
     columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
+    if options.rescued is not None:
+        if options.rescued.lower() in {name.lower() for name in (*base, *own, ERROR)}:
+            raise InvalidArgument(f"option rescuedDataColumn: there is a column {options.rescued!r} already")
+        columns.append(f"{quoted_name(options.rescued)} string")
     if nullable and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
@@ -201,7 +207,7 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
         named.setdefault(_source(options, field, own), []).append(field.name)
     fetched, parsed, error = named.get("message", []), named.get("body", []), "error" in named
     for name, wanted in (
-        ("body", bool(parsed) or error),
+        ("body", bool(parsed) or error or "rescued" in named),
         (BOOKMARK, strict and options.view is None),  # what is put aside says which message it was
     ):
         if wanted and name not in fetched:
@@ -209,12 +215,17 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     if not fetched:
         fetched.append("sow_key" if options.view is not None else "lsn")
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return Layout(arrow, tuple(fetched), tuple(parsed), error, strict, frozenset(needed.intersection(parsed)))
+    needs, rescued = frozenset(needed.intersection(parsed)), options.rescued if "rescued" in named else None
+    return Layout(arrow, tuple(fetched), tuple(parsed), error, strict, needs, rescued, frozenset(own))
 
 
-def _source(options: ReadOptions, field: Any, own: Mapping[str, str]) -> Literal["message", "body", "error"]:
+def _source(options: ReadOptions, field: Any, own: Mapping[str, str]) -> Literal["message", "body", "error", "rescued"]:
     """Where a column comes from.  own: the columns of the body by their names."""
     name, kind, all_known = field.name, field.dataType.simpleString(), known(options)
+    if name == options.rescued:
+        if kind != "string":
+            raise InvalidArgument(f"column {name!r} has what was rescued, which is string and not {kind}")
+        return "rescued"
     marked = name in own or (options.parse and field.metadata.get("comment") == OF_THE_BODY)
     if not marked and name in all_known and (kind == all_known[name] or not options.parse):
         if kind != all_known[name]:

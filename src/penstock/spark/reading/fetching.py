@@ -59,7 +59,7 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
     if isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart) and part.held:
         keep(server, options, part.held, part.start)
     rows = _rows(server, options, layout, part)
-    if layout.parsed or layout.error:
+    if layout.parsed or layout.error or layout.rescued:
         yield from _parsed(server, options, layout, part, rows)
     else:
         yield from (layout.fitted(by_name(batch)) for batch in rows)
@@ -69,7 +69,8 @@ def _parsed(
     server: Remote, options: ReadOptions, layout: Layout, part: object, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Rows with the columns of their bodies; bad bodies put aside."""
-    parser = BodyParser(layout.schema, layout.parsed, layout.needed, type_of(server, options))
+    kind = type_of(server, options)
+    parser = BodyParser(layout.schema, layout.parsed, layout.needed, kind, layout.rescued, layout.own)
     aside = Aside(server, options, part, parser.fields) if layout.strict else None
     for batch in rows:
         columns = by_name(batch)

@@ -100,6 +100,11 @@ def _text(value: Any) -> str:
         return str(value)
     if value is None:
         raise Unfit(value, "not string")
+    return json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON, with all digits of a `Number`.  Unfit where it is nested too deeply."""
     try:
         return orjson.dumps(value, _fragment, orjson.OPT_PASSTHROUGH_SUBCLASS).decode()
     except TypeError:
