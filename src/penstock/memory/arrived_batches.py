@@ -17,7 +17,7 @@ from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, PendingCache
 from penstock.memory.slab import Piece, Slab, batch_cost, missing
 from penstock.memory.target_area import Line, TargetArea
 from penstock.records.chunks import Chunk, as_chunk
-from penstock.records.entries import Publishes
+from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
 
 
@@ -108,6 +108,24 @@ class Arrivals:
         if batch.wanted <= 0 and stop - 1 <= self.durable:
             self._drop(index)
         return piece
+
+    def row(self, lsn: int) -> tuple[Topic, bytes, bytes] | None:
+        """Topic, properties and body of one message; counts it as delivered.  None: it is not here."""
+        index = bisect_right(self._firsts, lsn) - 1
+        batch = self._batches[index] if index >= 0 else None
+        if batch is None:
+            return None
+        at, topics, properties, bodies = lsn - batch.first, batch.topics, batch.properties, batch.bodies
+        if at >= len(bodies):
+            return None
+        batch.wanted -= 1
+        if batch.wanted <= 0 and batch.first + len(bodies) - 1 <= self.durable:
+            self._drop(index)
+        return (
+            topics[at] if isinstance(topics, list) else topics,
+            properties[at] if isinstance(properties, list) else properties,
+            bodies[at],
+        )
 
     def absent(self, chunk: Chunk) -> Chunk:
         """Those of a chunk that are not here, ascending."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import TargetList as Matches
     from penstock.core.queue.queue import Queue
     from penstock.memory.target_area import TargetList
+    from penstock.records.entries import Topic
     from penstock.server.runtime import Runtime
 
 
@@ -62,6 +63,10 @@ class Receiver(Protocol):
         """Send each row to its consumer; `piece` is all of the effect's rows, and `piece.bodies` is never None."""
         for row, one in enumerate(effect.singly()):
             self.deliver(one, piece.row(row))
+
+    def deliver_one(self, effect: Delivery, topic: Topic, properties: bytes, body: bytes) -> None:
+        """Send one row, whose content is this."""
+        self.deliver(effect, Piece(effect.chunk, topic, properties, [body], len(properties) + len(body)))
 
     def cancelled(self, consumer: Consumer) -> None:
         """The queue went away under the consumer."""
@@ -106,7 +111,8 @@ class Gates:
         """Send a delivery when what has to be durable before it is."""
         runtime = self._runtime
         if effect.after <= runtime.log.durable:
-            self.deliver(effect)
+            if len(effect.chunk) != 1 or not self._deliver_one(effect):
+                self.deliver(effect)
         elif runtime.broken is None:
             self.late.append(effect)
             runtime.await_lsn(effect.after)
@@ -173,6 +179,20 @@ class Gates:
                 self._wait(effect, rest, receiver)
         if effect.queue.ready or effect.queue.held:
             self._look_after(effect.queue, effect.consumer.targets)
+
+    def _deliver_one(self, effect: Delivery) -> bool:
+        """The same for one row that memory has, with nothing in its way; False: it is as any."""
+        runtime, consumer, queue = self._runtime, effect.consumer, effect.queue
+        receiver = receiver_of(consumer)
+        if effect.others or runtime.broken is not None or (self._gates and receiver.gate in self._gates):
+            return False
+        row = runtime.bodies.arrivals.row(effect.chunk[0])
+        if row is None:
+            return False
+        receiver.deliver_one(effect, *row)
+        if queue.ready or queue.held:
+            self._look_after(queue, consumer.targets)
+        return True
 
     def deliver_each(self, effect: Deliveries) -> None:
         """The same for messages of which each has a consumer of its own: together, where nothing is in their way."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer, Credit
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
+    from penstock.records.entries import Topic
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transaction import Open
 
@@ -260,6 +261,23 @@ class Channel(Receiver):
             counters.delivered_consume_manual_ack += count
         if effect.redelivered:
             counters.redelivered += count
+
+    def deliver_one(self, effect: Delivery, topic: Topic, properties: bytes, body: bytes) -> None:
+        """Send one row, as `deliver` would."""
+        consumer = effect.consumer
+        encoder = self.encoders.get(consumer)
+        if encoder is None or effect.attempt > 1 or self.unannounced or self.values or self.informed or not self.open:
+            super().deliver_one(effect, topic, properties, body)
+            return
+        no_ack, again, counters = consumer.no_ack, effect.redelivered, self.session.counters
+        tag = self.tags.give(consumer, effect.chunk, not no_ack)
+        self.session.outgoing.deliver_one(self.number, encoder, tag, again, topic, properties, body)
+        if no_ack:
+            counters.delivered_consume_auto_ack += 1
+        else:
+            counters.delivered_consume_manual_ack += 1
+        if again:
+            counters.redelivered += 1
 
     def _joined(self, consumer: Consumer) -> DeliveryEncoder | None:
         """The encoder of a consumer that joined a queue after its subscription began; None: it is over."""

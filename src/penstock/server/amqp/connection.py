@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.core.effects import Verb
 from penstock.errors import (
@@ -28,7 +28,7 @@ from penstock.errors import (
     ResourceLocked,
     Unavailable,
 )
-from penstock.server.amqp import commands
+from penstock.server.amqp import commands, incoming
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.gathering import FEW
 from penstock.server.amqp.intake import Intake
@@ -38,6 +38,8 @@ from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.records.chunks import Chunk
     from penstock.server.access import Who
     from penstock.server.amqp.links import Link
     from penstock.server.amqp.port import Client, Guarded, Sending
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
     from penstock.server.logins import Logins
     from penstock.server.tls import Peer
-    from penstock.wire.amqp.publishes import Lone
 
 
 class Reception(Protocol):
@@ -108,22 +109,34 @@ class Connection(Session):
 
     def bring(self, target: events.Target, header: bytes, body: bytes, mode: int) -> None:
         """A message that a door has read.  mode: as `PublishRun.plain`."""
-        if mode < 0 or self.incoming.holding or self.closing or not self._gather((target, header, body, mode, 0)):
+        if mode < 0 or self.incoming.holding or self.closing or not self._gather(target, header, body, mode):
             self.incoming.take((events.PublishRun(target.channel, target, header, [body], plain=mode, told=1),))
 
-    def _gather(self, message: Lone) -> bool:
+    def _gather(self, target: events.Target, header: bytes, body: bytes, mode: int) -> bool:
         """Have a message that came alone wait for those of others, if it may; before the acks behind it are settled."""
-        target, header, body, mode, _ = message
-        intake, gathering = self.intake, self._gathering
         channel, topic = self.channels.get(target.channel), target.topic
-        if channel is None or topic is None or self.incoming.pipelines(channel.unconfirmed):
+        if channel is None or topic is None or channel.unconfirmed > incoming.PACED_UNCONFIRMED:
             return False
-        if not channel.open or not intake.gathers(channel):
+        if not channel.open or channel.tx is not None or self.rights is not None:
             return False
-        gathering.begin()
-        if gathering.version != intake.topology or not gathering.takes(len(header) + len(body)):
+        intake, gathering = self.intake, self._gathering
+        if gathering.empty:
+            gathering.begin()
+        if gathering.version != intake.topology or len(header) + len(body) > gathering.most:
             return False
         gathering.publish(intake, channel, target, topic, header, body, mode)
+        return True
+
+    def acknowledge(self, number: int, tag: int) -> bool:
+        """Settle a delivery with what others have done of theirs, if it may be; False: its ack is as any."""
+        channel = self.channels.get(number)
+        if channel is None or channel.tx is not None or self.incoming.holding:
+            return False
+        settled = channel.tags.settle_one(tag)
+        if settled is None:
+            return False
+        self.counters.acknowledged += 1
+        self._gathering.acknowledge(self.intake, (settled,))
         return True
 
     def act(self, event: events.Event) -> bool:
@@ -221,8 +234,7 @@ class Connection(Session):
             return
         if len(settled) <= FEW and not any(isinstance(owner, list) for owner, _ in settled):
             self.counters.acknowledged += sum([len(chunk) for _, chunk in settled])
-            self._gathering.begin()
-            self._gathering.acknowledge(self.intake, settled)
+            self._gathering.acknowledge(self.intake, cast("list[tuple[Consumer, Chunk]]", settled))
         else:
             self._gathering.decide()
             self.settle(settled, Verb.ACK)

@@ -47,7 +47,8 @@ class Doorway:
         self._classes = HeaderClasses()
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
         self._out = list[bytes]()
-        self._confirms: way.Confirms | None = None  # the last of what goes out
+        self._confirms: way.Confirms | None = None  # the last of what goes out is one of these, or neither
+        self._deliveries: way.Deliveries | None = None
         self._decided = 0  # batches, not told
         self._dirty = False
         self._blocked = False  # the door does not read
@@ -75,18 +76,38 @@ class Doorway:
 
     def add(self, pieces: Sequence[bytes]) -> None:
         """Append frames behind all that was said before."""
-        if self._confirms is not None:
-            self._out += self._confirms.pieces()
-            self._confirms = None
+        self._close_rows()
         self._out += pieces
         self._mark_dirty()
 
     def confirm(self, session: int, channel: int, tag: int, how: int) -> None:
         """The outcome of a publish, in the same order."""
         if self._confirms is None:
+            self._close_rows()
             self._confirms = way.Confirms()
             self._mark_dirty()
-        self._confirms.add(session, channel, tag, how)
+        self._confirms.rows.append((session, channel, tag, how))
+
+    def deliver(
+        self, session: int, channel: int, tag: int, name: bytes, head: bytes, header: bytes, body: bytes
+    ) -> None:
+        """A delivery, in the same order."""
+        columns = self._deliveries
+        if columns is None:
+            self._close_rows()
+            columns = self._deliveries = way.Deliveries()
+            self._mark_dirty()
+        columns.rows.append((session, channel, tag))
+        columns.data += (name, head, header, body)
+
+    def _close_rows(self) -> None:
+        """What comes next comes behind the open columns."""
+        if self._confirms is not None:
+            self._out += self._confirms.pieces()
+            self._confirms = None
+        elif self._deliveries is not None:
+            self._out += self._deliveries.pieces()
+            self._deliveries = None
 
     def _mark_dirty(self) -> None:
         if not self._dirty:
@@ -102,10 +123,8 @@ class Doorway:
         for far in delivered:
             far.mark()
         self._dirty = False
+        self._close_rows()
         out, self._out = self._out, []
-        if self._confirms is not None:
-            out += self._confirms.pieces()
-            self._confirms = None
         if self._decided:
             out.append(way.head(Down.TAKEN, 0, count=self._decided))
             self._decided = 0
@@ -238,8 +257,13 @@ class Doorway:
         self._make_room((frame.session,))
 
     def _acks(self, frame: Frame) -> None:
+        fars = self._fars
         for session, channel, low, high in way.acks_of(frame):
-            self._take(self._open(session), events.AckRun(channel, [(low, high)]))
+            far = fars.get(session)
+            if far is None or far.stage < Stage.OPEN:
+                raise Broken(f"session {session} has acks and is not open")
+            if not 0 < low == high or not far.connection.acknowledge(channel, low):
+                self._take(far, events.AckRun(channel, [(low, high)]))
 
     def _figures(self, frame: Frame) -> None:
         for one in way.figures_of(frame):

@@ -15,8 +15,10 @@ from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down
 
 if TYPE_CHECKING:
+    from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
     from penstock.server.amqp.connection import Connection
+    from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
     from penstock.wire.amqp.frames import Limits
     from penstock.wire.amqp.method_codec import Method
@@ -34,6 +36,12 @@ class Out(Protocol):
 
     def confirm(self, session: int, channel: int, tag: int, how: int) -> None:
         """The outcome of a publish, in the same order."""
+        ...
+
+    def deliver(
+        self, session: int, channel: int, tag: int, name: bytes, head: bytes, header: bytes, body: bytes
+    ) -> None:
+        """A delivery, in the same order."""
         ...
 
 
@@ -99,6 +107,19 @@ class Far:
         if self.unsent > SEND_MOST // 2 and not self._marked:
             self._way.delivered.append(self)
         self._way.add((way.head(Down.PIECES, sum(map(len, pieces)), self.number, channel), *pieces))
+
+    def deliver_one(
+        self, channel: int, encoder: DeliveryEncoder, tag: int, again: bool, topic: Topic, header: bytes, body: bytes
+    ) -> None:
+        """One delivery, among those to others."""
+        if self._over:
+            return
+        self.unsent += len(header) + len(body)
+        if self.unsent > SEND_MOST // 2 and not self._marked:
+            self._way.delivered.append(self)
+        contents = encoder.contents
+        head = contents.heads.get((again, topic)) or contents.head(again, topic)
+        self._way.deliver(self.number, channel, tag, encoder.befores.name, head, header, body)
 
     def confirm(self, channel: int, tag: int, *, multiple: bool = False) -> None:
         """A publish of this channel is durable."""

@@ -17,7 +17,7 @@ from penstock.records.entries import Publishes
 from penstock.wire.amqp.events import PublishRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.incoming import Incoming
-    from penstock.server.amqp.tags import Settled
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.wire.amqp.events import Event, Target
@@ -81,8 +80,8 @@ class House(Protocol):
         """Why nothing is taken."""
         ...
 
-    def confirm(self, channel: Channel, sequence: int) -> None:
-        """Everything up to `sequence` is durable."""
+    def confirm(self, confirms: Iterable[tuple[Channel, int]]) -> None:
+        """Of each of these channels everything up to a number is durable."""
         ...
 
 
@@ -92,7 +91,7 @@ class Gathering:
     def __init__(self, publishers: House) -> None:
         self.version = -1  # of the topology under which the topics of this round were found
         self.mono = 0  # when the round's first came
-        self.open = False  # publishes may be gathered
+        self.most = -1  # bytes that a message may have, with its header, to be one of a batch; below 0: none may be
         self._most = 0  # bytes that may be one batch
         self._publishers = publishers
         self._engine = publishers.engine
@@ -104,26 +103,26 @@ class Gathering:
         self._bodies: list[bytes] = []
         self._modes: set[int] = set()  # delivery modes
         self._size = 0
-        self._acks: list[Settled] = []  # before the batch
-        self._acks_behind: list[Settled] = []  # of connections that have messages in it
+        self._acks: list[tuple[Consumer, Chunk]] = []  # before the batch
+        self._acks_behind: list[tuple[Consumer, Chunk]] = []  # of connections that have messages in it
         self._engine.before_turn.append(self.decide)
 
-    def begin(self) -> None:
-        """Somebody brings something: of what is the same for a whole round the first one learns."""
-        if not self._rows and not self._acks:
-            self.version = self._core.topology_version
-            self.mono = self._engine.clock.mono()
-            self._most = min(BYTES_MOST, self._core.at_once)
-            self.open = self._most > 0 and self._engine.has_room() and self._together()
+    @property
+    def empty(self) -> bool:
+        """Whether nothing lies here, so that whoever brings something has to `begin`."""
+        return not self._rows and not self._acks
 
-    def takes(self, size: int) -> bool:
-        """Whether a message of so many bytes, with its header, may be one of a batch; after `begin`."""
-        return self.open and size <= self._most
+    def begin(self) -> None:
+        """The first brings something, and learns what is the same for a whole round."""
+        self.version = self._core.topology_version
+        self.mono = self._engine.clock.mono()
+        self._most = min(BYTES_MOST, self._core.at_once)
+        self.most = self._most if self._most > 0 and self._engine.has_room() and self._together() else -1
 
     def publish(
         self, intake: Session, channel: Channel, target: Target, topic: Topic, header: bytes, body: bytes, mode: int
     ) -> None:
-        """A message that the batch `takes`, and whose header asks for nothing but this delivery mode."""
+        """A message that may be one of the batch, and whose header asks for nothing but this delivery mode."""
         size = len(header) + len(body)
         if self._size + size > self._most or len(self._rows) >= ROWS_MOST or intake.acked == self._round:
             self.decide()
@@ -135,13 +134,15 @@ class Gathering:
         self._size += size
         intake.gathered = self._round
 
-    def acknowledge(self, intake: Session, settled: Settled) -> None:
+    def acknowledge(self, intake: Session, settled: Sequence[tuple[Consumer, Chunk]]) -> None:
         """Deliveries of a connection are done."""
+        if not self._rows and not self._acks:
+            self.begin()
         if intake.gathered == self._round:
             intake.acked = self._round
-            self._acks_behind.append(settled)
+            self._acks_behind += settled
         else:
-            self._acks.append(settled)
+            self._acks += settled
 
     def decide(self) -> None:
         """All that lies here is decided."""
@@ -180,14 +181,12 @@ class Gathering:
 
     # -- acks
 
-    def _settle(self, acks: Sequence[Settled]) -> None:
+    def _settle(self, acks: Sequence[tuple[Consumer, Chunk]]) -> None:
         engine, core = self._engine, self._core
         now = engine.now()
         by_queue: dict[Queue, list[tuple[Consumer, list[Chunk]]]] = {}
-        for settled in acks:
-            for owner, chunk in settled:
-                assert not isinstance(owner, list)
-                by_queue.setdefault(queue_of(owner), []).append((owner, [chunk]))
+        for consumer, chunk in acks:
+            by_queue.setdefault(queue_of(consumer), []).append((consumer, [chunk]))
         for queue, some in by_queue.items():
             core.settle_several(now, queue, some)
 
@@ -218,12 +217,12 @@ class Gathering:
 
     def _confirm(self, confirms: Sequence[tuple[Channel, int]]) -> None:
         """These are durable."""
-        publishers = self._publishers
-        for channel, sequence in confirms:
-            if channel.open:
-                channel.unconfirmed -= 1
-                channel.session.counters.confirmed += 1
-                publishers.confirm(channel, sequence)
+        there = [one for one in confirms if one[0].open]
+        for channel, _ in there:
+            channel.unconfirmed -= 1
+        if there:
+            there[0][0].session.counters.confirmed += len(there)
+            self._publishers.confirm(there)
 
 
 def _common(values: list[T]) -> T | list[T]:

@@ -29,6 +29,7 @@ from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken, with_head
 from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import PAUSED, SPEAKS_TLS, Phase
+from penstock.wire.amqp.deliver import delivery
 from penstock.wire.amqp.frames import SYNTAX_ERROR
 from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.method_codec import decode_method
@@ -402,6 +403,8 @@ class Host:
         for frame in self._cutter.feed(data):
             if frame.kind == Down.CONFIRMS:
                 self._confirms(frame)
+            elif frame.kind == Down.DELIVERIES:
+                self._deliveries(frame)
             elif frame.kind == Down.TAKEN:
                 self._undecided -= frame.number
             elif (one := self.sessions.get(frame.session)) is not None:  # else it is gone, which the core does not know
@@ -418,6 +421,16 @@ class Host:
             else:
                 one.machine.confirm(channel, tag, multiple=bool(how & way.MULTIPLE))
             one.mark_dirty()
+
+    def _deliveries(self, frame: Frame) -> None:
+        sessions, (numbers, channels, tags, pieces) = self.sessions, way.deliveries_of(frame)
+        rows = iter(pieces)
+        columns = numbers, channels, tags, rows, rows, rows, rows
+        for number, channel, tag, name, top, header, body in zip(*columns, strict=True):
+            if (one := sessions.get(number)) is not None:
+                machine = one.machine
+                machine.send_pieces(channel, delivery(channel, tag, name, top, header, body, machine.frame_max))
+                one.mark_dirty()
 
     def _told(self, one: Hosted, frame: Frame) -> None:
         machine = one.machine

@@ -150,10 +150,6 @@ class Incoming:
 
     # -- reading
 
-    def pipelines(self, unconfirmed: int) -> bool:
-        """Whether a publisher with so many unconfirmed messages may have to be paced."""
-        return unconfirmed > PACED_UNCONFIRMED
-
     def pace(self, size: int, unconfirmed: Callable[[], int]) -> None:
         """After a read of so many bytes: stop reading a publisher for the running commit, or until there is room.
 

@@ -112,10 +112,11 @@ class Intake:
         gathering = self.gathering
         if run.plain < 0 or run.early or not self.gathers(channel):
             return False
-        gathering.begin()
+        if gathering.empty:
+            gathering.begin()
         some = run.properties
         header = len(some) if isinstance(some, bytes) else max(map(len, some))
-        if not gathering.takes(header + max(map(len, run.bodies))) or gathering.version != self.topology:
+        if header + max(map(len, run.bodies)) > gathering.most or gathering.version != self.topology:
             return False
         for row, body in enumerate(run.bodies):
             topic = topics[row] if isinstance(topics, list) else topics
@@ -291,7 +292,7 @@ class Intake:
         channel.unconfirmed -= last - first + 1
         self.counters.confirmed += last - first + 1
         if refused is None:
-            self.publishers.confirm(channel, last)
+            self.publishers.confirm(((channel, last),))
             return
         self.publishers.flush_confirms()
         self.counters.confirmed -= len(refused)

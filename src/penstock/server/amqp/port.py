@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.server.amqp.links import Link
 
 if TYPE_CHECKING:
+    from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
+    from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.methods import Method
 
 
@@ -91,6 +93,12 @@ class Sending(Protocol):
 
     def deliver(self, channel: int, pieces: Sequence[bytes], size: int, /) -> None:
         """Encoded deliveries of a channel, with about so many bytes of messages."""
+        ...
+
+    def deliver_one(
+        self, channel: int, encoder: DeliveryEncoder, tag: int, again: bool, topic: Topic, header: bytes, body: bytes, /
+    ) -> None:
+        """One delivery of a channel."""
         ...
 
     def send(self, channel: int, method: Method, /) -> None:

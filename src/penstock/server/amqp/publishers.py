@@ -14,7 +14,7 @@ that announced `connection.blocked` are told when the first line begins and when
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -351,11 +351,14 @@ class Publishers:
             return Draining("the server drains: it takes no new messages")
         return None
 
-    def confirm(self, channel: Channel, sequence: int) -> None:
-        """Everything up to `sequence` is durable: told once a channel and commit."""
-        if not self._confirms:
+    def confirm(self, confirms: Iterable[tuple[Channel, int]]) -> None:
+        """Of each of these channels everything up to a number is durable: told once a channel and commit."""
+        told = self._confirms
+        if not told:
             self.engine.on_flush.insert(0, self.flush_confirms)
-        self._confirms[channel] = max(sequence, self._confirms.get(channel, 0))
+        for channel, sequence in confirms:
+            if told.get(channel, 0) < sequence:
+                told[channel] = sequence
 
     def flush_confirms(self) -> None:
         """Send the gathered confirms."""

@@ -86,12 +86,14 @@ class Reading(Connection):
             end = message[-1]
             if end < len(data) and (run := machine.lone_acks(data, end)) is None:
                 return False
-            if not self._gather(message):
+            target, header, body, mode, _ = message
+            if not self._gather(target, header, body, mode):
                 return False
         elif data[10] != ACK or (run := machine.lone_acks(data)) is None:
             return False
         if run is not None:
-            gathering.begin()
+            if gathering.empty:
+                gathering.begin()
             self._ack(run)
         self.incoming.count(len(data), gathering.mono)
         self.engine.arm()

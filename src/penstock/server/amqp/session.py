@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.core.queue.settling.settle import Acked
     from penstock.records.chunks import Chunk, Now
+    from penstock.records.entries import Topic
     from penstock.server.amqp.links import Link
     from penstock.server.amqp.port import Client, Sending
     from penstock.server.counters import Counters
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.server.logins import Logins
     from penstock.server.runtime import Runtime
     from penstock.server.tls import Peer
+    from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.machine import ServerConnection
 
 
@@ -83,6 +85,16 @@ class Outgoing:
         """Encoded deliveries with about so many bytes of messages."""
         self.unsent += size
         self.frames += pieces
+        self.mark_dirty()
+
+    def deliver_one(
+        self, channel: int, encoder: DeliveryEncoder, tag: int, again: bool, topic: Topic, header: bytes, body: bytes
+    ) -> None:
+        """One delivery."""
+        self.unsent += len(header) + len(body)
+        contents = encoder.contents
+        head = contents.heads.get((again, topic)) or contents.head(again, topic)
+        self.frames += encoder.one(tag, head, header, body)
         self.mark_dirty()
 
     def send(self, channel: int, method: methods.Method) -> None:

@@ -248,6 +248,22 @@ class Tags:
             self._let_go(at)
         return [(owner, chunk)]
 
+    def settle_one(self, tag: int) -> tuple[Consumer, Chunk] | None:
+        """As `settle` of one tag that is outstanding; None, with nothing changed: it is not."""
+        if self.count == 1:
+            block = self._blocks[-1]
+            if block.left == 1 == len(block.chunk) and block.first == tag:  # the only one, as with a prefetch of 1
+                self.count = 0
+                self._sweep()
+                return block.owner[0] if isinstance(block.owner, list) else block.owner, block.chunk
+        try:
+            settled = self.settle(tag, tag)
+        except UnknownTag:
+            return None
+        for owner, chunk in settled:
+            return owner[0] if isinstance(owner, list) else owner, chunk
+        return None
+
     def lend(self, low: int, high: int) -> Lent:
         """As `settle`, in a way that `take_back` can undo."""
         if self._skipped:

@@ -85,6 +85,7 @@ class Down(IntEnum):
     CLOSE = 14  # the socket
     END = 15  # nothing follows: end writing
     ECHO = 16  # say when this has come
+    DELIVERIES = 17  # rows of many sessions
 
 
 UP_MOST: Mapping[int, int] = {
@@ -295,33 +296,15 @@ MULTIPLE, REFUSED = 1, 2
 class Confirms:
     """Outcomes of publishes for many sessions."""
 
-    __slots__ = ("_channels", "_hows", "_sessions", "_tags")
+    __slots__ = ("rows",)
 
     def __init__(self) -> None:
-        self._sessions = list[int]()
-        self._channels = list[int]()
-        self._tags = list[int]()
-        self._hows = bytearray()
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def add(self, session: int, channel: int, tag: int, how: int) -> None:
-        """Append the outcome of one publish, or of all up to it."""
-        self._sessions.append(session)
-        self._channels.append(channel)
-        self._tags.append(tag)
-        self._hows.append(how)
+        self.rows = list[tuple[int, int, int, int]]()  # session, channel, tag and how
 
     def pieces(self) -> tuple[bytes, bytes]:
-        """All of it as one frame."""
-        columns = b"".join(
-            (
-                array("I", self._sessions).tobytes(), array("H", self._channels).tobytes(),
-                array("Q", self._tags).tobytes(), bytes(self._hows),
-            )
-        )  # fmt: skip
-        return head(Down.CONFIRMS, len(columns), count=len(self)), columns
+        """All of it as one frame; there are some."""
+        columns = _columns("IHQB", self.rows)
+        return head(Down.CONFIRMS, len(columns), count=len(self.rows)), columns
 
 
 def confirms_of(frame: Frame) -> list[tuple[int, int, int, int]]:
@@ -331,6 +314,35 @@ def confirms_of(frame: Frame) -> list[tuple[int, int, int, int]]:
     rows = list(zip(sessions, channels, columns.take("Q", count), columns.take("B", count), strict=True))
     columns.end()
     return rows
+
+
+class Deliveries:
+    """Messages for consumers of many sessions."""
+
+    __slots__ = ("data", "rows")
+
+    def __init__(self) -> None:
+        self.rows = list[tuple[int, int, int]]()  # session, channel, tag
+        self.data = list[bytes]()  # of each row: who consumes, what stands behind its tag, properties and body
+
+    def pieces(self) -> list[bytes]:
+        """All of it as one frame; there are some."""
+        sizes = array("I", map(len, self.data))
+        columns = _columns("IHQ", self.rows) + sizes.tobytes()
+        return [head(Down.DELIVERIES, len(columns) + sum(sizes), count=len(self.rows)), columns, *self.data]
+
+
+def deliveries_of(frame: Frame) -> tuple[list[int], list[int], list[int], list[bytes]]:
+    """Sessions, channels, tags, and four pieces of each.  Raises Broken."""
+    columns, count = Columns(frame.payload), frame.number
+    rows = columns.take("I", count), columns.take("H", count), columns.take("Q", count)
+    return *rows, columns.pieces(columns.take("I", 4 * count))
+
+
+def _columns(codes: str, rows: Sequence[tuple[int, ...]]) -> bytes:
+    """Rows of numbers, column by column."""
+    columns = zip(*rows, strict=True)
+    return b"".join([array(code, column).tobytes() for code, column in zip(codes, columns, strict=True)])
 
 
 class Figure(NamedTuple):
@@ -348,9 +360,9 @@ def figures(rows: Sequence[Figure]) -> list[bytes]:
     """Figures of connections as frames of FIGURES."""
     out = list[bytes]()
     for at in range(0, len(rows), ROWS_MOST):
-        some = list(zip(*rows[at : at + ROWS_MOST], strict=True))
-        columns = b"".join(array(code, column).tobytes() for code, column in zip("IQIQII", some, strict=True))
-        out += (head(Up.FIGURES, len(columns), count=len(some[0])), columns)
+        some = rows[at : at + ROWS_MOST]
+        columns = _columns("IQIQII", some)
+        out += (head(Up.FIGURES, len(columns), count=len(some)), columns)
     return out
 
 

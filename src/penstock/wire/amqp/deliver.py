@@ -107,10 +107,10 @@ class _Befores(dict[int, bytes]):
     def __init__(self, channel: int, consumer_tag: str) -> None:
         super().__init__()
         self._channel = channel
-        self._text = BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
+        self.name = named(consumer_tag)
 
     def __missing__(self, size: int) -> bytes:
-        before = pack_border(METHOD, self._channel, len(self._text) + 8 + size - 1) + self._text  # END is not counted
+        before = front_of(self._channel, self.name, size)
         if len(self) >= _BEFORES_MOST:
             self.clear()
         self[size] = before
@@ -159,6 +159,11 @@ class DeliveryEncoder:
         ):
             return self._alike(first_tag, redelivered, topics, properties, bodies)
         return self._mixed(first_tag, redelivered, topics, properties, bodies)
+
+    def one(self, tag: int, head: bytes, properties: bytes, body: bytes) -> list[bytes]:
+        """Pieces of one delivery.  head: `Contents.head`."""
+        front = self.front if self.front_size == len(head) else self.find_front(len(head))
+        return [front, *behind_tag(self.channel, tag, head, properties, body, self.payload_max)]
 
     def _alike(
         self, tag: int, redelivered: bool, topic: Topic, properties: bytes, bodies: Sequence[bytes]
@@ -222,6 +227,37 @@ class DeliveryEncoder:
     def _split(self, properties: bytes, body: bytes) -> list[bytes]:
         """Content without its last end mark, the body in as many frames as it takes."""
         return content(self.channel, properties, body, self.payload_max + OVERHEAD)[:-1]
+
+
+def named(consumer_tag: str) -> bytes:
+    """What a delivery says of its consumer: with `front_of` what stands before its tag."""
+    return BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
+
+
+def front_of(channel: int, name: bytes, size: int) -> bytes:
+    """What stands before the tag.  name: `named`; size: of `Contents.head`, which stands behind it."""
+    return pack_border(METHOD, channel, len(name) + 8 + size - 1) + name  # END is not counted
+
+
+def behind_tag(
+    channel: int, tag: int, head: bytes, properties: bytes, body: bytes, payload_max: int
+) -> Sequence[bytes]:
+    """Pieces of one delivery from the tag on."""
+    size = len(body)
+    if 0 < size <= payload_max:
+        return (
+            _pack_tag(tag), head, _pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, size), properties,
+            _pack_body(0xCE, BODY, channel, size), body, END,
+        )  # fmt: skip
+    return (_pack_tag(tag), head, *content(channel, properties, body, payload_max + OVERHEAD))
+
+
+def delivery(
+    channel: int, tag: int, name: bytes, head: bytes, properties: bytes, body: bytes, frame_max: int
+) -> list[bytes]:
+    """Pieces of one delivery.  name: `named`; head: `Contents.head`."""
+    front = front_of(channel, name, len(head))
+    return [front, *behind_tag(channel, tag, head, properties, body, frame_max - OVERHEAD)]
 
 
 def encode_each(
