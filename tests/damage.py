@@ -22,10 +22,10 @@ from penstock.log.log import Log
 from penstock.log.segment import read_header
 from penstock.log.simdisk import SimDisk
 from penstock.ports import Disk
-from penstock.server.flight.sinks.stage_files import StageInfo
-from penstock.server.flight.sinks.stages import Stages
+from penstock.server.flight.sink_stages import Stages
+from penstock.server.flight.stage_files import StageInfo
 from penstock.server.opening import fold
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from penstock.wire.flight.received import Bounds
 from sim.interleave import Chain, simulated_threads
 from sim.judge import T0, compare

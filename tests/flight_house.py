@@ -26,9 +26,9 @@ from penstock.records.entries import Rows
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
-from penstock.server.flight.actions.administration import administration
+from penstock.server.flight.decided import finish_decided
 from penstock.server.flight.door import FlightDoor, FlightLimits
-from penstock.server.flight.sinks.decided import finish_decided
+from penstock.server.flight.operation_actions import administration
 from penstock.server.logins import Logins
 from penstock.server.upkeep.retention import Retirement
 from penstock.server.users import Users

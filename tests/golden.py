@@ -35,7 +35,7 @@ from penstock.records.kinds import Kind
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import Policy
 from penstock.testing import Broker
-from penstock.testing.fakes import FakeClock as Time
+from penstock.testing.instance import FakeClock as Time
 from penstock.testing.instance import Instance
 from property.queue_options import covering
 from property.test_looking import Case, config, publish, use

@@ -19,7 +19,7 @@ from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import rewrite_name
 from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from sim.judge import T0
 from sim.upkeep_house import House
 

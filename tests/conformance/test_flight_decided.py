@@ -15,10 +15,10 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.ports import Disk, File
+from penstock.server.flight import decided, stage_files
+from penstock.server.flight.copier import Copier
+from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.door import FlightLimits
-from penstock.server.flight.sinks import decided, stage_files
-from penstock.server.flight.sinks.copier import Copier
-from penstock.server.flight.sinks.decided import GroupLimits
 
 pytestmark = pytest.mark.conformance
 

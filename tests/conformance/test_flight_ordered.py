@@ -13,9 +13,9 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.errors import InvalidArgument
+from penstock.server.flight import decided
+from penstock.server.flight.decided import GroupLimits, check_rising, merged
 from penstock.server.flight.door import FlightLimits
-from penstock.server.flight.sinks import decided
-from penstock.server.flight.sinks.decided import GroupLimits, check_rising, merged
 
 pytestmark = pytest.mark.conformance
 
@@ -76,7 +76,7 @@ def test_a_stage_that_does_not_rise_is_refused() -> None:
 def test_a_large_batch_is_merged_before_it_is_decided(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.server.flight.sinks.stages.AT_ONCE", most)
+    monkeypatch.setattr("penstock.server.flight.sink_stages.AT_ONCE", most)
     with FlightHouse(tmp_path, SMALL) as house, penstock.connect(house.url) as client:
         client.declare("out")
         names: list[str] = []

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, ResourceExhausted
 from penstock.records.message_types import JSON
 from penstock.server.bulk import requests
-from penstock.server.sql.process import Child
+from penstock.server.sql.children import Child
 from penstock.server.sql.queries import Feed
 from penstock.wire.flight.failures import error_from
 

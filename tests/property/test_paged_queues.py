@@ -15,7 +15,7 @@ from penstock.core.queue import expiry
 from penstock.core.queue.lasting import page
 from penstock.memory import mapped_file as arenas
 from penstock.memory.mapped_file import Arena
-from penstock.testing.fakes import NoFile
+from penstock.testing.instance import NoFile
 from property import test_ordered_queue_walks
 from property.queue_walk import Walk
 from property.test_ordered_queue_model import OrderedMachine

@@ -16,7 +16,7 @@ from penstock.core.sow.index import Index
 from penstock.memory.mapped_file import Arena
 from penstock.server import scratch_pages
 from penstock.testing import Broker
-from penstock.testing.fakes import NoFile
+from penstock.testing.instance import NoFile
 from property import test_sow_model
 from property.test_sow_model import CONFIG, PUTS, STEPS, Model, agree, check, check_fold, take
 

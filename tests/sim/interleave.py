@@ -26,7 +26,7 @@ from types import ModuleType, SimpleNamespace
 from penstock.server.loading import do_without_pandas
 from penstock.server.upkeep import keeper as keepers
 from penstock.server.upkeep import retention
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from sim import baton as threads
 from sim.baton import Baton, Killed
 from sim.judge import T0, Judge

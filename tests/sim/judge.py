@@ -20,7 +20,7 @@ from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
 from penstock.server.opening import fold
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from sim.stepdisk import StepDisk
 
 T0 = 1_700_000_000_000_000

@@ -15,7 +15,7 @@ from penstock.log.simdisk import SimDisk
 from penstock.log.writer import LogSettings
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Entry, Group, Publishes
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Content, Life, state_of
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.log.simdisk import SimDisk, SimFile
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from sim.baton import Baton, step
 
 

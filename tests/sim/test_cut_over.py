@@ -21,8 +21,7 @@ from penstock.server.replaying import page as pages
 from penstock.server.replaying.log_source import Follower
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection
-from penstock.testing.fakes import FakeClock
-from penstock.testing.instance import Instance
+from penstock.testing.instance import FakeClock, Instance
 from penstock.testing.settings import load
 
 CONFIG = {

@@ -9,11 +9,10 @@ from penstock.core.state.durable import DurableState
 from penstock.errors import LogDamaged, PenstockError
 from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.flight.sinks.decided import GroupLimits, chunk_publishes, chunks_of, finish_decided
-from penstock.server.flight.sinks.stage_files import StageInfo
-from penstock.server.flight.sinks.stages import Stages, parts_of
-from penstock.testing.fakes import FakeClock
-from penstock.testing.instance import Instance
+from penstock.server.flight.decided import GroupLimits, chunk_publishes, chunks_of, finish_decided
+from penstock.server.flight.sink_stages import Stages, parts_of
+from penstock.server.flight.stage_files import StageInfo
+from penstock.testing.instance import FakeClock, Instance
 from penstock.testing.settings import load
 from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.received import Bounds

@@ -36,7 +36,7 @@ from penstock.server.gates import Receiver
 from penstock.server.opening import fold
 from penstock.server.upkeep.compaction import Totals
 from penstock.server.upkeep.keeper import Keeper
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from sim.baton import Pool, step
 from sim.judge import Judge
 from sim.stepdisk import StepDisk, StepLoop

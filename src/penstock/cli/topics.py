@@ -189,7 +189,7 @@ def query(
 
 def _write_lines(result: Result) -> None:
     """One JSON array of objects, each on a line of its own, written as they come."""
-    from penstock.server.sql.result import to_json, values
+    from penstock.server.sql.value_types import to_json, values
 
     before = "["
     for batch in result.batches():
@@ -200,7 +200,7 @@ def _write_lines(result: Result) -> None:
 
 
 def _write_rows(result: Result, limit: int) -> None:
-    from penstock.server.sql.result import values
+    from penstock.server.sql.value_types import values
 
     names = list(result.schema.names)
     rows: list[list[object]] = []
@@ -255,7 +255,7 @@ def plain(batch: Any) -> Any:
     """A batch whose structs and lists are JSON text, and whose decimals are text: CSV has nothing else for them."""
     import pyarrow as pa
 
-    from penstock.server.sql.result import to_json
+    from penstock.server.sql.value_types import to_json
 
     for at, name in enumerate(batch.schema.names):
         column = batch.column(at)

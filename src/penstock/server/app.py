@@ -40,7 +40,7 @@ from penstock.server.logins import Logins
 from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
 from penstock.server.pools import Pools
 from penstock.server.progress import Lines, Show
-from penstock.server.pulse import Pulse
+from penstock.server.rounds import Pulse
 from penstock.server.scanning import warm_up
 from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.services import Say, Server, say_aloud
@@ -192,9 +192,9 @@ class App(Server):
                 Admission,
                 AmqpDoor,  # the doors' modules came while the log was folded
             )
-            from penstock.server.flight.actions.administration import administration
-            from penstock.server.flight.actions.upkeep import ArchiveAction, CompactAction
             from penstock.server.flight.door import FlightDoor
+            from penstock.server.flight.log_actions import ArchiveAction, CompactAction
+            from penstock.server.flight.operation_actions import administration
 
             self.bulk = Bulk(data, budget=settings.server.memory)
             self.engine.ask_of(self.bulk.call)
@@ -368,8 +368,8 @@ def load_first_uses() -> None:
 
 def flight_limits(settings: Settings) -> FlightLimits:
     """What the Flight door allows."""
+    from penstock.server.flight.decided import GroupLimits
     from penstock.server.flight.door import FlightLimits
-    from penstock.server.flight.sinks.decided import GroupLimits
     from penstock.server.sql.queries import SqlLimits
     from penstock.wire.flight.received import Bounds
 

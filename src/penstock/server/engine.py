@@ -29,10 +29,9 @@ from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
 from penstock.server.ahead import Walked
 from penstock.server.caching import Fetches, Present, Tending
-from penstock.server.event_exchange import EventExchange
 from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.judging import Judges
-from penstock.server.notices import Notices
+from penstock.server.notices import EventExchange, Notices
 from penstock.server.pipelines import PipelineReports
 from penstock.server.pools import Nap
 from penstock.server.recovering import Recoveries

@@ -6,6 +6,10 @@ queues at once: the first of them are told one by one, the others as a number.
 
 The feed is a ring of the last few thousand events.  Everybody who looks on reads it from a place of his own, so a slow
 one costs nothing but his place: what he has not read when the ring comes round is lost to him, and he is told.
+
+Whoever has bound a queue to `amq.rabbitmq.event` of the default vhost has them as messages, as RabbitMQ's plugin of
+that name has it: the routing key is the event (`queue.created`, `connection.closed` ...), the headers say what it is
+about, the body is empty.  While nothing is bound nothing is done, and what cannot be stored is not told.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ import orjson
 
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
+from penstock.core.topology.topology import EVENTS
+from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Control, Group
+from penstock.records.entries import Control, Group, Publishes, Topic
 from penstock.records.kinds import Kind
 from penstock.records.rights import MONITORING, Level
 from penstock.server.follow import Source
@@ -29,6 +35,7 @@ from penstock.server.follow import Source
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.entries import Entry
+    from penstock.records.field_tables import Table
     from penstock.server.follow import Reader
     from penstock.server.runtime import Runtime
 
@@ -153,8 +160,8 @@ ALTERED_MOST = 100
 
 QUEUE_ID = struct.Struct("<q")
 
-Table = Mapping[str, object]
-_Known: TypeAlias = "tuple[Control, Table, tuple[str, str] | None]"
+Header = Mapping[str, object]
+_Known: TypeAlias = "tuple[Control, Header, tuple[str, str] | None]"
 
 
 class Connected(Protocol):
@@ -198,7 +205,7 @@ class Notices:
 
     def _known(self, control: Control) -> _Known:
         """A record, its header, and vhost and name of what it is about; None: that is gone, and its end is told."""
-        header: Table = orjson.loads(control.header) if control.header else {}
+        header: Header = orjson.loads(control.header) if control.header else {}
         if TOLD[control.kind].noun != "queue" or "vhost" in header:
             return control, header, (str(header.get("vhost", "/")), control.name)
         queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
@@ -247,11 +254,11 @@ class Notices:
 # -- records as events
 
 
-def _every(*keys: str) -> Callable[[Table], Table]:
+def _every(*keys: str) -> Callable[[Header], Header]:
     return lambda header: {key: header.get(key) for key in keys}
 
 
-def _some(*keys: str) -> Callable[[Table], Table]:
+def _some(*keys: str) -> Callable[[Header], Header]:
     """Those of them that there are."""
     return lambda header: {key: header[key] for key in keys if key in header}
 
@@ -259,11 +266,11 @@ def _some(*keys: str) -> Callable[[Table], Table]:
 class Notice(NamedTuple):
     """What a kind of record is told as."""
 
-    event: str | Callable[[Table], str]
+    event: str | Callable[[Header], str]
     noun: str = ""  # what the record's name is of; empty: it is told without it
-    fields: Callable[[Table], Table] = _some()  # of its header; beside vhost and name
+    fields: Callable[[Header], Header] = _some()  # of its header; beside vhost and name
 
-    def tell(self, feed: Feed, time: int, header: Table, vhost: str, name: str) -> None:
+    def tell(self, feed: Feed, time: int, header: Header, vhost: str, name: str) -> None:
         event = self.event if isinstance(self.event, str) else self.event(header)
         fields = {**({self.noun: name} if self.noun else {}), **self.fields(header)}
         if self.noun == "stream":  # of no vhost
@@ -273,30 +280,30 @@ class Notice(NamedTuple):
             feed.tell(event, time, {"vhost": vhost, **fields}, vhost=vhost, queue=shown)
 
 
-def _changed(header: Table) -> Table:
+def _changed(header: Header) -> Header:
     changed = header.get("changed") or header.get("settings")
     return {"changed": sorted(cast("dict[str, object]", changed)) if isinstance(changed, dict) else []}
 
 
-def _pause(header: Table) -> Table:
+def _pause(header: Header) -> Header:
     until = cast("int", header.get("until", 0))
     return {"by": header.get("by", ""), **({"until": None if until >= NEVER else until / 1e6} if until else {})}
 
 
-def _paused(header: Table) -> str:
+def _paused(header: Header) -> str:
     return "queue.paused" if header.get("until") else "queue.resumed"
 
 
-def _address(header: Table) -> str:
+def _address(header: Header) -> str:
     return "address_setting.set" if "values" in header else "address_setting.cleared"
 
 
-def _released(header: Table) -> Table:
+def _released(header: Header) -> Header:
     return {"how": next((key for key in ("dropped", "abandoned") if header.get(key)), "released")}
 
 
 def _policy(event: str) -> Notice:
-    def name(header: Table) -> str:
+    def name(header: Header) -> str:
         return f"{'operator_policy' if header.get('operator') else 'policy'}.{event}"
 
     return Notice(name, "policy", _some("pattern", "priority", "apply_to"))
@@ -323,3 +330,54 @@ TOLD: Mapping[Kind, Notice] = {
     Kind.STREAM: Notice("stream.opened", "stream", _every("mode", "epoch")),
     Kind.STREAM_RELEASE: Notice("stream.released", "stream", _released),
 }
+
+
+VHOST = "/"
+
+PORTION = 256
+"""Events of one batch."""
+
+AT_RABBITMQ = frozenset(
+    f"{noun}.{verb}"
+    for noun, verbs in {
+        "queue": "created deleted", "exchange": "created deleted", "binding": "created deleted",
+        "consumer": "created deleted", "connection": "created closed", "policy": "set cleared", "alarm": "set cleared",
+    }.items()
+    for verb in verbs.split()
+)  # fmt: skip
+"""Those that RabbitMQ has, by its names; others of the feed may come of a message, and would go round."""
+
+
+class EventExchange:
+    """Listens to the feed.  Belongs to the loop's thread."""
+
+    def __init__(self, runtime: Runtime, feed: Feed) -> None:
+        self._runtime = runtime
+        self._feed = feed
+        self._at = feed.last
+        feed.listeners.add(self._heard)
+
+    def _heard(self) -> None:
+        while some := self._feed.since(self._at, PORTION):
+            self._at = some[-1].number
+            self._publish([one for one in some if one.name in AT_RABBITMQ])
+
+    def _publish(self, some: list[Happened]) -> None:
+        runtime = self._runtime
+        core = runtime.core
+        bound = any(True for _ in core.topology.bindings_from(VHOST, EVENTS))
+        if not some or not bound or runtime.broken is not None or runtime.log.full or core.draining:
+            return
+        topics = [Topic(VHOST, EVENTS, one.name) for one in some]
+        headers = [_as_header(one) for one in some]
+        core.publish(runtime.now(), Publishes(topics, headers, [b""] * len(some), size=sum(map(len, headers))))
+        runtime.arm()
+
+
+def _as_header(one: Happened) -> bytes:
+    fields = {**one.fields, "timestamp_in_ms": one.time // 1000}
+    return header_codec.encode(
+        header_codec.Properties(
+            headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000
+        )
+    )

@@ -149,7 +149,7 @@ def _check_front(log: Log, state: DurableState) -> None:
 def finish_decided(engine: Engine, disk: Disk) -> int:
     """Copy what an earlier process had decided and not copied; how many batches.  Before any door opens.
 
-    Errors as `server.flight.sinks.decided.finishing`.
+    Errors as `server.flight.decided.finishing`.
     """
     batches = len(engine.core.decided)
     for _ in finishing_decided(engine, disk):
@@ -160,7 +160,7 @@ def finish_decided(engine: Engine, disk: Disk) -> int:
 def finishing_decided(engine: Engine, disk: Disk) -> Iterator[tuple[int, int]]:
     """The same in steps: (rows copied, of how many) after each."""
     if engine.core.decided:
-        from penstock.server.flight.sinks import decided  # with pyarrow's Flight, which few starts need so early
+        from penstock.server.flight import decided  # with pyarrow's Flight, which few starts need so early
 
         yield from decided.finishing(engine, disk)
 

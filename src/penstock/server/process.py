@@ -22,7 +22,7 @@ from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
 from penstock.server import allocator
 from penstock.server.app import App, Ready
-from penstock.server.pulse import Pulse
+from penstock.server.rounds import Pulse
 from penstock.server.services import Say, say_aloud
 
 if TYPE_CHECKING:

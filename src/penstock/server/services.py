@@ -16,7 +16,7 @@ from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
 from penstock.server.pools import Pools
 from penstock.server.progress import Progress
-from penstock.server.pulse import Pulse
+from penstock.server.rounds import Pulse
 from penstock.server.shares import Shares
 from penstock.server.users import Users
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay
     from penstock.server.engine import Engine
     from penstock.server.flight.calls import Caller
-    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.gatekeeper import Gatekeeper
     from penstock.server.flight.handover import Handover
 
 

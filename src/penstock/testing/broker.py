@@ -22,8 +22,8 @@ from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.server.access import Who
 from penstock.testing.instance import Instance, TellingLog
+from penstock.testing.life import VHOST, check_count, check_text, micros_of
 from penstock.testing.publishing import NO_END, Publishing
-from penstock.testing.running import VHOST, check_count, check_text, micros_of
 from penstock.testing.subscribing import Subscribing
 from penstock.wire.fields import Fields
 from penstock.wire.flight.bookmarks import format_bookmark

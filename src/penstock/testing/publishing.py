@@ -22,7 +22,7 @@ from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.field_tables import FieldValue
 from penstock.server.committing import Charge, Committing
 from penstock.testing.instance import Instance
-from penstock.testing.running import VHOST, Running
+from penstock.testing.life import VHOST, Running
 from penstock.testing.subscription import Message
 from penstock.units import to_micros
 from penstock.wire.flight.bookmarks import format_bookmark

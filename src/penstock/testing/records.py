@@ -15,10 +15,10 @@ from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import FieldValue
 from penstock.records.message_types import typed
 from penstock.server.follow import Follow
-from penstock.server.sow.query import Event
-from penstock.server.sow.query import Wish as RecordWish
+from penstock.server.views.record_query import Event
+from penstock.server.views.record_query import Wish as RecordWish
 from penstock.testing.instance import Instance
-from penstock.testing.running import VHOST, Running, check_count, check_text, check_texts
+from penstock.testing.life import VHOST, Running, check_count, check_text, check_texts
 from penstock.testing.subscription import Message, Subscription, Unleased, written
 from penstock.wire.flight.bookmarks import format_bookmark
 
@@ -110,8 +110,8 @@ class Records(Running):
 
         How many there were.  What waits in queues stays.
         """
-        from penstock.server.sow.query import Counts, Query, plain, run
-        from penstock.server.sow.removal import Removal, numbers_of, steps
+        from penstock.core.sow.keyed import Removal, numbers_of, steps
+        from penstock.server.views.record_query import Counts, Query, plain, run
 
         check_text(filter=filter, by=by)
         body = data.encode() if isinstance(data, str) else data
@@ -213,7 +213,7 @@ def records_of(
     from penstock.core.queue.order.runs import view
     from penstock.core.queue.places import AVAILABLE
     from penstock.core.sow.select import order_of
-    from penstock.server.sow.query import Counts, Query, keys_of, plain, run
+    from penstock.server.views.record_query import Counts, Query, keys_of, plain, run
 
     query = Query(filter, order_of(order_by), top_n, skip_n or 0)
     if instance.engine.broken is not None:

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.errors import InvalidArgument
 from penstock.testing import Broker
-from penstock.testing.fakes import FakeClock
+from penstock.testing.instance import FakeClock
 from scenario import amqp, bodies, broker_of, get
 
 YEAR = 365.25 * 86_400

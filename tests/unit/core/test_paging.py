@@ -17,7 +17,7 @@ from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.scratch_pages import Scratch
-from penstock.testing.fakes import NoFile
+from penstock.testing.instance import NoFile
 
 NOW = Now(1, 1)
 HEADER = encode(Properties(delivery_mode=2))

@@ -11,7 +11,7 @@ from pyarrow import flight
 from penstock.errors import NotFound, Unavailable
 from penstock.server.access import Who
 from penstock.server.flight.calls import Caller, Calls, Guarded, Intake
-from penstock.server.flight.credentials import UNPROVEN_MAX, Credentials, Logins
+from penstock.server.flight.remote_call import UNPROVEN_MAX, Credentials, Logins
 
 DO_GET = flight.CallInfo(flight.FlightMethod.DO_GET)
 

@@ -18,7 +18,7 @@ from penstock.core.sow import holding
 from penstock.core.sow.holding import Cut
 from penstock.core.sow.index import Leaf, Numbers
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
-from penstock.server.flight.sinks import decided
+from penstock.server.flight import decided
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.remote import Where, remote

@@ -18,11 +18,11 @@ from penstock.client.urls import parse_url
 from penstock.core.broker import Core
 from penstock.records.kinds import Kind
 from penstock.server.engine import Engine
+from penstock.server.flight import decided
 from penstock.server.flight.calls import SHARE, Intake
+from penstock.server.flight.copier import UNDER_WAY
+from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.door import FlightLimits
-from penstock.server.flight.sinks import decided
-from penstock.server.flight.sinks.copier import UNDER_WAY
-from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.spark.record_batches import cut
 from penstock.spark.remote import MESSAGE_BYTES, Remote, Where
 from penstock.wire.flight.received import Bounds
@@ -161,7 +161,7 @@ def test_what_is_copied_counts_until_it_is_copied(tmp_path: Path, monkeypatch: p
         seen.append(engine.bodies.budget.by_name()["uploads"])
         return real(engine, chunk)
 
-    monkeypatch.setattr("penstock.server.flight.sinks.copier.chunk_publishes", spied)
+    monkeypatch.setattr("penstock.server.flight.copier.chunk_publishes", spied)
     with FlightHouse(tmp_path, limits) as house, penstock.connect(house.url) as client:
         client.declare("out")
         made = client.stage("q", 0, 0, 0, [pa.record_batch({"body": pa.array([b"x"] * 200)})], topic="out")

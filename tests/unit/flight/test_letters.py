@@ -17,8 +17,8 @@ import penstock
 from flight_house import FlightHouse
 from penstock.client import Client
 from penstock.errors import NotFound
+from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.door import FlightLimits
-from penstock.server.flight.sinks.decided import GroupLimits
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.options import read_options
 from penstock.spark.pipelines.definition import Check

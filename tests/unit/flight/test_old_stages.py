@@ -13,8 +13,8 @@ import penstock
 from flight_house import FlightHouse
 from penstock.client import Client
 from penstock.ports import Disk
+from penstock.server.flight import sink_stages as stages_of
 from penstock.server.flight.door import SWEEP_BEATS
-from penstock.server.flight.sinks import stages as stages_of
 from waiting import eventually
 
 HOUR_US = 3_600_000_000

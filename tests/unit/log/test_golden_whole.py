@@ -17,7 +17,7 @@ from penstock.log.simdisk import SimDisk
 from penstock.log.verify import verify
 from penstock.records.kinds import Kind
 from penstock.testing import Broker
-from penstock.testing.fakes import FakeClock as Time
+from penstock.testing.instance import FakeClock as Time
 from property.test_looking import Case
 from unit.log.test_golden import EXPECTED as OLDEST
 from unit.log.test_golden import golden as oldest

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.arena import Move, heap
 from penstock.memory.mapped_file import EXTENT, PAGE, Arena, Spans
-from penstock.testing.fakes import NoFile
+from penstock.testing.instance import NoFile
 
 
 @pytest.mark.parametrize(

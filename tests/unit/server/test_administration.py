@@ -12,9 +12,9 @@ from penstock.errors import LogDamaged, Unavailable
 from penstock.operations.vhosts import SET_VHOST
 from penstock.server.access import Who
 from penstock.server.accounts import Accounts
-from penstock.server.flight.actions.upkeep import CompactAction
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
+from penstock.server.flight.log_actions import CompactAction
 from penstock.server.operating import Operating
 from penstock.wire.fields import Fields
 

@@ -15,14 +15,14 @@ from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.access import Who
 from penstock.server.engine import Engine
-from penstock.server.flight.entitled import Gatekeeper
+from penstock.server.flight import copier
+from penstock.server.flight.copier import Copier
+from penstock.server.flight.decided import Chunk, GroupLimits, chunks_of
+from penstock.server.flight.gatekeeper import Gatekeeper
 from penstock.server.flight.handover import Answer, Handover
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.sinks import copier
-from penstock.server.flight.sinks.copier import Copier
-from penstock.server.flight.sinks.decided import Chunk, GroupLimits, chunks_of
-from penstock.server.flight.sinks.stage_files import StageInfo
-from penstock.server.flight.sinks.stages import Stages, parts_of
+from penstock.server.flight.sink_stages import Stages, parts_of
+from penstock.server.flight.stage_files import StageInfo
 from penstock.wire.flight.codec import read_upload
 from penstock.wire.flight.commands import PUBLISH, Publish
 from penstock.wire.flight.received import PUBLISHED, Bounds, receive

@@ -8,9 +8,8 @@ import pytest
 from penstock.errors import NotFound, PenstockError, Unavailable
 from penstock.server.flight import handover as flight_handover
 from penstock.server.follow import Asking, Follow, Mapped, Reader, Sign, Source
-from penstock.server.sow import record_source
-from penstock.server.sow.query import Event, Wish
-from penstock.server.views import row_source
+from penstock.server.views import record_source, row_source
+from penstock.server.views.record_query import Event, Wish
 from penstock.testing import Broker
 
 VIEW = {"name": "totals", "source": "orders", "select": "/r AS /r, SUM(/n) AS /n", "group_by": ["/r"]}

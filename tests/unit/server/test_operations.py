@@ -24,7 +24,7 @@ from penstock.operations.table import OPERATIONS
 from penstock.records.rights import LOGIN, USES
 from penstock.server.access import Who, judge
 from penstock.server.accounts import Account, Accounts, Kept, Permission
-from penstock.server.flight.actions import administration
+from penstock.server.flight import operation_actions
 from penstock.server.http import door as http_door
 from penstock.server.operating import Operating
 from penstock.server.users import Users
@@ -71,7 +71,7 @@ def test_each_operation_has_a_path_an_action_a_method_and_a_command_or_says_why_
 
 
 def test_no_operation_takes_the_name_of_another_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(administration, "OPERATIONS", {})
+    monkeypatch.setattr(operation_actions, "OPERATIONS", {})
     with Broker() as broker:
         assert broker.flight_url
         assert broker._doors is not None  # pyright: ignore[reportPrivateUsage]
@@ -86,7 +86,7 @@ def test_a_new_row_is_an_action_a_path_and_a_line_of_openapi(monkeypatch: pytest
     path = Path("POST", "/api/greetings/{name}", {"name": "whom"}, "Greet somebody", "times")
     fields = (fields_of.name("whom"), fields_of.count("times", 1, 3, 1))
     row = Operation("greet", greet, "look", "whom, times: greet", LOGIN, fields, path=path)
-    for door in (administration, http_door):
+    for door in (operation_actions, http_door):
         monkeypatch.setattr(door, "OPERATIONS", {**OPERATIONS, "greet": row})
     with Broker() as broker, penstock.connect(broker.flight_url) as client:
         http, said = Http(broker), "guest greets ann"

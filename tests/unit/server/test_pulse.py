@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from penstock.server.pulse import BOUNDS, Pulse
+from penstock.server.rounds import BOUNDS, Pulse
 
 
 def _run(pulse: Pulse, spans: list[float]) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.server import scratch_pages as files
 from penstock.server.scratch_pages import HEAD, MARK, STEP, TIDY_BEATS, Pager, Scratch, ScratchFile
-from penstock.testing.fakes import NoFile
+from penstock.testing.instance import NoFile
 
 SOME = array("q", range(100_000))
 

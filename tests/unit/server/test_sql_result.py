@@ -15,7 +15,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
 from penstock.server.http.statements import encoded_rows
-from penstock.server.sql import process, result
+from penstock.server.sql import children, value_types
 from penstock.server.sql.engine import Bounds, Engine
 from penstock.server.sql.queries import Queries, SqlLimits
 
@@ -124,7 +124,7 @@ def test_an_answer_in_json_has_its_bytes(engine: Engine) -> None:
 
 
 def test_a_batch_comes_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(value_types, "PIECE_BYTES", 1000)
     found = through_a_stream(
         engine, "SELECT i, repeat('x', CASE WHEN i = 5 THEN 2900 ELSE 200 END) AS t FROM range(9) t(i)"
     )
@@ -133,17 +133,17 @@ def test_a_batch_comes_in_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_row_has_a_bound(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(result, "ROW_BYTES_MOST", 3000)
+    monkeypatch.setattr(value_types, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(value_types, "ROW_BYTES_MOST", 3000)
     with pytest.raises(InvalidArgument, match=r"a row of the result has 31\d\d bytes, and 3000 are the most"):
         through_a_stream(engine, "SELECT repeat('x', 3100) AS t")
 
 
 def test_a_statement_that_gets_no_process_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(children: process.Children) -> Any:
+    def refused(children: children.Children) -> Any:
         raise PreconditionFailed("SQL needs DuckDB")
 
-    monkeypatch.setattr(process.Children, "take", refused)
+    monkeypatch.setattr(children.Children, "take", refused)
     nothing = cast("Any", None)  # nothing is asked of them
     queries = Queries(nothing, nothing, tmp_path, SqlLimits(at_once=1))
     for _ in range(2):  # and gives its place back
@@ -165,10 +165,10 @@ def test_the_loop_does_not_wait_for_the_end_of_an_idle_child() -> None:
             self.asked.set()
             assert self.gone.wait(20)
 
-    children, child = process.Children(), Lingering()
-    children.back(cast("Any", child))
+    holder, child = children.Children(), Lingering()
+    holder.back(cast("Any", child))
     child.idle_since = -1e9
-    children.beat()
+    holder.beat()
     assert child.asked.wait(20)
     child.gone.set()
-    children.beat()  # there is none any more
+    holder.beat()  # there is none any more

@@ -15,8 +15,8 @@ from penstock.history.view import Moved
 from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk, Progress
 from penstock.server.bulk.relay import on_log
-from penstock.server.flight.actions.upkeep import UpkeepActions
 from penstock.server.flight.calls import Caller
+from penstock.server.flight.log_actions import UpkeepActions
 from penstock.wire.fields import Fields
 
 

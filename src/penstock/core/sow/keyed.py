@@ -1,8 +1,9 @@
-"""Publishing to SOW topics: the key of each row, its deadline, its delta merged, and the record beside the rows.
+"""Changing the records of SOW topics: publishing, and what a `sow_delete` removes.
 
-It stands before `Publisher.publish` as soon as some topic has a key.  Rows of other topics pass as they are; a row
-without a key is refused; the rest is stored as always, and a SOW_PUT in the same group says which key each row is of.
-A delta needs the present record's body: the shell sees that `bodies` has it before it publishes (`lacking`).
+Publishing stands before `Publisher.publish` as soon as some topic has a key: the key of each row, its deadline, its
+delta merged, and the record beside the rows.  Rows of other topics pass as they are; a row without a key is refused;
+the rest is stored as always, and a SOW_PUT in the same group says which key each row is of.  A delta needs the present
+record's body: the shell sees that `bodies` has it before it publishes (`lacking`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import numpy as np
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published, Refusal, TraitsMemo
-from penstock.core.sow.holding import Cut, Sow
+from penstock.core.sow.holding import Cut, Sow, parse_number
 from penstock.core.sow.index import Ints, Numbers, Put, pack_drop, pack_one, pack_put
 from penstock.core.sow.rows import LARGE, KeyedRows, Work, is_delta
 from penstock.errors import InvalidArgument
 from penstock.records.chunks import Now
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import listed
@@ -203,3 +205,53 @@ def _deadlines(batch: Publishes, sow: Sow, ttl: int | None, time: int) -> list[i
 
 def _refused(last: int, refused: list[tuple[int, Refusal]], skip: int) -> Published:
     return Published(0, last, refused=refused, duplicates=skip)
+
+
+KEYS_MOST = 100_000
+"""Keys of one command."""
+
+STEP = 8192
+"""Records that are removed in one step; then others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    filter: str | None = None
+    keys: tuple[str, ...] | None = None
+    data: bytes | None = None  # a message whose key it is
+
+    def __post_init__(self) -> None:
+        if (self.filter is not None) + (self.keys is not None) + (self.data is not None) != 1:
+            raise InvalidArgument("sow_delete takes a filter, keys, or the data of a message, and one of them")
+        if self.keys is not None and len(self.keys) > KEYS_MOST:
+            raise InvalidArgument(f"sow_delete names {len(self.keys)} keys, {KEYS_MOST} are allowed")
+
+
+def numbers_of(sow: Sow, removal: Removal) -> list[int]:
+    """The keys that are named or given with data.  Raises InvalidArgument for what is no key of this topic."""
+    if removal.data is not None:
+        if sow.rule.given:
+            raise InvalidArgument(f"topic '{sow.name}' has its keys from its publishers: name the keys, not data")
+        return [_number(sow, sow.rule.of_body(removal.data))]
+    return [number_of_key(sow, key) for key in removal.keys or ()]
+
+
+def number_of_key(sow: Sow, key: str) -> int:
+    """The number of a key as people see it.  Raises InvalidArgument."""
+    if sow.rule.given:
+        return _number(sow, sow.rule.of_text(key))
+    number = parse_number(key)
+    if number is None:
+        raise InvalidArgument(f"{key[:60]!r} is no key of topic '{sow.name}': its keys are unsigned 64-bit decimals")
+    return number
+
+
+def _number(sow: Sow, found: int | str) -> int:
+    if isinstance(found, str):
+        raise InvalidArgument(f"topic '{sow.name}': {found}")
+    return found
+
+
+def steps(numbers: Sequence[int], lsns: Sequence[int]) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """Keys and their records in portions."""
+    return [(numbers[at : at + STEP], lsns[at : at + STEP]) for at in range(0, len(numbers), STEP)]

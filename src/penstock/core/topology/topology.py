@@ -23,7 +23,7 @@ DEFAULT = ""
 """The name of the default exchange."""
 
 EVENTS = "amq.rabbitmq.event"
-"""The exchange to which the server says what changes (`server.event_exchange`)."""
+"""The exchange to which the server says what changes (`server.notices`)."""
 
 DELAYED = "x-delayed-message"
 """The type of an exchange at which messages wait; its argument `x-delayed-type` says how it routes."""

@@ -28,7 +28,7 @@ from penstock.server.judging import asked_by
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import fields_of, select_of, selection_of
-from penstock.server.sow.query import sent
+from penstock.server.views.record_query import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
 from penstock.wire.flight.bookmarks import format_bookmark

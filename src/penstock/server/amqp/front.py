@@ -32,7 +32,7 @@ from penstock.server.amqp.hosting import Host
 from penstock.server.amqp.links import AmqpLink, TlsLink, WayLink
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
 from penstock.server.listening import Entry, Listener, bind
-from penstock.server.pulse import Pulse
+from penstock.server.rounds import Pulse
 from penstock.server.strangers import Complaints, Guards, Terms
 from penstock.wire.amqp.frames import Limits
 

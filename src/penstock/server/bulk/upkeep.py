@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
-    from penstock.server.flight.sinks.stages import Stages
+    from penstock.server.flight.sink_stages import Stages
 
 
 PAUSE_S = 0.05

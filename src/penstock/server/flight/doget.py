@@ -34,14 +34,13 @@ from penstock.history.history import Batches, History
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, typed
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Guarded, Slot
-from penstock.server.flight.contents import content, planned, snapshot
 from penstock.server.flight.entrance import Info
 from penstock.server.flight.followed import Following
 from penstock.server.flight.handover import Outlet, Piece
-from penstock.server.flight.records import hold, records, with_stats
+from penstock.server.flight.snapshots import content, hold, planned, records, snapshot, with_stats
 from penstock.server.follow import Follow
 from penstock.server.judging import breathe
-from penstock.server.sow.query import Counts, Event, Wish, selected
+from penstock.server.views.record_query import Counts, Event, Wish, selected
 from penstock.server.views.row_source import (
     adhoc_view,
     chosen,
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
     from penstock.core.views.view import View
     from penstock.records.chunks import Chunk
     from penstock.server.bulk.relay import Relay
-    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.gatekeeper import Gatekeeper
     from penstock.server.flight.handover import Answer, Handover
     from penstock.server.sql.queries import Queries
     from penstock.server.views.conflated import ConflatedTopic

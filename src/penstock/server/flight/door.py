@@ -23,20 +23,19 @@ from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import Relay
 from penstock.server.bulk.upkeep import Upkeep
-from penstock.server.flight.actions.streams import RangeActions, ReplayActions
-from penstock.server.flight.actions.table import Actions, LocateAction, RecordActions
-from penstock.server.flight.actions.upkeep import HoldAction, UpkeepActions
 from penstock.server.flight.call_streams import Answers, FromDoor, Sent
 from penstock.server.flight.calls import Caller, Calls, Intake, People, Slot
 from penstock.server.flight.consume import Exchange
+from penstock.server.flight.copier import Copier
+from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.doget import Reads
-from penstock.server.flight.entitled import Gatekeeper
 from penstock.server.flight.entrance import Entrance, Info
+from penstock.server.flight.gatekeeper import Gatekeeper
 from penstock.server.flight.handover import Handover, Piece
+from penstock.server.flight.log_actions import Actions, HoldAction, LocateAction, RecordActions, UpkeepActions
 from penstock.server.flight.publish import Publishing
-from penstock.server.flight.sinks.copier import Copier
-from penstock.server.flight.sinks.decided import GroupLimits
-from penstock.server.flight.sinks.stages import Stages
+from penstock.server.flight.sink_stages import Stages
+from penstock.server.flight.stream_actions import RangeActions, ReplayActions
 from penstock.server.flight.transacting import Transacting
 from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.retention import Holds

@@ -27,8 +27,17 @@ from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.doors.columns import batch_here
 from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
 from penstock.server.flight.connections import Connections, Peer, Strangers, host_and_port
-from penstock.server.flight.credentials import AnyHandshake, Credentials, Logins
-from penstock.server.flight.remote import Call, Down, Failed, Uploads, reported, writing
+from penstock.server.flight.remote_call import (
+    AnyHandshake,
+    Call,
+    Credentials,
+    Down,
+    Failed,
+    Logins,
+    Uploads,
+    reported,
+    writing,
+)
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.commands import Stage
 from penstock.wire.flight.received import PUBLISHED, SETTLED, STAGED, STAGED_IN_ORDER, TRANSACTED, Bounds, Layout

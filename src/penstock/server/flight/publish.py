@@ -38,7 +38,7 @@ from penstock.wire.flight.received import PUBLISHED, Bounds
 if TYPE_CHECKING:
     from penstock.core.publishing.published import Published
     from penstock.server.engine import Engine
-    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.gatekeeper import Gatekeeper
     from penstock.server.flight.handover import Handover
 
 WAITING_MOST = 32

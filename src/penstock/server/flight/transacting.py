@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.consume import Exchange
-    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.gatekeeper import Gatekeeper
     from penstock.server.flight.handover import Answer, Handover
     from penstock.wire.flight.commands import Transact
 

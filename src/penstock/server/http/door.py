@@ -1,22 +1,18 @@
 """The HTTP door: uvicorn on the server's own loop, its connections, and the table of all paths that command the server.
 
-    bytes -> StrictConnection -> uvicorn -> the application
-                 '-> no HTTP/1.1: an answer with the reason, and the connection ends
-
-A connection is a stranger (`server.strangers`) until a request of it has logged in, and once more when it begins
-a request and does not come to its end.  What a connection does wrong costs that connection: no error leaves the methods
-that the loop calls, for whatever leaves them counts as a bug that stops the server.
+Framing is HTTP/1.1 read strictly, so that nobody before us reads another request out of the same bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import h11
 import orjson
@@ -38,7 +34,6 @@ from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, 
 from penstock.server.listening import bind
 from penstock.server.operating import Operating, Waits
 from penstock.wire.http import events
-from penstock.wire.http.strict import StrictConnection
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -50,6 +45,112 @@ if TYPE_CHECKING:
     from penstock.server.strangers import Stranger
     from penstock.server.tls import Keeper
     from penstock.wire.http.routes import Row
+
+
+LINES_MOST = 128
+"""Lines of a request's head."""
+
+_LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
+"""A bare LF, a bare CR (not the last byte so far), a line that continues the one before, a zero byte."""
+
+_CHUNK = re.compile(rb"\r?\n?(?:[0-9A-Fa-f]{1,16}\r\n)?(?:\r\n)?")
+"""What one event of a chunked body has beside its data; a line end before it may have come in two parts."""
+
+Event: TypeAlias = "type[h11.NEED_DATA | h11.PAUSED] | h11.Event"
+
+
+class StrictConnection(h11.Connection):
+    """The server's side of one connection."""
+
+    def __init__(self, head_most: int) -> None:
+        """head_most: bytes of a request line with its headers, and of a chunk's line."""
+        super().__init__(h11.SERVER, head_most)
+        self.trusted = False  # bodies are read
+        self._most = head_most
+        self._unread = bytearray()  # what h11 has and has not taken yet
+        self._judged = 0  # bytes of it that are no wrong lines
+        self._chunked = False
+        self._body = False  # of the present request: there is one
+        self._wrong: h11.RemoteProtocolError | None = None
+
+    def receive_data(self, data: bytes) -> None:
+        super().receive_data(data)
+        self._unread += data
+
+    def next_event(self) -> Event:
+        """h11's.  Raises RemoteProtocolError, with the status to answer in `error_status_hint`."""
+        if self._wrong is not None:
+            raise self._wrong
+        if self.their_state is h11.IDLE:
+            return self._head()
+        if self.withheld:
+            return h11.NEED_DATA
+        if self._chunked and self.their_state is h11.SEND_BODY:
+            return self._piece()
+        event, _ = self._next()
+        return event
+
+    @property
+    def begun(self) -> bool:
+        """Whether a request has begun and its headers have not ended."""
+        return self.their_state is h11.IDLE and bool(self._unread)
+
+    @property
+    def withheld(self) -> bool:
+        """Whether there is a body that is not read: its sender is not trusted."""
+        return self._body and not self.trusted and self.their_state is h11.SEND_BODY
+
+    def _next(self) -> tuple[Event, bytes]:
+        """The next event, and the bytes that it took."""
+        event = super().next_event()
+        size = len(self._unread) - len(self._receive_buffer)
+        taken = bytes(self._unread[:size])
+        del self._unread[:size]
+        return event, taken
+
+    def _head(self) -> Event:
+        end = self._unread.find(b"\r\n\r\n", max(0, self._judged - 3))
+        size = len(self._unread) if end < 0 else end
+        if (wrong := _LINE.search(self._unread, max(0, self._judged - 2), size)) is not None:
+            self._refuse(f"byte {wrong.start()} of the request ends or continues a line as none may be, or is zero")
+        self._judged = size
+        if size > self._most:
+            self._refuse(f"the request line and the headers have {size} bytes, {self._most} are allowed", 431)
+        if end >= 0 and (lines := self._unread.count(b"\r\n", 0, end)) > LINES_MOST:
+            self._refuse(f"the request has {lines} headers, {LINES_MOST} are allowed", 431)
+        event, head = self._next()
+        if isinstance(event, h11.Request):
+            self._judged = 0
+            self._judge(event, head)
+        return event
+
+    def _judge(self, request: h11.Request, head: bytes) -> None:
+        if request.http_version not in {b"1.0", b"1.1"}:
+            self._refuse(f"HTTP/{request.http_version.decode()} is not spoken here, HTTP/1.1 is", 505)
+        lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+        if len(lengths) > 1 or any(b"," in line for line in lengths):
+            self._refuse("Content-Length is there twice")
+        headers = dict(request.headers)
+        self._chunked = b"transfer-encoding" in headers
+        if self._chunked and lengths:
+            self._refuse("Content-Length stands beside Transfer-Encoding")
+        if self._chunked and request.http_version == b"1.0":
+            self._refuse("HTTP/1.0 has no Transfer-Encoding")
+        self._body = self._chunked or int(headers.get(b"content-length", b"0")) > 0
+
+    def _piece(self) -> Event:
+        """The next of a chunked body."""
+        event, taken = self._next()
+        beside = taken[: len(taken) - len(event.data)] if isinstance(event, h11.Data) else taken
+        if _CHUNK.fullmatch(beside) is None:
+            self._refuse("a chunk has more than a size")
+        if isinstance(event, h11.EndOfMessage) and (event.headers or not taken.endswith(b"\r\n")):
+            self._refuse("what follows the last chunk is no empty line")
+        return event
+
+    def _refuse(self, why: str, status: int = 400) -> None:
+        self._wrong = h11.RemoteProtocolError(why, error_status_hint=status)
+        raise self._wrong
 
 
 logger = logging.getLogger("penstock.server.http")

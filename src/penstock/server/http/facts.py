@@ -43,7 +43,7 @@ from penstock.server.http.metrics import (
     Line,
     Metrics,
 )
-from penstock.server.pulse import BOUNDS
+from penstock.server.rounds import BOUNDS
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

@@ -112,7 +112,7 @@ def ended(batches: Iterator[object]) -> Generator[None]:
 
 def encoded_rows(result: Result, most: int, bytes_most: int) -> bytes:
     """A result as JSON.  InvalidArgument for more rows or bytes than that, and for values that JSON has not."""
-    from penstock.server.sql.result import to_json, values
+    from penstock.server.sql.value_types import to_json, values
 
     schema, batches = result
     columns = to_json([{"name": one.name, "type": str(one.type)} for one in schema])

@@ -25,9 +25,21 @@ from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, U
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
 from penstock.records.message_types import MessageType
-from penstock.server.sql.fields import AS_READ, LARGE, SIGNED, UNSIGNED, Fields, Shape, with_readings
-from penstock.server.sql.result import PIECE_BYTES, cut, pieces, quoted, selection
 from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Allowed, Statement, Use, examine
+from penstock.server.sql.value_types import (
+    AS_READ,
+    LARGE,
+    PIECE_BYTES,
+    SIGNED,
+    UNSIGNED,
+    Fields,
+    Shape,
+    cut,
+    pieces,
+    quoted,
+    selection,
+    with_readings,
+)
 from penstock.units import format_size
 
 PAGE_BYTES = 1 << 20

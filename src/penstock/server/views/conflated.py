@@ -12,14 +12,14 @@ from penstock.core.views.feed import DEFAULT_US
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.server.follow import ENDLESS, Follow
-from penstock.server.sow.query import Wish
+from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import Conflated
 from penstock.server.views.shown import Told
 
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.server.follow import Source
-    from penstock.server.sow.query import Event
+    from penstock.server.views.record_query import Event
     from penstock.server.views.shown import Alarms
 
 

@@ -33,7 +33,7 @@ from penstock.records.entries import Topic
 from penstock.records.message_types import MessageType
 from penstock.records.properties import EMPTY
 from penstock.server.follow import ENDLESS, Asking, Sign, Source
-from penstock.server.sow.query import Event, Kind
+from penstock.server.views.record_query import Event, Kind
 from penstock.units import format_duration, to_micros
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.history.history import Batches
     from penstock.ports import Clock
     from penstock.server.follow import Reader
-    from penstock.server.sow.query import Wish
+    from penstock.server.views.record_query import Wish
     from penstock.server.views.shown import Alarms, Shown, Told
 
 

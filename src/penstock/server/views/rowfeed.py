@@ -19,13 +19,13 @@ from penstock.expr.text_patterns import TopicPattern
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
 from penstock.server.follow import ENDLESS, Follow
-from penstock.server.sow.query import Wish
+from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import RowSource
 
 if TYPE_CHECKING:
     from penstock.server.judging import Judges
     from penstock.server.runtime import Runtime
-    from penstock.server.sow.query import Event
+    from penstock.server.views.record_query import Event
     from penstock.server.views.shown import Alarms, Shown
 
 logger = logging.getLogger("penstock.views")

@@ -27,8 +27,8 @@ from penstock.core.views.feed import Moved, Noted
 from penstock.core.views.view import Changed, Side
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.expr.view_definition import Definition
-from penstock.server.sow.record_source import RecordSource, unkeyed
 from penstock.server.views.conflated import ConflatedTopic
+from penstock.server.views.record_source import RecordSource, unkeyed
 from penstock.server.views.row_source import RowSource, conflated
 from penstock.server.views.rowfeed import RowFeed
 from penstock.server.views.shown import Alarms, Live
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from penstock.server.judging import Judges
     from penstock.server.replaying.replays import Replays
     from penstock.server.runtime import Off, Runtime
-    from penstock.server.sow.query import Event, Wish
     from penstock.server.views.conflated import ConflatedDefinition
+    from penstock.server.views.record_query import Event, Wish
 
 
 STATES: Mapping[State, int] = {

@@ -1,15 +1,18 @@
-"""The fields of bodies: their names, and types that take every value they have.  DuckDB reads all of them as JSON text.
+"""Types of SQL's values: those of fields in bodies, which take every value they have, and those of a result.
 
-DuckDB's own `json_group_structure` holds all values of a table at once.  Here DuckDB tells the structure of each body,
-a page at a time, and what is new in it is merged into one.  Types are the names that `json_transform` reads.
+DuckDB has types that Arrow has not, or that few of Arrow's readers know.  A value of those is answered as the text that
+DuckDB shows of it; `shown` says which.  What Arrow cannot hold although it has the type is refused by name.  An
+answer is in pieces of a bounded size.
+
+DuckDB reads all of a body's fields as JSON text.  Its own `json_group_structure` holds all values of a table at once.
+Here DuckDB tells the structure of each body, a page at a time, and what is new in it is merged into one.  Types are the
+names that `json_transform` reads.
 
     "NULL" "BOOLEAN" "UBIGINT" "BIGINT" "HUGEINT" "DOUBLE" "VARCHAR"      a scalar
     [type]                                                                 a list
     {name: type}                                                           an object
     "JSON"                                                                 kinds that have no common type
 """
-
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -24,7 +27,128 @@ from penstock.errors import InvalidArgument
 from penstock.expr.bodies.type_table import body_type
 from penstock.records.message_types import JSON, MessageType
 
-AS_READ = "penstock as read"
+# duckdb is untyped here, and pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+
+PIECE_BYTES = 16 << 20
+"""Of a batch, if it has more than one row: the server holds one while its client reads the one before."""
+
+ROW_BYTES_MOST = 64 << 20
+
+SAME = frozenset({
+    "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",
+    "float", "double", "decimal", "varchar", "blob", "null", "date", "time", "time_ns", "timestamp", "timestamp_s",
+    "timestamp_ms", "timestamp_ns", "timestamp with time zone", "timestamptz_ns",
+})  # fmt: skip
+"""Types that are answered as Arrow has them.  HUGEINT is a decimal of 38 digits there."""
+
+AS_TEXT = frozenset({
+    "uuid", "enum", "bit", "bignum", "uhugeint", "interval", "time with time zone", "union", "variant", "geometry",
+})  # fmt: skip
+"""Types that are answered as text."""
+
+
+def shown(kind: Any) -> tuple[str, bool]:
+    """The type, as SQL writes it, in which values of a DuckDB type are answered; and whether that is another one.
+
+    InvalidArgument for a type that no answer can hold.
+    """
+    name = str(kind.id)
+    if name in AS_TEXT:
+        return "VARCHAR", True
+    if name in ("list", "array"):
+        [(_, child), *size] = kind.children
+        text, other = shown(child)
+        return f"{text}[{size[0][1] if size else ''}]", other
+    if name in ("struct", "tuple", "map"):
+        inner = [(field, *shown(child)) for field, child in kind.children]
+        if not any(other for _, _, other in inner):
+            return str(kind), False
+        if name == "struct":
+            return f"STRUCT({', '.join(f'{quoted(field)} {text}' for field, text, _ in inner)})", True
+        return f"{name.upper()}({', '.join(text for _, text, _ in inner)})", True
+    if name not in SAME or str(kind) == "AGGREGATE_STATE":
+        raise InvalidArgument(f"a value of type {str(kind)[:100]} cannot be answered: cast it to VARCHAR")
+    return str(kind), False
+
+
+def selection(names: list[str], kinds: list[Any]) -> str | None:
+    """What to select from a result so that each column is of a type that can be answered; None: it is so already."""
+    out = list[str]()
+    cast = False
+    for at, (name, kind) in enumerate(zip(names, kinds, strict=True), 1):
+        try:
+            text, other = shown(kind)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"column {name!r}: {error}") from None
+        cast = cast or other
+        out.append(f"CAST(#{at} AS {text}) AS {quoted(name)}" if other else f"#{at} AS {quoted(name)}")
+    return ", ".join(out) if cast else None
+
+
+def quoted(name: str) -> str:
+    """A name as SQL quotes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of so many bytes at most, or of one row."""
+    rows = batch.num_rows
+    if rows <= 1 or batch.nbytes <= most:
+        yield batch
+    else:
+        yield from cut(batch.slice(0, rows // 2), most)
+        yield from cut(batch.slice(rows // 2), most)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch of a result as it is sent.  InvalidArgument for what is too large to be held, or is not Arrow's."""
+    for at, column in enumerate(batch.columns):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise beyond(batch.schema.field(at), error) from None
+    for piece in cut(batch, PIECE_BYTES):
+        if piece.num_rows == 1 and piece.nbytes > ROW_BYTES_MOST:
+            raise InvalidArgument(
+                f"a row of the result has {piece.nbytes} bytes, and {ROW_BYTES_MOST} are the most: select less"
+            )
+        yield piece
+
+
+def values(batch: pa.RecordBatch) -> list[list[Any]]:
+    """Each column as Python's values, in which a map is a dict.  InvalidArgument for what Python or JSON have not."""
+    out = list[list[Any]]()
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        try:
+            out.append(column.to_pylist(maps_as_pydicts="lossy"))
+        except (ValueError, TypeError, OverflowError) as error:  # years beyond 9999, lists as keys of a map
+            raise beyond(field, error) from None
+    return out
+
+
+def to_json(value: object) -> bytes:
+    """JSON of values; bytes become text with what is no UTF-8 replaced.  InvalidArgument for what JSON has not."""
+    try:
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError as error:  # keys of a map that are no scalars
+        raise InvalidArgument(f"the result has what JSON cannot hold: cast it to VARCHAR ({error})") from None
+
+
+def _plain(value: object) -> object:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def beyond(field: pa.Field[Any], error: Exception) -> InvalidArgument:
+    """The refusal of a value that its type in the answer has no room for."""
+    reason = str(error).partition("Invalid: ")[2] or str(error)
+    return InvalidArgument(
+        f"column {field.name!r} has a value that {field.type} cannot hold: cast it to VARCHAR ({reason})"
+    )
+
+
+AS_READ = "penstock as read_shape"
 """The column's name, which no statement can mean by chance."""
 
 
@@ -36,15 +160,15 @@ def with_readings(
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            read = pa.array([shown_as(text, body) for body in batch.column("body").to_pylist()], pa.string())
-            yield pa.RecordBatch.from_arrays([*batch.columns, read], schema=wider)
+            read_shape = pa.array([shown_as(text, body) for body in batch.column("body").to_pylist()], pa.string())
+            yield pa.RecordBatch.from_arrays([*batch.columns, read_shape], schema=wider)
 
     wider = schema.append(pa.field(AS_READ, pa.string()))
     return wider, rows()
 
 
 def shown_as(text: Callable[[bytes], bytes], body: bytes | None) -> str | None:
-    """What DuckDB is to read for a body; None: the body itself.  text: gives a body as JSON."""
+    """What DuckDB is to read_shape for a body; None: the body itself.  text: gives a body as JSON."""
     if body is None:
         return None
     try:
@@ -56,7 +180,7 @@ def shown_as(text: Callable[[bytes], bytes], body: bytes | None) -> str | None:
 
 
 def reading(body: bytes | None) -> str | None:
-    """What DuckDB is to read for a body."""
+    """What DuckDB is to read_shape for a body."""
     if body is None:
         return None
     try:
@@ -128,7 +252,7 @@ FIELDS_MAX = 1000
 """Fields of a table: each is a column, which DuckDB holds room for."""
 
 SEEN_MAX = 10_000
-"""Structures that are known by their text, and not read again."""
+"""Structures that are known by their text, and not read_shape again."""
 
 
 class Fields:
@@ -160,7 +284,7 @@ class Fields:
         shape, wanted = self._shape, self._wanted
         for name, told in found.items():
             if wanted is None or name.lower() in wanted:
-                one = read(told)
+                one = read_shape(told)
                 shape[name] = merged(shape[name], one) if name in shape else one
 
     def found(self, table: str) -> dict[str, Shape]:
@@ -172,7 +296,7 @@ class Fields:
         for name, shape in self._shape.items():
             if name and name.lower() not in seen:
                 seen.add(name.lower())
-                out[name] = shown(shape)
+                out[name] = as_columns(shape)
         count = sum(map(leaves, out.values()))
         if count > FIELDS_MAX:
             raise InvalidArgument(
@@ -182,12 +306,12 @@ class Fields:
         return out
 
 
-def read(told: object, *, listed: bool = False) -> Shape:
+def read_shape(told: object, *, listed: bool = False) -> Shape:
     """A type as `json_structure` tells it of one body: there `JSON` is an object without fields, but not in lists."""
     if isinstance(told, dict):
-        return {name: read(one) for name, one in cast("dict[str, object]", told).items()}
+        return {name: read_shape(one) for name, one in cast("dict[str, object]", told).items()}
     if isinstance(told, list):
-        return [read(one, listed=True) for one in cast("list[object]", told)]
+        return [read_shape(one, listed=True) for one in cast("list[object]", told)]
     return {} if told == ANY and not listed else str(told)
 
 
@@ -206,15 +330,15 @@ def merged(a: Shape, b: Shape) -> Shape:
     return ANY
 
 
-def shown(shape: Shape) -> Shape:
+def as_columns(shape: Shape) -> Shape:
     """The same as DuckDB takes it: its structs have fields, and no two whose names differ in case alone."""
     if isinstance(shape, list):
-        return [shown(shape[0])]
+        return [as_columns(shape[0])]
     if isinstance(shape, dict):
         names = {name.lower() for name in shape}
         if not names or "" in names or len(names) < len(shape):
             return ANY
-        return {name: shown(one) for name, one in shape.items()}
+        return {name: as_columns(one) for name, one in shape.items()}
     return shape
 
 

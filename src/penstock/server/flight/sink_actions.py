@@ -16,25 +16,24 @@ from penstock.errors import InvalidArgument, LogDamaged, NotFound, PreconditionF
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.rights import LOGIN, WATCHES
-from penstock.server.flight.actions.action import Action, Table
-from penstock.server.flight.actions.streams import Reply, StreamActions
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.entitled import Gatekeeper
+from penstock.server.flight.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, texts
+from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
-from penstock.server.flight.sinks.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, texts
-from penstock.server.flight.sinks.stage_files import path_of
-from penstock.server.flight.sinks.stages import Found, anybodys, parts_of, stage_publishes
+from penstock.server.flight.sink_stages import Found, anybodys, parts_of, stage_publishes
+from penstock.server.flight.stage_files import path_of
+from penstock.server.flight.stream_actions import Reply, StreamActions
 from penstock.wire.fields import NUMBER_MOST, Fields
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.commands import DEFAULT_VHOST
 
 if TYPE_CHECKING:
     from penstock.core.commands.transactions import Drop
+    from penstock.server.flight.copier import Copier
     from penstock.server.flight.handover import Handover
-    from penstock.server.flight.sinks.copier import Copier
-    from penstock.server.flight.sinks.stage_files import StageInfo
-    from penstock.server.flight.sinks.stages import Stages
+    from penstock.server.flight.sink_stages import Stages
+    from penstock.server.flight.stage_files import StageInfo
 
 Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
 """An input of a commit: stream, its epoch as the loop knows it, batch."""

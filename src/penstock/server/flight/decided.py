@@ -29,15 +29,15 @@ import pyarrow as pa
 
 from penstock.core.sow.holding import Cut
 from penstock.core.sow.index import Numbers
+from penstock.core.sow.keyed import number_of_key
 from penstock.core.state.pending import DecidedPart, DecidedState
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
 from penstock.server.flight.publish import to_publishes
-from penstock.server.flight.sinks.stage_files import check, discard, path_of, pieces, rows_of
+from penstock.server.flight.stage_files import check, discard, path_of, pieces, rows_of
 from penstock.server.judging import breathe
-from penstock.server.sow.removal import number_of_key
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER
 from penstock.wire.flight.received import STAGED, Bounds, receive
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
     from penstock.ports import Disk
     from penstock.server.engine import Engine
-    from penstock.server.flight.sinks.stage_files import StageInfo
+    from penstock.server.flight.stage_files import StageInfo
 
 
 logger = logging.getLogger("penstock.flight")

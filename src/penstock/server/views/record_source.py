@@ -31,7 +31,17 @@ from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.replays import caught
 from penstock.server.replaying.selection import Selection, selection_of
-from penstock.server.sow.query import Event, Read, Wish, bare, differences, given_key, portions, published, read_page
+from penstock.server.views.record_query import (
+    Event,
+    Read,
+    Wish,
+    bare,
+    differences,
+    given_key,
+    portions,
+    published,
+    read_page,
+)
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

@@ -21,9 +21,8 @@ from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.history.measuring import Limits, Measured
 from penstock.records.chunks import Chunk
 from penstock.records.rights import LOGIN, USES
-from penstock.server.flight.actions.action import Action, Table
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.entitled import Gatekeeper
+from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
 from penstock.server.replaying.log_source import parse_rate
 from penstock.server.streams import SOON_S, Planner, Question, Siblings
 from penstock.units import format_duration

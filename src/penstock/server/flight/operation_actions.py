@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.operations.table import OPERATIONS
-from penstock.server.flight.actions.action import Action, Awaiting, Table
+from penstock.server.flight.gatekeeper import Action, Awaiting, Table
 from penstock.server.flight.handover import Aside
 from penstock.server.operating import Operating
 

@@ -1,19 +1,21 @@
 """What a Flight call may do: every command and action passes here before it is carried out.
 
-What each asks stands beside it as data, actions in their table, commands below; here is what depends on more than the
-names in a request.  Reads come back narrowed: the filter of the user's right is part of the command, so it holds
-wherever the rows are read.
+What each asks stands beside it as data, in an `Action` or in the table of commands; what cannot be said as data, for
+it depends on more than the names in a request, is a method of `Gatekeeper`.  Reads come back narrowed: the filter of
+the user's right is part of the command, so it holds wherever the rows are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+import asyncio
+from collections.abc import Callable, Container, Coroutine, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, assert_never, cast
 
 from penstock.core.publishing.published import read_traits
 from penstock.core.sow.select import order_of, parse_order
-from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, Unavailable
 from penstock.expr import Filter
 from penstock.expr.context import RECORDS, Group
 from penstock.records.entries import Topic
@@ -48,8 +50,10 @@ if TYPE_CHECKING:
     from penstock.core.state.streams import StreamState
     from penstock.core.streams.sinks import Owner
     from penstock.server.flight.calls import Caller
-    from penstock.server.flight.handover import Handover
+    from penstock.server.flight.handover import Answer, Handover
+    from penstock.wire.fields import Fields
     from penstock.wire.flight.codec import Upload
+
 
 T = TypeVar("T")
 
@@ -363,3 +367,48 @@ def _text(body: Body, key: str) -> str:
 def _vhost(body: Body) -> str:
     value = body.get("vhost", DEFAULT_VHOST)
     return value if isinstance(value, str) else DEFAULT_VHOST
+
+
+Reply = Mapping[str, object]
+
+
+class Action(NamedTuple):
+    """One row of the table of all actions."""
+
+    run: Callable[[Caller, Fields], Reply]
+    text: str
+    right: Right | Callable[[Body], Right]  # of every request, or of this one
+    asks: Asks | None = None  # not asked where nothing is limited
+
+    def right_of(self, body: Body) -> Right:
+        return self.right if isinstance(self.right, Right) else self.right(body)
+
+
+Table: TypeAlias = "dict[str, Action]"
+
+
+class Awaiting:
+    """What runs for Flight's threads at present.  `call` is theirs, the rest is the loop's."""
+
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
+        self._running = set[asyncio.Future[Any]]()  # the loop alone does not keep them alive
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], gone: Callable[[], bool] | None) -> T:
+        """The result of a coroutine, which goes on when its caller is gone.  Raises what it raises, and Unavailable."""
+
+        def job(answer: Answer[T]) -> None:
+            task = asyncio.ensure_future(work())
+            self._running.add(task)
+            task.add_done_callback(partial(self._tell, answer))
+
+        return self._handover.submit(job).wait(gone)
+
+    def _tell(self, answer: Answer[T], done: asyncio.Future[T]) -> None:
+        self._running.discard(done)
+        if done.cancelled():
+            answer.fail(Unavailable("the server stops"))
+        elif (error := done.exception()) is not None:
+            answer.fail(error)  # what is not ours is logged and shown as internal where the call ends
+        else:
+            answer.give(done.result())

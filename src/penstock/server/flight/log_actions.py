@@ -1,7 +1,12 @@
-"""DoAction: JSON in, JSON out.  Where the log is, and the steps of durable streams and sinks.
+"""DoAction: JSON in, JSON out.  The log as a whole: where it is, its upkeep, and records of topics that go.
 
-Each action is one function of `Actions` that takes its fields and gives a JSON object.  What changes something is
-answered when it is durable.
+Each action is one function that takes its fields and gives a JSON object.  What changes something is answered when it
+is durable.
+
+backup, log_verify, log_audit       the bulk child does the work
+compact                             the keeper does now what it would do by and by, or says what that is
+log_archive, log_archive_prune      what is due now, a step a call, or what they would do
+hold                                a reader that comes back part by part keeps what it is going to read
 
 `locate` tells where the files of the log are, for a reader who sees the same disk, and `cuts` its parts. Who reads
 files passes by the door, so the server says beforehand whether he may: only who may read all of the topics, or of the
@@ -11,25 +16,27 @@ operating system lets him open is its own business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from penstock.errors import InvalidArgument, LogBroken, NotFound
+from penstock.core.sow.keyed import Removal, numbers_of, steps
+from penstock.errors import AccessRefused, InvalidArgument, LogBroken, NotFound, PreconditionFailed
 from penstock.history.history import History, names_wanted
 from penstock.history.view import listing
 from penstock.log.catalog import Span, cuts
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, Right
-from penstock.server.flight.actions.action import Action, Reply, Table
 from penstock.server.flight.calls import Caller, Calls
-from penstock.server.flight.entitled import Gatekeeper
+from penstock.server.flight.connections import host_and_port
+from penstock.server.flight.gatekeeper import Action, Awaiting, Body, Gatekeeper, Reply, Table
 from penstock.server.flight.publish import refusal
-from penstock.server.flight.records import hold
-from penstock.server.flight.sinks.commits import SinkActions
+from penstock.server.flight.sink_actions import SinkActions
+from penstock.server.flight.snapshots import hold
 from penstock.server.judging import asked_by
-from penstock.server.sow.query import Counts, Query, run
-from penstock.server.sow.removal import Removal, numbers_of, steps
+from penstock.server.upkeep.retention import HOLD_US
+from penstock.server.users import is_loopback
+from penstock.server.views.record_query import Counts, Query, run
 from penstock.wire.fields import LSN_MAX, Fields, nearest, read_json
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
 from penstock.wire.flight.commands import DEFAULT_VHOST, Replay, Sow
@@ -38,12 +45,15 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow as SowTopic
     from penstock.ports import Disk
+    from penstock.server.bulk.upkeep import Upkeep
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
-    from penstock.server.flight.entitled import Body
+    from penstock.server.flight.copier import Copier
     from penstock.server.flight.handover import Handover
-    from penstock.server.flight.sinks.copier import Copier
-    from penstock.server.flight.sinks.stages import Stages
+    from penstock.server.flight.sink_stages import Stages
+    from penstock.server.upkeep.archive import Archiving
+    from penstock.server.upkeep.keeper import Keeper
+    from penstock.server.upkeep.retention import Holds
 
 
 def status(engine: Engine) -> str:
@@ -266,3 +276,124 @@ class RecordActions:
         for some, theirs in steps([by_lsn[lsn] for lsn in matched], matched):
             count += call(partial(self._drop, sow, some, theirs, by), caller.gone)
         return {"removed": count}
+
+
+PATH_LIMIT = 4096
+"""PATH_MAX of Linux."""
+
+
+class UpkeepActions:
+    """These actions, as rows of the table of all actions."""
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self._upkeep = upkeep
+        self.table: Table = {
+            "backup": Action(
+                self._backup, "target, copy: the log so far, as files of a folder of the server's machine", ADMINISTERS
+            ),
+            "log_verify": Action(self._verify, "every checksum of the log so far", ADMINISTERS),
+            "log_audit": Action(self._audit, "whether the log so far keeps each guarantee", ADMINISTERS),
+        }
+
+    def _backup(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        target, copy = f.name("target", PATH_LIMIT), f.flag("copy")
+        f.finish()
+        if "\0" in target:
+            raise InvalidArgument("backup: target is no path")
+        host, _ = host_and_port(caller.peer)
+        if not is_loopback(host):
+            raise AccessRefused(
+                f"a backup writes files on the server's machine, so it is asked for from there, and not from {host}"
+            )
+        return self._upkeep.backup(target, copy, caller.gone)
+
+    def _verify(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        f.finish()
+        return self._upkeep.verify(caller.gone)
+
+    def _audit(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        f.finish()
+        return self._upkeep.audit(caller.gone)
+
+
+class CompactAction:
+    """This action, as a row of the table of all actions."""
+
+    def __init__(self, handover: Handover, keeper: Keeper) -> None:
+        self._awaiting = Awaiting(handover)
+        self._keeper = keeper
+        self.table: Table = {
+            "compact": Action(
+                self._compact, "dry_run: delete and rewrite closed segments, or say what would be done", ADMINISTERS
+            ),
+        }
+
+    def _compact(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        dry_run = f.flag("dry_run")
+        f.finish()
+        return self._awaiting.call(lambda: self._keeper.compact(dry_run=dry_run), caller.gone)
+
+
+class ArchiveAction:
+    """These actions, as rows of the table of all actions."""
+
+    def __init__(self, handover: Handover) -> None:
+        self._handover = handover
+        self._awaiting = Awaiting(handover)
+        self.table: Table = {
+            "log_archive": Action(
+                self._archive, "dry_run: archive the next closed segments, or say which ones are due", ADMINISTERS
+            ),
+            "log_archive_prune": Action(
+                self._prune, "age, dry_run: remove archived days that are older, or say which ones", ADMINISTERS
+            ),
+        }
+
+    def _archive(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        dry_run = f.flag("dry_run")
+        f.finish()
+        archive = self._there()
+        return self._awaiting.call(lambda: archive.run_now(dry_run=dry_run), caller.gone)
+
+    def _prune(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        age, dry_run = f.duration("age", -1), f.flag("dry_run")
+        f.finish()
+        if age < 0:
+            raise InvalidArgument("log_archive_prune: age is missing; days that are older go")
+        archive = self._there()
+        return self._awaiting.call(lambda: archive.prune_now(age, dry_run=dry_run), caller.gone)
+
+    def _there(self) -> Archiving:
+        archive = self._handover.engine.archive
+        if archive is None:
+            raise PreconditionFailed("this server has no archive; [log] archive in its settings makes one")
+        return archive
+
+
+class HoldAction:
+    """This action, as a row of the table of all actions."""
+
+    def __init__(self, handover: Handover, holds: Holds) -> None:
+        self._handover = handover
+        self._holds = holds
+        self.table: Table = {
+            "hold": Action(
+                self._hold, "read, start, release: keep the log from an LSN on for ten minutes; or no longer", LOGIN
+            ),
+        }
+
+    def _hold(self, caller: Caller, f: Fields) -> Mapping[str, object]:
+        name, start, release = f.name("read"), f.count("start"), f.flag("release")
+        f.finish()
+
+        def work() -> Mapping[str, object]:
+            if release:
+                self._holds.drop(caller.user, name)
+                return {"seconds": 0}
+            kept = self._holds.put(caller.who, name, start)
+            engine = self._handover.engine
+            kept = kept or (engine.archive is not None and engine.archive.keeps(start))  # the rest is in the log
+            first, floor = engine.log.first_lsn, engine.log.base_floor
+            return {"seconds": HOLD_US // 1_000_000, "kept": kept, "first": first, "floor": floor}
+
+        return self._handover.call(work, caller.gone, durable=False)

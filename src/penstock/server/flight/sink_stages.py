@@ -31,9 +31,9 @@ from penstock.records.rights import ADMINISTRATOR
 from penstock.server.access import Who
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Intake
+from penstock.server.flight.decided import AT_ONCE, check_rising, lines, merged, plain
 from penstock.server.flight.publish import end_rows, to_publishes
-from penstock.server.flight.sinks.decided import AT_ONCE, check_rising, lines, merged, plain
-from penstock.server.flight.sinks.stage_files import (
+from penstock.server.flight.stage_files import (
     FOLDER,
     StageInfo,
     StageWriter,
@@ -52,7 +52,7 @@ from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, recei
 if TYPE_CHECKING:
     from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine
-    from penstock.server.flight.entitled import Gatekeeper
+    from penstock.server.flight.gatekeeper import Gatekeeper
 
 logger = logging.getLogger("penstock.server")
 

@@ -1,1 +1,0 @@
-"""DoAction, each kind of action in its own file; `table` joins them."""

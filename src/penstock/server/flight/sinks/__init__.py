@@ -1,1 +1,0 @@
-"""Exactly-once writing: stages, and decided batches on their way from them to the log."""
