@@ -19,8 +19,8 @@ from penstock.log.record_batches import column
 from penstock.records.chunks import Chunk
 from penstock.records.schema import COLUMNS
 from penstock.server.bulk.requests import Request
-from penstock.server.flight.snapshots import Part, planned
-from penstock.server.flight.snapshots import content as content_rows
+from penstock.server.flight.queue_rows import Part, planned
+from penstock.server.flight.queue_rows import content as content_rows
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
@@ -147,8 +147,8 @@ def sow(
     request: Request, command: dict[str, Any], keyed: bool, given: bool, numbers: bytes, lsns: bytes
 ) -> tuple[pa.Schema, Batches]:
     """Records of a SOW topic; numbers and lsns: packed, of the index as of one moment."""
-    from penstock.server.flight.snapshots import Held  # far more code than what goes through the log
-    from penstock.server.flight.snapshots import records as records_of
+    from penstock.server.flight.record_rows import Held  # far more code than what goes through the log
+    from penstock.server.flight.record_rows import records as records_of
     from penstock.server.views.record_query import Counts
 
     values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}

@@ -17,7 +17,8 @@ from penstock.history.places import check_missing
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads
 from penstock.server.bulk.process import batches_of, on_log
-from penstock.server.flight.snapshots import Held, Part
+from penstock.server.flight.queue_rows import Part
+from penstock.server.flight.record_rows import Held
 from penstock.server.views.record_query import Counts
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow

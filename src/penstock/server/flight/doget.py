@@ -37,7 +37,8 @@ from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.entrance import Info
 from penstock.server.flight.followed import Following
 from penstock.server.flight.handover import Outlet, Piece
-from penstock.server.flight.snapshots import content, hold, planned, records, snapshot, with_stats
+from penstock.server.flight.queue_rows import content, planned, snapshot
+from penstock.server.flight.record_rows import hold, records, with_stats
 from penstock.server.follow import Follow
 from penstock.server.judging import breathe
 from penstock.server.views.record_query import Counts, Event, Wish, selected

@@ -31,8 +31,8 @@ from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.connections import host_and_port
 from penstock.server.flight.gatekeeper import Action, Awaiting, Body, Gatekeeper, Reply, Table
 from penstock.server.flight.publish import refusal
+from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
-from penstock.server.flight.snapshots import hold
 from penstock.server.judging import asked_by
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.server.users import is_loopback
