@@ -133,7 +133,11 @@ def beside(instance: Instance) -> None:
     core.own(engine.now(), shared, [(first + 2, first + 3)], Claim("here", 2, "proxied"))
     came = batch(instance, "shared", b'{"c": 1}', b'{"c": 2}', b'{"c": 3}')
     core.settled_at(engine.now(), shared, "here", core.origin + 1, 41, 42)
+    core.owned_at(engine.now(), shared, "here", core.origin + 1, 45, 47, Claim("here", 1, "transfer"))
     core.carry(engine.now(), [core.origin + 1], came, [40, 41, 45], {shared: "there"})
+    core.note_link(engine.now(), "there", heard=46, acked=3, paused=True)
+    core.forget_carried(engine.now(), "there", shared.floor() + 8)
+    core.proxy(engine.now(), shared, True, by="ann")
     done()
     # sinks
     core.sink_commit(engine.now(), "sink", 0, [batch(instance, "s", b'{"x": 1}')], lineage={"pipeline": "p"})

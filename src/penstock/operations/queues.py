@@ -279,7 +279,7 @@ def details(house: Beside, who: Who, queue: str, vhost: str, limit: int) -> Answ
 
 def described(core: Core, queue: Queue, now: Now) -> dict[str, object]:
     """The queue itself and who subscribes; on the loop."""
-    figures = statistics(queue, now, core.stamps)
+    figures = statistics(queue, now, core.stamps, core.proxied)
     consumers = list(islice(queue.consumers, SUBSCRIPTIONS_MOST))
     return {
         "queue": queue.name,

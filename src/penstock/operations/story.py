@@ -250,6 +250,11 @@ class Teller:
             details["until"] = until / 1e6
         self._tell(record, "paused" if until else "resumed", number, **details)
 
+    def _proxied(self, record: Record) -> None:
+        number, details = unpack_pairs(record.body)[0], _json(record.header)
+        if number in self.at:
+            self._tell(record, f"proxied transfer {'on' if details.pop('on') else 'off'}", number, **details)
+
     def _stream(self, record: Record) -> None:
         header = _json(record.header)
         batch = cast("int | None", header.get("batch"))
@@ -287,6 +292,7 @@ class Teller:
         **dict.fromkeys(PUBLISHES, _published),
         Kind.QUEUE_DECLARE: _declared, Kind.QUEUE_DELETE: _deleted, Kind.ROUTE: _routed, Kind.TOOK: _took,
         Kind.RECOVERED: _recovered, Kind.BOOT: _restarted, Kind.PAUSE: _paused,
+        Kind.PROXY: _proxied,
     }  # fmt: skip
 
 

@@ -93,6 +93,9 @@ class Kind(IntEnum):
     PEER = 80
     CARRIED = 81
     OWN = 82
+    LINK = 83
+    PROXY = 84
+    CLAIMED = 85
 
 
 State: TypeAlias = Literal["ready", "leased", "delayed", "gone"]
@@ -390,6 +393,24 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'queue and exact pairs; {"owner", "site", "serial", "why"}: the site of that number, so called then, alone may '
         "lease them from now on; serial: how many transfers there were; why: first, transfer, yielded or proxied",
         _BATCHES, word="owned",
+    ),
+    Kind.LINK: Meaning(
+        'name: site; {"peer", "heard"?, "acked"?, "paused"?, "downgraded"?, "forgot"?, "floor"?}: what is so now of '
+        "the links between it and this one (`core.links.states`); forgot: where its messages stand here is known no "
+        "longer of those below this LSN",
+        ("fold",),
+        "lazy",
+    ),
+    Kind.PROXY: Meaning(
+        'queue; {"on", "by"?}: this site acts for owners that are away, or does so no longer',
+        ("fold", "story"),
+        "synced",
+    ),
+    Kind.CLAIMED: Meaning(
+        'queue and exact pairs at `origin`; {"origin", "site", "serial", "why"}: a claim as in OWN to messages that '
+        "have not come yet; it holds when they do",
+        ("fold",),
+        "lazy",
     ),
 }  # fmt: skip
 

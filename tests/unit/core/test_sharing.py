@@ -10,7 +10,9 @@ from penstock.core.audit.audit import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Grant
+from penstock.core.links.states import LinkState
 from penstock.core.queue.explaining import explain_message, explain_queue
+from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed
 from penstock.operations.story import Teller
 from penstock.records.entries import Publishes
@@ -193,7 +195,7 @@ def test_what_comes_from_another_site_is_stored_once_and_is_its_own(world: World
     world.restart(clean=False)
     assert carry(world, 8, [40, 46], "b") == 0
     queue = world.core.queue("/", "q")
-    assert world.core.owned_at(world.now, queue, "b", 8, 41, 42, Claim("a", 1, "transfer"))
+    world.core.owned_at(world.now, queue, "b", 8, 41, 42, Claim("a", 1, "transfer"))
     assert (queue.ready, queue.foreign_count) == (1, 3)
 
 
@@ -235,11 +237,66 @@ def test_l7_a_settle_before_its_message_is_remembered(world: World) -> None:
 
 
 def test_a_claim_to_what_has_not_come_yet_waits_for_it(world: World) -> None:
-    queue, claim = world.core.queue("/", "q"), Claim("a", 1, "transfer")
-    assert not world.core.owned_at(world.now, queue, "c", 8, 40, 41, claim)
-    carry(world, 8, [40], "b")
-    assert world.core.owned_at(world.now, queue, "c", 8, 40, 41, claim)
-    assert (queue.ready, queue.foreign_count) == (1, 0)
+    queue = world.core.queue("/", "q")
+    world.core.owned_at(world.now, queue, "c", 8, 40, 42, Claim("c", 1, "transfer"))
+    world.core.owned_at(world.now, queue, "c", 8, 40, 43, Claim("a", 2, "transfer"))
+    world.core.owned_at(world.now, queue, "c", 8, 40, 43, Claim("c", 1, "transfer"))
+    world.turn()
+    assert [entry.kind for entry in world.entries[-2:]] == [Kind.CLAIMED, Kind.CLAIMED]  # type: ignore[union-attr]
+    world.restart(clean=False)
+    carry(world, 8, [40, 41], "b")
+    queue = world.core.queue("/", "q")
+    assert (queue.ready, queue.foreign_count) == (2, 0)
+    assert [one[2:4] for one in world.core.early] == [(42, 43)]
+    world.core.settled_at(world.now, queue, "c", 8, 42, 43)
+    world.turn()
+    assert not world.core.early, "an ack holds against all claims"
+    assert canonical(world.core.durable_state()) == canonical(world.folded())
+    world.core.owned_at(world.now, queue, "c", 8, 50, 51, Claim("a", 2, "transfer"))
+    world.core.delete_queue(world.now, queue)
+    world.turn()
+    assert not world.core.early
+    assert canonical(world.core.durable_state()) == canonical(world.folded())
+
+
+def test_what_a_link_has_lasts(world: World) -> None:
+    queue = world.core.queue("/", "q")
+    world.core.note_link(world.now, "b", heard=5, acked=7)
+    world.core.note_link(world.now, "b", paused=True, heard=9)
+    world.core.proxy(world.now, queue, True, by="ann")
+    world.core.proxy(world.now, queue, True, by="bob")
+    world.turn()
+    world.restart(clean=False)
+    assert world.core.link_state("b") == LinkState(9, 7, True)
+    assert world.core.link_state("nobody") == LinkState()
+    queue = world.core.queue("/", "q")
+    assert world.core.proxied == {queue.id: "ann"}
+    assert world.core.stats(queue, world.now)["proxied_transfer"] is True
+    before = len(world.entries)
+    world.core.note_link(world.now, "b", paused=True)
+    world.turn()
+    assert len(world.entries) == before
+    world.core.proxy(world.now, queue, False)
+    world.turn()
+    assert canonical(world.core.durable_state()) == canonical(world.folded())
+    assert not world.folded().proxied
+
+
+def test_where_messages_stand_is_forgotten_and_they_are_known_all_the_same(world: World) -> None:
+    carry(world, 8, [40, 41, 45, 46], "b")
+    queue = world.core.queue("/", "q")
+    world.core.settled_at(world.now, queue, "b", 8, 40, 42)
+    world.turn()
+    world.core.forget_carried(world.now, "b", queue.floor())
+    world.turn()
+    assert [run[0] for run in world.core.carried[1].runs] == [45]
+    world.restart(clean=False)
+    assert [run[0] for run in world.core.carried[1].runs] == [45]
+    assert carry(world, 8, [40, 41, 44, 45], "b") == 1
+    assert canonical(world.core.durable_state()) == canonical(world.folded())
+    queue = world.core.queue("/", "q")
+    world.core.settled_at(world.now, queue, "c", 8, 40, 50)
+    assert world.core.deferred_acks(queue) == 5, "what has been here is none that comes"
 
 
 # -- the audit

@@ -24,6 +24,7 @@ from penstock.core.actions.acted import OWN
 from penstock.core.asks import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.commands.parts import Arenas, CoreParts
 from penstock.core.links.carried import Numbers
+from penstock.core.links.states import Early
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
@@ -197,7 +198,10 @@ class Life(RecoveryCommands):
         core._topology.load(state)
         core._interning.load(state)
         core.peers.load(state.peers)
-        core.carried = {number: Numbers(runs) for number, runs in state.carried.items()}
+        core.links = dict(state.links)
+        floors = {number: one.floor for number, one in state.links.items()}
+        core.carried = {number: Numbers(runs, floors.get(number, 0)) for number, runs in state.carried.items()}
+        core.proxied, core.early = dict(state.proxied), Early(state.early)
         core._restore_queues(state)
         core.streams.states = {name: s.copy() for name, s in state.streams.items()}
         core._sinks.load(state)
@@ -306,6 +310,7 @@ class Life(RecoveryCommands):
         state.acted = self.acted.copy()
         state.peers = dict(self.peers.sites)
         state.carried = {number: list(numbers.runs) for number, numbers in self.carried.items()}
+        state.links, state.proxied, state.early = dict(self.links), dict(self.proxied), list(self.early)
         state.sizes = self.sizes.copy()
         return Snapshot(state, self._keyed.sows.capture())
 

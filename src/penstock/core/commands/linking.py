@@ -42,7 +42,6 @@ class LinkingCommands(LinkCommands):
         self.absent = set[str]()  # sites that no link reaches now; the server says so
         self._carries = dict[str, Carried]()  # by site: what the link to it carries
         self._askings = dict[int, Asking]()  # by queue
-        self._heard = dict[str, int]()  # by site: how far of its log this one has
 
     # -- what is shared
 
@@ -125,7 +124,7 @@ class LinkingCommands(LinkCommands):
 
     def heard(self, site: str) -> int:
         """How far of that site's log this one has."""
-        return self._heard.get(site, 0)
+        return self.link_state(site).heard
 
     def hear(self, now: Now, site: str, head: bytes, rows: pa.RecordBatch | None = None) -> Heard:
         """What a site tells.  Nothing is done twice, however often it is told.
@@ -133,14 +132,13 @@ class LinkingCommands(LinkCommands):
         Errors: ValueError for what cannot be read; PreconditionFailed for messages of a site that nobody has met.
         """
         parcel, faults = read(head, rows), list[str]()
-        if parcel.upto >= self._heard.get(site, 0):
+        if parcel.upto >= self.heard(site):
             if parcel.rows is not None:
                 faults = list(self._hear_messages(now, site, parcel.pieces, parcel.rows))
             for told in parcel.told:
-                if not self._hear_told(now, site, told):
-                    return Heard(parcel.upto, self._out.last_lsn, True, tuple(faults))
-            self._heard[site] = parcel.upto
-        return Heard(parcel.upto, self._out.last_lsn, faults=tuple(faults))
+                self._hear_told(now, site, told)
+            self.note_link(now, site, heard=parcel.upto)
+        return Heard(parcel.upto, self._out.last_lsn, tuple(faults))
 
     def _hear_messages(self, now: Now, site: str, pieces: Sequence[Piece], rows: pa.RecordBatch) -> Iterator[str]:
         """Store the messages of a parcel; what has no place here, a line each."""
@@ -186,16 +184,15 @@ class LinkingCommands(LinkCommands):
                 out[queue] = owner
         return out
 
-    def _hear_told(self, now: Now, site: str, told: Told) -> bool:
+    def _hear_told(self, now: Now, site: str, told: Told) -> None:
         queue = self.find_queue(told.vhost, told.queue)
         if queue is None or self.sharing.with_site(queue.id, site) is None:
-            return True
+            return
         for span in told.spans:
             if told.claim is None:
                 self.settled_at(now, queue, site, *span)
-            elif not self.owned_at(now, queue, site, *span, told.claim):
-                return False
-        return True
+            else:
+                self.owned_at(now, queue, site, *span, told.claim)
 
     # -- asking
 

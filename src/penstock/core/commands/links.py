@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
@@ -15,10 +16,11 @@ from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
 from penstock.core.links.peers import HERE
+from penstock.core.links.states import EarlyClaim, LinkState
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.errors import PreconditionFailed
-from penstock.records.chunks import Now
+from penstock.records.chunks import Now, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 
@@ -62,7 +64,7 @@ class LinkCommands(QueueCommands):
             return 0  # it has been here
         now = self._at(now)
         peer, site = self._site_of(path[0])
-        numbers = self.carried.setdefault(peer, Numbers())
+        numbers = self.carried.setdefault(peer, Numbers((), self._link_state(peer).floor))
         new = [row for row, lsn in enumerate(there) if numbers.unknown(lsn, lsn + 1)]
         if not new:
             return 0
@@ -76,11 +78,17 @@ class LinkCommands(QueueCommands):
         if runs:
             body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
             self._out.record(Kind.CARRIED, site, {"peer": peer, "path": list(path)}, body)
+        early = list[EarlyClaim]()
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
+            for one in self.early.came(path[0], lsn, lsn + count) if self.early else ():
+                early.append(one._replace(first=one.first + here - lsn, stop=one.stop + here - lsn))
         for queue in elsewhere:
             for here, _, count in runs:
                 self.own(now, queue, [(here, here + count)], Claim(owners[queue]))
+        for claimed in early:
+            if (found := self._by_id(claimed.queue)) is not None:
+                self.own(now, found, [(claimed.first, claimed.stop)], claimed.claim)
         for queue in owners:
             self._settle_deferred(now, queue, path[0], runs)
         self._out.end()
@@ -108,19 +116,70 @@ class LinkCommands(QueueCommands):
         known = origin in (self.origin, self._origin_of(site))
         for span in [] if known else self._numbers(origin).unknown(first, stop):
             self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out)
+            self.early.came(origin, *span, queue.id)
         self._touch(queue)
         return count
 
-    def owned_at(self, now: Now, queue: Queue, site: str, origin: int, first: int, stop: int, claim: Claim) -> bool:
-        """Hear from a site a claim to messages that their origin calls [first, stop); False: some have not come yet.
+    def owned_at(self, now: Now, queue: Queue, site: str, origin: int, first: int, stop: int, claim: Claim) -> None:
+        """Hear from a site a claim to messages that their origin calls [first, stop).
 
-        Then nothing is done: who tells it says it again when they have.
+        To those that have not come yet it holds when they do.  What the site published itself has come before it says
+        so, or never will.
         """
-        if origin not in (self.origin, self._origin_of(site)) and self._numbers(origin).unknown(first, stop):
-            return False
+        if origin not in (self.origin, self._origin_of(site)):
+            for span in self._numbers(origin).unknown(first, stop):
+                if not self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
+                    continue
+                header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
+                self._at(now)
+                self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
         here = [(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop)
         self.own(now, queue, here, claim)
-        return True
+
+    # -- what lasts of a link
+
+    def _link_state(self, peer: int) -> LinkState:
+        return self.links.get(peer, LinkState())
+
+    def link_state(self, site: str) -> LinkState:
+        """What is known of the links between a site and this one."""
+        number = self.peers.number(site)
+        return LinkState() if number is None else self._link_state(number)
+
+    def note_link(self, now: Now, site: str, **told: int | bool) -> None:
+        """Remember of the links between a site, which was met, and this one what `LinkState` names."""
+        number = self.peers.number(site)
+        if number is None:
+            raise PreconditionFailed(f"no site is called '{site}', as far as this one knows")
+        before = self._link_state(number)
+        if (after := before.told(dict(told))) != before:
+            self._at(now)
+            self._out.record(Kind.LINK, site, {"peer": number, **told})
+            self.links[number] = after
+
+    def forget_carried(self, now: Now, site: str, below: int) -> None:
+        """Where messages of a site with a lower LSN than this stand here is asked no more."""
+        number = self.peers.number(site)
+        numbers = None if number is None else self.carried.get(number)
+        if number is None or numbers is None:
+            return
+        before = numbers.floor
+        numbers.forget_below(below)
+        if numbers.floor > before:
+            self._at(now)
+            self._out.record(Kind.LINK, site, {"peer": number, "forgot": below, "floor": numbers.floor})
+            self.links[number] = replace(self._link_state(number), floor=numbers.floor)
+
+    def proxy(self, now: Now, queue: Queue, on: bool, by: str = "") -> None:
+        """This site acts for owners of the queue's messages that are away, or does so no longer."""
+        if on != (queue.id in self.proxied):
+            self._at(now)
+            header = {"on": on, "by": by} if by else {"on": on}
+            self._out.record(Kind.PROXY, queue.name, header, pack_pairs(queue.id, ()))
+            self.proxied.pop(queue.id, None)
+            if on:
+                self.proxied[queue.id] = by
+            self._touch(queue)
 
     def told_as(self, first: int, stop: int) -> list[tuple[int, int, int]]:
         """Messages [first, stop) of this log as every site knows them: origin, and LSNs [a, b) there."""

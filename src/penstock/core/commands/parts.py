@@ -21,6 +21,7 @@ from penstock.core.asks import Token
 from penstock.core.effects import Effect
 from penstock.core.links.carried import Numbers
 from penstock.core.links.peers import Peers
+from penstock.core.links.states import Early, LinkState
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
@@ -284,6 +285,9 @@ class CoreParts:
         self.sizes = Sizes()  # of the messages of all queues
         self.peers = Peers()  # sites that this one has met
         self.carried = dict[int, Numbers]()  # by site: where its messages stand here
+        self.links = dict[int, LinkState]()  # by site
+        self.proxied = dict[int, str]()  # ids of queues for which this site acts for absent owners, and who said so
+        self.early = Early()  # claims to messages that have not come
         self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)
         self._topology = Topology()
@@ -431,6 +435,8 @@ class CoreParts:
         self._cancelled.pop(queue.id, None)
         self._passes.pop(queue.id, None)
         self._deferred.queue_gone(queue.id)
+        self.proxied.pop(queue.id, None)
+        self.early.queue_gone(queue.id)
         return ready
 
     def _forget(self, now: Now, queue: Queue) -> None:

@@ -6,7 +6,7 @@ Figures that one instance alone cannot have are constant.  What happens to messa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,8 @@ RUNS_MOST = 1000
 """Runs of each place that are looked at for its oldest message; of a more disordered queue the age is a guess."""
 
 
-def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
-    """Snapshots, counts since the start, and settings."""
+def statistics(queue: Queue, now: Now, stamps: Stamps, proxied: Container[int] = ()) -> dict[str, object]:
+    """Snapshots, counts since the start, and settings.  proxied: queues for whose absent owners this site acts."""
     figures = queue.figures or NOTHING_COUNTED
     depth = depth_of(queue)
     settings = queue.settings
@@ -47,7 +47,7 @@ def statistics(queue: Queue, now: Now, stamps: Stamps) -> dict[str, object]:
         "foreign": queue.foreign_count,
         "transferred_in": queue.transfers[0],
         "transferred_out": queue.transfers[1],
-        "proxied_transfer": False,
+        "proxied_transfer": queue.id in proxied,
         "max_backlog": settings.max_backlog,
         "target_queue_depth": settings.target_queue_depth,
         "message_type": settings.message_type,
@@ -306,7 +306,7 @@ class QueueCommands(RecoveryCommands):
         """Figures of one queue; counts are since the start of this process."""
         weight = weighed(queue)
         return {
-            **statistics(queue, now, self.stamps),
+            **statistics(queue, now, self.stamps, self.proxied),
             "ready": queue.ready,
             "held": queue.held,
             "inactive": queue.inactive,

@@ -24,15 +24,17 @@ def may_go_on(path: Sequence[int], group: str | None, to: int, pass_through: Col
 class Numbers:
     """The messages of another origin: their LSNs there and here.  No message is stored twice."""
 
-    __slots__ = ("_back", "_runs")
+    __slots__ = ("_back", "_runs", "floor")
 
-    def __init__(self, runs: Sequence[tuple[int, int, int]] = ()) -> None:
-        """runs: as `runs` told them."""
+    def __init__(self, runs: Sequence[tuple[int, int, int]] = (), floor: int = 0) -> None:
+        """runs: as `runs` told them.  floor: what has a lower LSN there has been here, and is asked for no more."""
+        self.floor = floor
         self._runs = list(runs)  # (LSN there, LSN here, count), ascending and disjoint by the first
         self._back = sorted((here, there, count) for there, here, count in runs)  # LSNs here only grow
 
     def unknown(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """Those of [first, stop) that are not here, as spans."""
+        """Those of [first, stop) that are not here, and have not been, as spans."""
+        first = max(first, self.floor)
         out = list[tuple[int, int]]()
         for there, _, count in self._touching(first, stop):
             if first < there:
@@ -72,9 +74,12 @@ class Numbers:
         return out
 
     def forget_below(self, here: int) -> None:
-        """No message with a lower LSN here is asked for again; the newest run stays, it says how far the origin is."""
-        self._runs[:-1] = [run for run in self._runs[:-1] if run[1] + run[2] > here]
-        self._back = [run for run in self._back if run[0] + run[2] > here]
+        """Where messages with a lower LSN here stand there nobody asks again."""
+        gone = [run for run in self._runs if run[1] + run[2] <= here]
+        if gone:
+            self.floor = max(self.floor, *(there + count for there, _, count in gone))
+            self._runs = [run for run in self._runs if run[1] + run[2] > here]
+            self._back = [run for run in self._back if run[0] + run[2] > here]
 
     @property
     def runs(self) -> Sequence[tuple[int, int, int]]:

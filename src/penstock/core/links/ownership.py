@@ -92,7 +92,14 @@ class Claims:
         at = bisect_right(self._ends, lsn)
         del self._starts[:at], self._ends[:at], self._claims[:at]
 
-    def _set(self, first: int, stop: int, claim: Claim) -> None:
+    def remove(self, first: int, stop: int) -> None:
+        """Nobody claims these."""
+        self._set(first, stop, None)
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def _set(self, first: int, stop: int, claim: Claim | None) -> None:
         starts, ends, claims = self._starts, self._ends, self._claims
         low = bisect_left(ends, first)  # one that ends where this begins may be joined with it
         high = bisect_right(starts, stop)
@@ -100,7 +107,8 @@ class Claims:
         pieces = list(zip(starts[low:high], ends[low:high], claims[low:high], strict=True))
         left = [(a, min(b, first), one) for a, b, one in pieces if a < first]
         right = [(max(a, stop), b, one) for a, b, one in pieces if b > stop]
-        for a, b, one in (*left, (first, stop, claim), *right):
+        middle = [] if claim is None else [(first, stop, claim)]
+        for a, b, one in (*left, *middle, *right):
             if joined and joined[-1][1] == a and joined[-1][2] == one:
                 joined[-1] = (joined[-1][0], b, one)
             else:

@@ -150,13 +150,11 @@ class Heard(NamedTuple):
 
     upto      to acknowledge ...
     lsn       ... as soon as the log here is durable up to this LSN
-    waits     a claim in it is to messages that come over another link: it is to be heard again
     faults    what of it has no place here, and why; the rest is here
     """
 
     upto: int
     lsn: int
-    waits: bool = False
     faults: tuple[str, ...] = ()
 
 

@@ -35,6 +35,7 @@ import orjson
 
 from penstock.core.actions.acted import Acted
 from penstock.core.links.identity import Site
+from penstock.core.links.states import EarlyClaim, LinkState, dump_sites, load_sites
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
@@ -211,6 +212,9 @@ class DurableState:
     carried: dict[int, list[tuple[int, int, int]]] = field(
         default_factory=dict[int, "list[tuple[int, int, int]]"]
     )  # by site: (LSN there, LSN here, count) of its messages
+    links: dict[int, LinkState] = field(default_factory=dict[int, LinkState])  # by site
+    proxied: dict[int, str] = field(default_factory=dict[int, str])  # queues that act for absent owners: who said so
+    early: list[EarlyClaim] = field(default_factory=list[EarlyClaim])  # claims to messages that have not come
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:
@@ -274,8 +278,7 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
         unclean=state.unclean,
         defaults=state.defaults,
         terms=[list(one) for one in state.terms],
-        peers=[[number, *site] for number, site in sorted(state.peers.items())],
-        carried=[[number, *runs] for number, runs in sorted(state.carried.items())],
+        **dump_sites(state),
         **_dump_topology(state),
         publishers=dict(sorted(state.publishers.items())),
         streams={name: one.dump() for name, one in sorted(state.streams.items())},
@@ -392,10 +395,7 @@ def _decode(data: bytes) -> DurableState:
     state = DurableState(cast(int, head.get("last_lsn", 0)), cast(int, head.get("unclean", 0)))
     state.defaults = cast(int, head.get("defaults", 0))
     state.terms = tuple(Reign(*cast("list[Any]", one)) for one in head.get("terms", ()))
-    peers = cast("list[tuple[int, str, int, str]]", head.get("peers", ()))
-    state.peers = {number: Site(name, origin, group) for number, name, origin, group in peers}
-    for number, *runs in cast("list[list[Any]]", head.get("carried", ())):
-        state.carried[number] = [(there, here, count) for there, here, count in runs]
+    load_sites(state, head)
     _load_topology(state, head)
     _load_rulings(state, head)
     _load_readers(state, head)

@@ -13,7 +13,8 @@ import numpy as np
 
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
-from penstock.core.links.ownership import RANKS, WHYS, Why
+from penstock.core.links.ownership import RANKS, WHYS, Claim, Why
+from penstock.core.links.states import Early, EarlyClaim, LinkState
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks
@@ -74,7 +75,10 @@ class Objects:
         self._deferred = deferred_acks.copies(start.deferred)
         self._acted = start.acted.copy()
         self._peers = dict(start.peers)
-        self._carried = {number: Numbers(runs) for number, runs in start.carried.items()}
+        self._links = dict(start.links)
+        self._carried = {number: Numbers(runs, self._floor_of(number)) for number, runs in start.carried.items()}
+        self._proxied = dict(start.proxied)
+        self._early = Early(start.early)
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
@@ -99,6 +103,9 @@ class Objects:
         state.acted = self._acted.copy()
         state.peers = dict(self._peers)
         state.carried = {number: list(numbers.runs) for number, numbers in self._carried.items()}
+        state.links = dict(self._links)
+        state.proxied = dict(self._proxied)
+        state.early = list(self._early)
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -171,7 +178,10 @@ class Objects:
     def _defer(self, row: Row) -> None:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         if number in self.queues:
-            self._deferred.setdefault(number, []).append(deferred_acks.deferred_of(load(row.header), pairs))
+            told = load(row.header)
+            self._deferred.setdefault(number, []).append(deferred_acks.deferred_of(told, pairs))
+            for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if self._early else ():
+                self._early.came(int(str(told["origin"])), first, stop, number)
 
     def _undefer(self, row: Row) -> None:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
@@ -183,9 +193,35 @@ class Objects:
         self._peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
 
     def _carry(self, row: Row) -> None:
-        numbers = self._carried.setdefault(cast("int", load(row.header)["peer"]), Numbers())
+        peer = cast("int", load(row.header)["peer"])
+        numbers = self._carried.setdefault(peer, Numbers((), self._floor_of(peer)))
         for here, there, count in np.frombuffer(row.body, dtype="<i8").reshape(-1, 3).tolist():
             numbers.add(there, here, count)
+            if self._early:
+                self._early.came(self._peers[peer].origin, there, there + count)
+
+    def _floor_of(self, peer: int) -> int:
+        return self._links.get(peer, LinkState()).floor
+
+    def _link(self, row: Row) -> None:
+        told = load(row.header)
+        peer = cast("int", told["peer"])
+        self._links[peer] = self._links.get(peer, LinkState()).told(told)
+        if "forgot" in told and (numbers := self._carried.get(peer)) is not None:
+            numbers.forget_below(cast("int", told["forgot"]))
+
+    def _proxy(self, row: Row) -> None:
+        number, told = int(np.frombuffer(row.body, dtype="<i8")[0]), load(row.header)
+        self._proxied.pop(number, None)
+        if told["on"] and number in self.queues:
+            self._proxied[number] = str(told.get("by", ""))
+
+    def _claimed(self, row: Row) -> None:
+        number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
+        told = load(row.header)
+        claim = Claim(str(told["site"]), cast("int", told["serial"]), cast("Why", told["why"]))
+        for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if number in self.queues else ():
+            self._early.add(EarlyClaim(number, int(str(told["origin"])), first, stop, claim))
 
     def _act(self, row: Row) -> None:
         self._acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())
@@ -319,6 +355,8 @@ class Objects:
         if queue is None:
             return
         self._deferred.pop(number, None)
+        self._proxied.pop(number, None)
+        self._early.queue_gone(number)
         if self._ids.get((queue.state.vhost, queue.state.name)) == number:
             del self._ids[queue.state.vhost, queue.state.name]
             self._topology.queue_gone(queue.state.vhost, queue.state.name)
@@ -333,6 +371,7 @@ class Objects:
         Kind.RECOVERED: _found, Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         Kind.SINK_COMMIT: _committed, Kind.SINK_FORGET: _sinks_gone, Kind.DECIDED: _decide, Kind.CHUNK: _chunk,
         Kind.DEFER: _defer, Kind.UNDEFER: _undefer, Kind.ACTED: _act, Kind.PEER: _met, Kind.CARRIED: _carry,
+        Kind.LINK: _link, Kind.PROXY: _proxy, Kind.CLAIMED: _claimed,
         Kind.EXCHANGE_DECLARE: _exchange, Kind.EXCHANGE_DELETE: _exchange_gone, Kind.BIND: _bind, Kind.UNBIND: _unbind,
         Kind.TOPIC_DECLARE: _topic, Kind.TOPIC_DELETE: _topic_gone, Kind.QUEUE_DECLARE: _queue,
         Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _queue_gone, Kind.POLICY: _policy,
