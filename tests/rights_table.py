@@ -282,6 +282,7 @@ ACTIONS: Mapping[str, Way] = {
     "bind": Way("bind", {"exchange": HELD, **_QUEUE, "key": "held"}),
     "unbind": Way("bind", {"exchange": HELD, **_QUEUE, "key": "held"}),
     "declare_topic": Way("topic", _TOPIC, "PreconditionFailed"),
+    "register_schema": Way("topic", {**_TOPIC, "schema": "id bigint"}),
     "delete_topic": Way("topic", _TOPIC),
     "topics": Way("list of a vhost", {}),
     "topic": Way("look at a topic", _TOPIC),

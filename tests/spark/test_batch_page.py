@@ -19,7 +19,9 @@ def test_the_examples_run(
 ) -> None:
     with served(SECTION, spark, tmp_path, monkeypatch) as names:
         run(blocks(SECTION, "python"), names)
-        assert "1 2 2 1 True\n" in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert "1 2 2 1 True\n" in told
+        assert "True\n{'1': '`id` bigint', '2': 'id bigint, reason string'}\nTrue False\n" in told
         assert names["lines"].count() == 2
         assert names["rescued"].collect() == [(3, None, '{"total":"ten","coupon":"X1"}')]
         with penstock.connect(names["url"]) as client:
@@ -30,7 +32,7 @@ def test_every_option_of_a_batch_read_is_named() -> None:
     options = {
         "topic", "exchange", "queue", "states", "view", "log", "startingLsn", "endingLsn", "startingBookmark",
         "endingBookmark", "startingTimestamp", "filter", "minPartitions", "schema", "parse", "badRecordsTopic",
-        "rescuedDataColumn", "failOnDataLoss", "direct",
+        "rescuedDataColumn", "schemaVersion", "keepSchema", "failOnDataLoss", "direct",
     }  # fmt: skip
     assert options <= set(READ)
     assert {name for name in options if f"`{name}" not in SECTION and f'"{name}"' not in SECTION} == set()

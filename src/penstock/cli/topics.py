@@ -66,6 +66,26 @@ def show(
     return client.topic(name, exchange), lambda topic: write_facts({**topic, "key": _key(topic)})
 
 
+@served(app)
+def schema(
+    client: Client,
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    register: Annotated[
+        str | None, typer.Option(help="The next version, such as 'id bigint, total double', for readers.")
+    ] = None,
+    exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
+) -> Told:
+    """Show the versions of a topic's schema, or register the next one.
+
+    Example: penstock topic schema orders --register "id bigint, total double"
+    """
+    if register is not None:
+        client.register_schema(name, register, exchange)
+    schemas: dict[str, str] = client.topic(name, exchange)["schemas"]
+    rows = [{"version": number, "schema": text} for number, text in schemas.items()]
+    return schemas, lambda _: write_list(rows, ("version", "schema"), as_json=False)
+
+
 def _key(topic: dict[str, object]) -> str | None:
     key = topic.get("key")
     if isinstance(key, list):

@@ -254,6 +254,14 @@ class Contents(Administration):
         settings = {name: value for name, value in given.items() if value is not None}
         self.action("declare_topic", topic=topic, exchange=exchange, settings=settings or None)
 
+    def register_schema(self, topic: str, schema: str, exchange: str = "", *, unless: bool = False) -> int:
+        """The next version of a topic's schema, for readers; its other settings stay.  The number that it has then.
+
+        unless   a topic that has a schema keeps it
+        """
+        told = self.action("register_schema", topic=topic, exchange=exchange, schema=schema, unless=unless)
+        return int(told["version"])
+
     def delete_topic(self, topic: str, exchange: str = "") -> None:
         """A declared topic keeps nothing more and forgets its records; one that is not there is no error."""
         self.action("delete_topic", topic=topic, exchange=exchange)

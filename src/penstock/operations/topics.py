@@ -9,9 +9,10 @@ from penstock.errors import NotFound
 from penstock.operations.operation import Answer, Operation
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.rights import SEES, TENDS, sees
+from penstock.records.schema_versions import version, versions
 from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
 from penstock.units import format_duration
-from penstock.wire.fields import VHOST, Field, Fields, name, text
+from penstock.wire.fields import VHOST, Field, Fields, flag, name, text
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ def _settings(f: Fields) -> dict[str, object]:
     }  # fmt: skip
     f.finish()
     return {key: value for key, value in given.items() if value}
+
+
+def register_schema(
+    house: House, who: Who, topic: str, schema: str, exchange: str, vhost: str, unless: bool
+) -> Answer:
+    """Another schema for readers; the topic's other settings stay.  `unless`: one that it has stays as well."""
+    found = house.core.register_schema(house.now(), vhost, exchange, topic, schema, unless=unless)
+    return {"topic": topic, "schema": found[SCHEMA], "version": version(found)}
 
 
 def delete_topic(house: House, who: Who, topic: str, exchange: str, vhost: str) -> Answer:
@@ -73,7 +82,9 @@ def facts(core: Core, name: tuple[str, str, str]) -> dict[str, object]:
         "topic": name[2], "kind": "topic", "exchange": name[1], "vhost": name[0], "key": settings.get(KEY),
         "key_from": settings.get(KEY_FROM), "key_domain": settings.get(KEY_DOMAIN),
         "expiration": format_duration(life) if isinstance(life, int) else None, "index": settings.get(INDEX),
-        "schema": settings.get(SCHEMA), MESSAGE_TYPE: settings.get(MESSAGE_TYPE, JSON),
+        "schema": settings.get(SCHEMA), "schema_version": version(settings),
+        "schemas": {str(number): text for number, text in versions(settings).items()},
+        MESSAGE_TYPE: settings.get(MESSAGE_TYPE, JSON),
     }  # fmt: skip
     if sow is not None:
         found |= {
@@ -90,6 +101,11 @@ DECLARE_TOPIC = Operation(
     "declare_topic", declare_topic, "decide",
     "topic, exchange, settings: keep what no queue takes; a key makes records", TENDS,
     (*_TOPIC, Field("settings", "value")), sdk="declare_topic", missing=_HERE,
+)  # fmt: skip
+REGISTER_SCHEMA = Operation(
+    "register_schema", register_schema, "decide",
+    "topic, exchange, schema, unless: the next version of its schema; unless: if it has none", TENDS,
+    (*_TOPIC, name("schema", TEXT_LIMIT), flag("unless")), sdk="register_schema", cli="topic schema", missing=_HERE,
 )  # fmt: skip
 DELETE_TOPIC = Operation(
     "delete_topic", delete_topic, "decide", "topic, exchange: keep nothing more, forget its records", TENDS, _TOPIC,

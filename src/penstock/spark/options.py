@@ -169,6 +169,8 @@ class ReadOptions:
     beside: tuple[str, ...] = ()  # other streams of the same query, which do not wait while this one is idle
     pipeline: str | None = None  # whose stream it is
     direct: str = "auto"
+    schema_version: int | None = None  # which one of them; None: the newest
+    keep_schema: bool = False  # what was found is registered with the topic
     registered: bool = False  # the topic's declared schema is asked for
 
     @property
@@ -313,6 +315,8 @@ _READ = (
     _Option("minPartitions", "min_partitions", lambda take, name: take.count(name, 1)),
     _Option("schema", "ddl", _schema),
     _Option("parse", "parse", _type),
+    _Option("schemaVersion", "schema_version", lambda take, name: take.count(name, 1)),
+    _Option("keepSchema", "keep_schema", Taker.flag),
     _Option("badRecordsTopic", "bad_records_topic"),
     _Option("rescuedDataColumn", "rescued"),
     _Option("failOnDataLoss", "fail_on_data_loss", Taker.flag),
@@ -351,6 +355,14 @@ _APART = (
     _Apart(
         lambda one: one.rescued is not None and not one.parse,
         "option rescuedDataColumn is for what has no place among the columns of bodies: give option schema or parse",
+    ),
+    _Apart(
+        lambda one: one.schema_version is not None and not one.registered,
+        "option schemaVersion says which of the registered schemas is meant: it goes with schema = registered",
+    ),
+    _Apart(
+        lambda one: one.keep_schema and (not one.parse or one.registered or one.ddl is not None),
+        "option keepSchema keeps what is found in messages: it goes with parse = json, and not with schema",
     ),
     _Apart(
         lambda one: one.min_rows is not None and one.min_rows > one.max_rows,

@@ -6,7 +6,7 @@ query on the same DataFrame.  A filter goes in by option, is run by the server, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
             options = replace(options, mode="queue")
         ddl = options.ddl
         if options.parse and ddl is None:
-            ddl = registered(options) or examined(options)
+            ddl = registered(options)
+            if ddl is None:
+                ddl = kept(options, examined(options)) if options.keep_schema else examined(options)
         return declared(options, ddl, rows=options.view is not None and not has_messages(options))
 
     def _layout(self, options: ReadOptions, schema: Any) -> Layout:
@@ -134,6 +136,21 @@ def has_messages(options: ReadOptions) -> bool:
     return bool(told["kind"] == "topic")
 
 
+def _topic_of(options: ReadOptions) -> tuple[str, str] | None:
+    """The topic that is read, and its exchange; of a queue the one that it shows.  None: it is many."""
+    from penstock.spark.remote import remote
+
+    topic, exchange = options.view or options.topic, options.exchange
+    if options.queue is not None:
+        server = remote(options.where)
+        settings = server.act("stats", queue=options.queue, vhost=server.vhost)["settings"]
+        topic = str(settings.get("underlying_topic", {}).get("value") or options.queue)
+        exchange = str(settings.get("exchange", {}).get("value") or "")
+    if topic is None or (options.view is None and not PATTERN_LETTERS.isdisjoint(topic)):
+        return None
+    return topic, exchange
+
+
 def registered(options: ReadOptions) -> str | None:
     """The declared schema of the topic that is read; of a queue, the one of the topic that it shows.
 
@@ -141,27 +158,46 @@ def registered(options: ReadOptions) -> str | None:
     """
     from penstock.spark.remote import remote
 
-    server = remote(options.where)
-    topic, exchange = options.view or options.topic, options.exchange
+    server, found = remote(options.where), _topic_of(options)
     why = f"{options.what} shows many topics"
-    if options.queue is not None:
-        settings = server.act("stats", queue=options.queue, vhost=server.vhost)["settings"]
-        topic = str(settings.get("underlying_topic", {}).get("value") or options.queue)
-        exchange = str(settings.get("exchange", {}).get("value") or "")
-    if topic is not None and (options.view is not None or PATTERN_LETTERS.isdisjoint(topic)):
+    if found is not None:
+        topic, exchange = found
         why = f"topic {topic!r} has no declared schema"
         try:
-            found = server.act("topic", topic=topic, exchange=exchange or None, vhost=server.vhost).get("schema")
-            if found is not None:
-                return str(found)
+            told = server.act("topic", topic=topic, exchange=exchange or None, vhost=server.vhost)
+            if (number := options.schema_version) is not None:
+                return _version(topic, told.get("schemas") or {}, number)
+            if told.get("schema") is not None:
+                return str(told["schema"])
         except NotFound:
-            pass  # most topics are not declared
+            if options.schema_version is not None:
+                raise
+            # most topics are not declared
     if not options.registered:
         return None
     raise NotFound(
         f"option schema is registered, and {why}: declare one (schema of [[topic]]), or name the columns with option "
         "schema"
     )
+
+
+def _version(topic: str, schemas: Mapping[str, str], number: int) -> str:
+    if str(number) not in schemas:
+        there = f"there are {', '.join(schemas)}" if schemas else "there is none"
+        raise NotFound(f"option schemaVersion: topic {topic!r} has no version {number} of its schema; {there}")
+    return schemas[str(number)]
+
+
+def kept(options: ReadOptions, ddl: str) -> str:
+    """What was found in messages, as the topic's schema from now on; the one that it has got meanwhile stays."""
+    from penstock.spark.remote import remote
+
+    server, found = remote(options.where), _topic_of(options)
+    if found is None:
+        raise InvalidArgument(f"option keepSchema: {options.what} shows many topics, and a schema is one topic's")
+    topic, exchange = found
+    told = server.act("register_schema", topic=topic, exchange=exchange, vhost=server.vhost, schema=ddl, unless=True)
+    return str(told["schema"])
 
 
 def examined(options: ReadOptions) -> str:

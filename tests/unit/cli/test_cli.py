@@ -70,7 +70,7 @@ def test_the_tree_of_commands() -> None:
             "top",
             "tls make",
         ),
-        *("backup", "restore", "sow", "replay", "topic list", "topic show"),
+        *("backup", "restore", "sow", "replay", "topic list", "topic show", "topic schema"),
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
         *("policy list", "policy set", "policy delete"),
         *("operator-policy list", "operator-policy set", "operator-policy delete"),

@@ -109,6 +109,7 @@ class Client:
     declare_exchange = _awaited(blocking.Client.declare_exchange)
     delete_exchange = _awaited(blocking.Client.delete_exchange)
     declare_topic = _awaited(blocking.Client.declare_topic)
+    register_schema = _awaited(blocking.Client.register_schema)
     delete_topic = _awaited(blocking.Client.delete_topic)
     topics = _awaited(blocking.Client.topics)
     topic = _awaited(blocking.Client.topic)

@@ -33,7 +33,8 @@ from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.queue_settings import NAMES, AddressSetting, Policy, QueueSettings, ruling_of
-from penstock.records.sow_settings import wrong
+from penstock.records.schema_versions import with_versions
+from penstock.records.sow_settings import SCHEMA, wrong
 
 
 class SowCommands(CoreParts):
@@ -150,8 +151,25 @@ class TopologyCommands(SowCommands):
         settings: `key` or `key_from` make it a SOW topic (`records.sow_settings`); None: those it has, if it is there.
         InvalidArgument for what cannot be.
         """
-        if settings is None:
-            settings = self._topology.topics.get((vhost, exchange, key), NO_TABLE)
+        present = self._topology.topics.get((vhost, exchange, key))
+        settings = with_versions(settings, present) if settings is not None else present or NO_TABLE
+        self._declared(now, vhost, exchange, key, settings)
+
+    def register_schema(
+        self, now: Now, vhost: str, exchange: str, key: str, schema: str, *, unless: bool = False
+    ) -> Mapping[str, object]:
+        """Another schema for a topic, whose other settings stay; it is declared if it is not.  Its settings then.
+
+        unless: a topic that has a schema keeps it.
+        """
+        present = self._topology.topics.get((vhost, exchange, key), NO_TABLE)
+        if unless and present.get(SCHEMA) is not None:
+            return present
+        settings = with_versions({**present, SCHEMA: schema}, present, registered=True)
+        self._declared(now, vhost, exchange, key, settings)
+        return settings
+
+    def _declared(self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object]) -> None:
         check_topic((vhost, exchange, key), settings)
         body_type(cast("MessageType", settings.get(MESSAGE_TYPE, JSON)))  # PreconditionFailed without its library
         lsn = self._out.next_lsn
