@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from random import Random
 
+import pyarrow as pa
 import pytest
 
+from choices import SEED
 from penstock.core.effects import Verb
 from penstock.core.links import parcels
 from penstock.core.links.identity import Site
+from penstock.core.links.ownership import Claim
 from penstock.core.links.parcels import Parcel, read
 from penstock.core.links.telling import Carries, Telling
 from penstock.core.queue.queue import Queue
+from penstock.core.state.durable import canonical
+from penstock.errors import PreconditionFailed
 from unit.core.world import DURABLE, SECOND, World, header
 
 SITES = {"a": Site("a", 11, "east"), "b": Site("b", 22, "west"), "c": Site("c", 33, "south")}
@@ -195,6 +201,7 @@ def test_what_a_site_published_before_it_had_the_queue_is_everybodys_own(pair: t
     a.publish("late", b"1")
     b.link(a)
     a.link(b)
+    a.tables = [pa.concat_tables(a.tables)]  # as if it had been one commit
     a.send(b)
     assert (b.q("late").ready, b.q("late").foreign_count) == (1, 1)
 
@@ -223,6 +230,33 @@ def test_a_parcel_that_cannot_be_read_is_refused(pair: tuple[Linked, Linked]) ->
             b.core.hear(b.now, "a", head, rows)
     with pytest.raises(ValueError, match="ask of a link"):
         b.core.answer(b.now, "a", b"[1]")
+    before = canonical(b.core.durable_state())
+    random, said = Random(SEED), parcel.head
+    for _ in range(400):
+        head = bytearray(said)
+        for _ in range(random.randint(1, 3)):
+            head[random.randrange(len(head))] = random.choice(b'0123456789-[]{}",:aenru. ')
+        try:
+            changed = read(bytes(head), parcel.rows)
+        except ValueError as error:
+            assert "parcel of a link" in str(error)  # noqa: PT017
+            with pytest.raises(ValueError, match="parcel of a link"):
+                b.core.hear(b.now, "a", bytes(head), parcel.rows)
+        else:
+            assert changed.rows is parcel.rows
+    for column, values in ((0, [None]), (0, [0]), (1, [None]), (6, [None])):
+        wrong = parcel.rows.set_column(
+            column, parcel.rows.schema.field(column), pa.array(values, parcel.rows.schema.types[column])
+        )
+        with pytest.raises(ValueError, match="parcel of a link"):
+            b.core.hear(b.now, "a", said, wrong)
+    for unmet in (
+        parcel._replace(pieces=(parcel.pieces[0]._replace(path=(99,)),)),
+        parcel._replace(told=(parcels.Told("/", "q", ((11, 1, 2),), Claim("d", 1, "transfer")),)),
+    ):
+        with pytest.raises(PreconditionFailed, match="no site"):
+            b.core.hear(b.now, "a", unmet.head, unmet.rows)
+    assert canonical(b.core.durable_state()) == before
     with pytest.raises(ValueError, match="what a site says of a queue"):
         b.core.share("a", [{"since": 1}])
 
@@ -269,3 +303,66 @@ def test_what_is_much_goes_in_several_parcels(pair: tuple[Linked, Linked], monke
     a.publish("q", *(b"." * 200 for _ in range(4)))
     assert len(a.send(b)) > 1
     assert b.q().foreign_count == 7
+
+
+def test_a_site_acts_for_one_that_is_away_where_an_operator_says_so(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    first = a.publish("q", b"0", b"1", b"2").first
+    a.send(b)
+    consumer = b.subscribe(b.q(), max_backlog=2)
+    b.core.absent.add("a")
+    b.core.asks(b.now)
+    assert b.q().foreign_count == 3, "never by itself"
+    b.core.proxy(b.now, b.q(), True, by="ann")
+    b.core.asks(b.now)
+    b.turn()
+    assert (len(b.inbox[consumer]), b.q().foreign_count) == (2, 1)
+    c = Site("c", 33)
+    a.core.own(a.now, a.q(), [(first, first + 1)], a.q().claims(a.core.peers).of(first).to(c.name, "transfer"))
+    a.send(b)
+    b.send(a)
+    assert [site.q().claims(site.core.peers).of(site.q().floor()).owner for site in pair] == ["c", "c"]
+    assert [site.core.stats(site.q(), site.now)["double"] for site in pair] == [1, 1]
+
+
+def test_what_is_over_is_forgotten_when_all_links_have_told_it(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.publish("q", b"0", b"1")
+    a.send(b)
+    consumer = a.subscribe(a.q(), max_backlog=9)
+    a.core.settle(a.now, a.q(), [range(a.inbox[consumer][0], a.inbox[consumer][1] + 1)], Verb.ACK, by=consumer)
+    a.publish("q", b"2")
+    a.send(b)
+    for _ in range(3):
+        b.advance(2)
+        b.core.asks(b.now)
+    assert sum(run[2] for run in b.core.carried[1].runs) == 3, "a has not heard yet that they are settled here, too"
+    b.send(a)
+    b.core.note_link(b.now, "a", acked=b.core.last_lsn)
+    b.advance(2)
+    b.core.asks(b.now)
+    b.turn()
+    assert [run[2] for run in b.core.carried[1].runs] == [1]
+    assert canonical(b.core.durable_state()) == canonical(b.folded())
+
+
+def test_who_asks_waits_for_as_long_as_acks_take(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    consumer = a.subscribe(a.q(), max_backlog=1)
+    for _ in range(30):
+        a.publish("q", b"0", b"1")
+        a.send(b)
+        for site in pair:
+            site.advance(0.5)
+        for _ in range(2):
+            held = a.inbox[consumer][-1]
+            a.core.settle(a.now, a.q(), [range(held, held + 1)], Verb.ACK, by=consumer)
+            a.turn()
+        a.send(b)
+    a.publish("q", b"0", b"1")
+    a.send(b)
+    b.subscribe(b.q(), max_backlog=1)
+    b.advance(0.3)
+    assert b.core.asks(b.now) == []
+    b.advance(0.3)
+    assert len(b.core.asks(b.now)) == 1

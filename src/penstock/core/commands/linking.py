@@ -11,26 +11,35 @@ has it when `Heard.lsn` is durable here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.core.commands.links import LinkCommands
 from penstock.core.links.asking import Asking, Waiting
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
+from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Asked, Heard, Piece, Told, ask_of, read, read_ask
 from penstock.core.links.sharing import Agreed, Sharing, dump_offer, load_offer
 from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.register import no_exchange
-from penstock.errors import NotFound
+from penstock.errors import NotFound, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import from_column
 
 ASKED_MOST = 10_000
 """Messages that a queue asks for at once, however much room its consumers have."""
+
+FORGETS_EVERY = 1_000_000
+"""Microseconds until it is looked again at what may be forgotten."""
+
+FLOORS_KEPT = 100
+"""How many moments are remembered whose records links have still to tell."""
 
 
 class LinkingCommands(LinkCommands):
@@ -42,6 +51,8 @@ class LinkingCommands(LinkCommands):
         self.absent = set[str]()  # sites that no link reaches now; the server says so
         self._carries = dict[str, Carried]()  # by site: what the link to it carries
         self._askings = dict[int, Asking]()  # by queue
+        self._looks_at = 0
+        self._floors_then = list[tuple[int, int]]()  # last LSN, and the lowest that shared queues had then
 
     # -- what is shared
 
@@ -129,9 +140,15 @@ class LinkingCommands(LinkCommands):
     def hear(self, now: Now, site: str, head: bytes, rows: pa.RecordBatch | None = None) -> Heard:
         """What a site tells.  Nothing is done twice, however often it is told.
 
-        Errors: ValueError for what cannot be read; PreconditionFailed for messages of a site that nobody has met.
+        Errors: ValueError for what cannot be read; PreconditionFailed for a site that nobody has met.  Nothing of the
+            parcel is done then.
         """
         parcel, faults = read(head, rows), list[str]()
+        for piece in parcel.pieces:
+            self._site_of(piece.path[0])
+        for told in parcel.told:
+            if told.claim is not None and self.peers.number(told.claim.owner) is None:
+                raise PreconditionFailed(f"no site is called '{told.claim.owner}', as far as this one knows")
         if parcel.upto >= self.heard(site):
             if parcel.rows is not None:
                 faults = list(self._hear_messages(now, site, parcel.pieces, parcel.rows))
@@ -147,10 +164,20 @@ class LinkingCommands(LinkCommands):
             if self._topology.exchange(piece.vhost, piece.exchange) is None:
                 yield f"{piece.rows} messages are left out: {no_exchange(piece.vhost, piece.exchange)}"
             elif self.origin not in piece.path:
-                batch, there = self._batch(piece, rows.slice(at, piece.rows))
                 _, origin = self._site_of(piece.path[0])
-                self.carry(now, piece.path, batch, there, self._owners(batch, site, origin, there[0]))
+                mine = rows.slice(at, piece.rows)
+                for some in self._parted(mine, site) if origin == site else [mine]:
+                    batch, there = self._batch(piece, some)
+                    self.carry(now, piece.path, batch, there, self._owners(batch, site, origin, there[0]))
             at += piece.rows
+
+    def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:
+        """Messages that a site published, parted where a queue begins there that both have."""
+        lsns = rows.column("lsn").to_numpy()
+        begins = [agreed.since for number in self.sharing.queues if (agreed := self.sharing.with_site(number, site))]
+        cuts: list[int] = np.searchsorted(lsns, sorted(begins)).tolist()
+        for low, high in pairwise(sorted({0, len(lsns), *cuts})):
+            yield rows.slice(low, high - low)
 
     def _batch(self, piece: Piece, rows: pa.RecordBatch) -> tuple[Publishes, Sequence[int]]:
         """Rows of a parcel as a batch of messages, and their LSNs where they were published."""
@@ -190,7 +217,10 @@ class LinkingCommands(LinkCommands):
             return
         for span in told.spans:
             if told.claim is None:
-                self.settled_at(now, queue, site, *span)
+                here = self._stand(*span)
+                if self.settled_at(now, queue, site, *span) and here and queue.foreign_count:
+                    came = self.stamps.of(here[0][0], now.wall)
+                    self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
             else:
                 self.owned_at(now, queue, site, *span, told.claim)
 
@@ -203,15 +233,47 @@ class LinkingCommands(LinkCommands):
             asking.came_up(site)
 
     def asks(self, now: Now) -> list[Asked]:
-        """What to ask other sites for now: messages of theirs that consumers here want and have room for."""
+        """What to ask other sites for now: messages of theirs that consumers here want and have room for.
+
+        What sites have that are away is taken from queues for which an operator allows it.  To be called now and then;
+        what is remembered of links and not needed any more is forgotten here, too.
+        """
+        now = self._at(now)
+        if now.wall >= self._looks_at:
+            self._looks_at = now.wall + FORGETS_EVERY
+            self._forget_numbers(now)
         out = list[Asked]()
         for queue in self._short():
+            if queue.id in self.proxied:
+                self._take_of_absent(now, queue)
             asking = self._askings.setdefault(queue.id, Asking())
-            free = _free(queue)
-            for asked in asking.asks(now.wall, self._waiting(queue, now), free):
+            for asked in asking.asks(now.wall, self._waiting(queue, now), _free(queue)):
                 spans = [one for first, stop in asked.spans for one in self.told_as(first, stop)]
                 out.append(Asked(asked.owner, ask_of(queue.vhost, queue.name, spans)))
         return out
+
+    def _take_of_absent(self, now: Now, queue: Queue) -> None:
+        """Own what consumers here have room for and belongs to sites that are away."""
+        free, wanted = _free(queue), list[Span]()
+        for first, stop, claim in queue.foreign_spans():
+            if claim.owner in self.absent and free > 0:
+                wanted.append((first, min(stop, first + free)))
+                free -= stop - first
+        if wanted:
+            self.take_by_proxy(now, queue, wanted, self.absent)
+
+    def _forget_numbers(self, now: Now) -> None:
+        """Forget where messages of other sites stand that no shared queue has, once every link has told their end."""
+        queues = [queue for number in self.sharing.queues if (queue := self._by_id(number)) is not None]
+        floor = min([self._out.next_lsn, *(queue.floor() for queue in queues)])
+        told = min((self.link_state(site).acked for site in self._carries), default=self._out.last_lsn)
+        known = [(last, below) for last, below in self._floors_then if last > told]
+        due = [below for last, below in self._floors_then if last <= told]
+        if len(known) < FLOORS_KEPT:
+            known.append((self._out.last_lsn, floor))
+        self._floors_then = known
+        for site in [self.peers.name(number) for number in self.carried] if due else ():
+            self.forget_carried(now, site, max(due))
 
     def _short(self) -> Iterator[Queue]:
         """Shared queues whose consumers here have more room than there are messages for them."""
@@ -237,11 +299,7 @@ class LinkingCommands(LinkCommands):
         agreed = None if queue is None else self.sharing.with_site(queue.id, via or asker)
         if queue is None or agreed is None or agreed.faults:
             return 0
-        here = [
-            span
-            for origin, first, stop in spans
-            for span in ([(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop))
-        ]
+        here = [span for one in spans for span in self._stand(*one)]
         return sum(one.stop - one.first for one in self.grant(now, queue, here, asker))
 
 

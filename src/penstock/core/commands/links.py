@@ -111,7 +111,7 @@ class LinkCommands(QueueCommands):
         before it says so, or never will.
         """
         now = self._at(now)
-        here = [(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop)
+        here = self._stand(origin, first, stop)
         count = sum([queue.settled_elsewhere(now, range(*span), site, self._out) for span in here])
         known = origin in (self.origin, self._origin_of(site))
         for span in [] if known else self._numbers(origin).unknown(first, stop):
@@ -133,8 +133,7 @@ class LinkCommands(QueueCommands):
                 header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
                 self._at(now)
                 self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
-        here = [(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop)
-        self.own(now, queue, here, claim)
+        self.own(now, queue, self._stand(origin, first, stop), claim)
 
     # -- what lasts of a link
 
@@ -203,6 +202,10 @@ class LinkCommands(QueueCommands):
     def _origin_of(self, site: str) -> int | None:
         number = self.peers.number(site)
         return None if number is None else self.peers.sites[number].origin
+
+    def _stand(self, origin: int, first: int, stop: int) -> list[Span]:
+        """Where messages stand here that their origin calls [first, stop), as far as they have come."""
+        return [(first, stop)] if origin == self.origin else self._numbers(origin).here(first, stop)
 
     def _numbers(self, origin: int) -> Numbers:
         return self.carried.get(self._site_of(origin)[0]) or Numbers()

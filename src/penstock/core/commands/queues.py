@@ -47,6 +47,7 @@ def statistics(queue: Queue, now: Now, stamps: Stamps, proxied: Container[int] =
         "foreign": queue.foreign_count,
         "transferred_in": queue.transfers[0],
         "transferred_out": queue.transfers[1],
+        "double": queue.transfers[2],
         "proxied_transfer": queue.id in proxied,
         "max_backlog": settings.max_backlog,
         "target_queue_depth": settings.target_queue_depth,

@@ -45,10 +45,11 @@ def holds_against(one: Claim, other: Claim) -> bool:
 class Claims:
     """The claims to the messages of one queue; what nobody claimed belongs to this site."""
 
-    __slots__ = ("_claims", "_ends", "_starts", "here")
+    __slots__ = ("_claims", "_ends", "_starts", "doubled", "here")
 
     def __init__(self, here: str) -> None:
         self.here = Claim(here)
+        self.doubled = 0  # messages that two sites took without each other, since the start
         self._starts = list[int]()
         self._ends = list[int]()
         self._claims = list[Claim]()
@@ -80,6 +81,8 @@ class Claims:
                 changed.append((at, low))
             if holds_against(claim, before):
                 changed.append((low, high))
+            if claim.serial and claim.serial == before.serial and claim.owner != before.owner:
+                self.doubled += high - low
             at = high
         if at < stop and free:
             changed.append((at, stop))

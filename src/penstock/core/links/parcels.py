@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.core.links.ownership import Claim, Span, Why
+from penstock.core.links.ownership import WHYS, Claim, Why
+from penstock.records.chunks import LSN_LIMIT
+from penstock.records.schema import COLUMNS
 
 ROWS = ("lsn", "name", "expires_at", "not_before", "priority", "properties", "body")
 """Columns of messages: those of the log, but `lsn` is the one at the origin."""
@@ -125,24 +128,73 @@ def read(head: bytes, rows: pa.RecordBatch | None) -> Parcel:
         table = cast("Mapping[str, Any]", orjson.loads(head))
         pieces = tuple(_piece(*row) for row in table.get("pieces", ()))
         told = tuple(_told(*row) for row in table.get("told", ()))
-        parcel = Parcel(int(table["upto"]), pieces, rows, told)
-    except (KeyError, TypeError, ValueError) as error:
+        parcel = Parcel(_number(table["upto"]), pieces, rows, told)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"a parcel of a link cannot be read: {error}") from error
     if sum(piece.rows for piece in pieces) != (0 if rows is None else rows.num_rows):
         raise ValueError("a parcel of a link has other rows than its head says")
-    if rows is not None and tuple(rows.schema.names) != ROWS:
-        raise ValueError(f"a parcel of a link has the columns {', '.join(rows.schema.names)}, not {', '.join(ROWS)}")
+    if rows is not None:
+        _check(rows, pieces)
     return parcel
 
 
-def _piece(path: Sequence[int], vhost: str, exchange: str, blind: Sequence[str], rows: int) -> Piece:
-    return Piece(tuple(map(int, path)), str(vhost), str(exchange), tuple(map(str, blind)), int(rows))
+def _check(rows: pa.RecordBatch, pieces: Sequence[Piece]) -> None:
+    """ValueError unless these are messages as a log has them."""
+    if rows.schema.names != _SCHEMA.names or rows.schema.types != _SCHEMA.types:
+        raise ValueError(f"a parcel of a link has the columns {rows.schema}, not {_SCHEMA}")
+    rows.validate(full=True)
+    for name in ("lsn", "name", "properties", "body"):
+        if rows.column(name).null_count:
+            raise ValueError(f"a parcel of a link has nulls in the column {name}")
+    lsns, at = rows.column("lsn").to_numpy(), 0
+    for piece in pieces:
+        mine = lsns[at : at + piece.rows]
+        if mine[0] < 1 or mine[-1] >= LSN_LIMIT or (np.diff(mine) < 1).any():
+            raise ValueError("a parcel of a link has LSNs that do not ascend")
+        at += piece.rows
 
 
-def _told(vhost: str, queue: str, numbers: Sequence[int], owner: str = "", serial: int = 0, why: Why = "first") -> Told:
-    spans = tuple(zip(*(map(int, numbers[i::3]) for i in range(3)), strict=True))
-    claim = Claim(str(owner), int(serial), why) if owner else None
-    return Told(str(vhost), str(queue), cast("tuple[tuple[int, int, int], ...]", spans), claim)
+_SCHEMA = pa.schema([COLUMNS.field(name) for name in ROWS])
+
+
+def _number(value: object, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < LSN_LIMIT:
+        raise ValueError(f"{value!r} is no number from {least} to 2^53")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[str], rows: int) -> Piece:
+    origins = tuple(int(one) for one in path if isinstance(one, int))
+    if not origins or len(origins) != len(path) or len(set(origins)) != len(origins):
+        raise ValueError(f"{path!r} is no path of origins, each once")
+    return Piece(origins, _text(vhost), _text(exchange), tuple(map(_text, blind)), _number(rows, 1))
+
+
+def _told(vhost: str, queue: str, numbers: Sequence[object], *claim: object) -> Told:
+    if len(numbers) % 3:
+        raise ValueError("spans are an origin and two LSNs each")
+    spans = tuple(_span(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
+    return Told(_text(vhost), _text(queue), spans, _claim(*claim) if claim else None)
+
+
+def _span(origin: object, first: object, stop: object) -> tuple[int, int, int]:
+    if isinstance(origin, bool) or not isinstance(origin, int):
+        raise TypeError(f"{origin!r} is no origin")
+    if _number(first, 1) >= _number(stop):
+        raise ValueError(f"[{first}, {stop}) is no span")
+    return origin, cast("int", first), cast("int", stop)
+
+
+def _claim(owner: object, serial: object, why: object) -> Claim:
+    if why not in WHYS:
+        raise ValueError(f"{why!r} is no reason of a claim")
+    return Claim(_text(owner), _number(serial), why)
 
 
 class Heard(NamedTuple):
@@ -174,11 +226,6 @@ def read_ask(ask: bytes) -> tuple[str, str, list[tuple[int, int, int]]]:
     """The inverse.  ValueError for what is no ask."""
     try:
         vhost, queue, spans = cast("tuple[str, str, list[list[int]]]", orjson.loads(ask))
-        return str(vhost), str(queue), [(int(origin), int(first), int(stop)) for origin, first, stop in spans]
+        return _text(vhost), _text(queue), [_span(*span) for span in spans]
     except (TypeError, ValueError) as error:
         raise ValueError(f"an ask of a link cannot be read: {error}") from error
-
-
-def overlap(one: Sequence[Span], first: int, stop: int) -> list[Span]:
-    """What of ascending spans lies in [first, stop)."""
-    return [(max(low, first), min(high, stop)) for low, high in one if low < stop and high > first]

@@ -130,9 +130,10 @@ class Contents(QueueParts):
         return 0 if self.foreign is None else self.foreign.count
 
     @property
-    def transfers(self) -> tuple[int, int]:
-        """Messages that came to be this site's, and that ceased to be, since the start."""
-        return (0, 0) if self.foreign is None else (self.foreign.taken, self.foreign.given)
+    def transfers(self) -> tuple[int, int, int]:
+        """Messages that came to be this site's, that ceased to be, and that two sites took, since the start."""
+        foreign = self.foreign
+        return (0, 0, 0) if foreign is None else (foreign.taken, foreign.given, foreign.claims.doubled)
 
     @property
     def first_inactive(self) -> int:

@@ -235,9 +235,7 @@ class _Typed:
         judged = [None if value is None and not self._needed else judge(value) for value in values]
         return cast("Column", pa.array(judged, self._type))
 
-    def _one_by_one(
-        self, values: list[Any], errors: Errors, judge: Judge, misfits: Misfits | None = None
-    ) -> Column:
+    def _one_by_one(self, values: list[Any], errors: Errors, judge: Judge, misfits: Misfits | None = None) -> Column:
         """The same with each row's own error."""
         judged = list[Any]()
         for place, value in enumerate(values):
