@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.core.links.ownership import WHYS, Claim, Why
+from penstock.core.links.ownership import WHYS, Claim
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.schema import COLUMNS
 
