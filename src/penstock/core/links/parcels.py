@@ -4,6 +4,9 @@ The head is JSON, the messages are columns.  A message keeps the LSN that it has
 absolute: it is as old everywhere.
 """
 
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
