@@ -12,6 +12,7 @@ land late, clocks that do not go together, and processes that die or lose power 
 
 from __future__ import annotations
 
+import errno
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,9 +20,10 @@ from random import Random
 
 from penstock.errors import LogDamaged
 from penstock.log.log import Log
-from penstock.log.replica import Replica
+from penstock.log.replica import Beside, Replica
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.simdisk import SimDisk
+from penstock.ports import File
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
 from penstock.replication.insync import Times
@@ -93,6 +95,31 @@ class SimLink:
             self.other.host.member.writable(self.other)
 
 
+class SimSyncer:
+    """Syncs a file as it is when that is asked for, or as it is when its end is told."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.file: File | None = None
+        self.early = False
+
+    def begin(self, file: File) -> None:
+        rng = self.host.world.rng
+        if rng.random() < 0.1:
+            raise OSError(errno.EAGAIN, "no more of such requests")
+        assert self.file is None, "one at a time"
+        self.file, self.early = file, rng.random() < 0.5
+        if self.early:
+            file.sync()
+        self.host.later(lambda: self.host.sync_ended())
+
+    def end(self) -> None:
+        file, self.file = self.file, None
+        assert file is not None, "it was not begun"
+        if not self.early:
+            file.sync()
+
+
 class Host:
     """One machine: its disk, and what runs on it."""
 
@@ -144,6 +171,9 @@ class Host:
             self._running().connected(mine)
 
         self.later(call)
+
+    def sync_ended(self) -> None:
+        self.world.seen["syncs beside"] += self._running().synced()
 
     def lead(self, term: int, start: int, before: int) -> None:
         self.disk.unlock()
@@ -330,7 +360,9 @@ class Host:
             self.events.clear()
             self.life += 1
             terms = Terms(self.name, self.name, self.world.min_in_sync, TIMES, f"{self.life}")
-            self.member = Member(self.disk, folder.opened(self.disk), terms, self)
+            rng = self.world.rng
+            beside = Beside(SimSyncer(self), rng.choice((0, 500)), short=rng.choice((1, 300, 1 << 20)))
+            self.member = Member(self.disk, folder.opened(self.disk), terms, self, beside)
 
     def stop(self, *, power: bool = False) -> None:
         """It ends at once; with the power what was not synced may go."""

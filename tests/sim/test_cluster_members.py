@@ -51,6 +51,7 @@ def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int])
     assert broken is None
     assert min(seen["terms"], seen["confirmed"], seen["crashes"]) > 20, seen
     assert seen["reverts"] > 1, seen
+    assert seen["syncs beside"] > 100, seen
     assert min(seen["decided"], seen["rewritten"], seen["retired"]) > 1, seen
 
 

@@ -11,9 +11,11 @@ import pytest
 from penstock.errors import ProtocolError
 from penstock.log.cut_files import cut_files
 from penstock.log.log import Log
-from penstock.log.replica import Replica
+from penstock.log.replica import Beside, Replica
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.log.segment import header_in
 from penstock.log.simdisk import SimDisk
+from penstock.ports import File
 from penstock.replication.cursor import Gone, Place, next_piece
 from penstock.replication.messages import SegmentFile
 from sim.logkit import SMALL, Steps, commit, content, messages, opened
@@ -67,6 +69,11 @@ class Leader:
         replica.sync()
 
 
+def ahead(seed: int) -> Beside:
+    """Every other copy writes zeros ahead."""
+    return Beside(ahead=700 * (seed % 2))
+
+
 def same(leader: Leader, disk: SimDisk) -> bool:
     """Whether a copy has the leader's files and each batch at its place; the mark that closes a file may be torn."""
     ours, theirs = leader.disk.files(), disk.files()
@@ -81,7 +88,7 @@ def same(leader: Leader, disk: SimDisk) -> bool:
 def test_a_copy_is_the_same_bytes_at_the_same_places(seed: int) -> None:
     rng = Random(seed)
     leader, disk = Leader(rng), SimDisk()
-    replica = Replica(disk, 0)
+    replica = Replica(disk, 0, ahead(seed))
     for _ in range(30):
         leader.go_on()
         if rng.random() < 0.7:
@@ -100,7 +107,7 @@ def test_a_power_cut_at_any_step_leaves_a_copy_that_goes_on(seed: int) -> None:
     leader, disk = Leader(rng), Steps(seed)
     for _ in range(20):
         leader.go_on()
-    replica = Replica(disk, 0)
+    replica = Replica(disk, 0, ahead(seed))
     safe = 0
     for _ in range(6):
         disk.last = disk.step + rng.randint(1, 40)
@@ -111,7 +118,7 @@ def test_a_power_cut_at_any_step_leaves_a_copy_that_goes_on(seed: int) -> None:
             safe = max(safe, replica.synced)
         disk.last = -1
         disk.crash()
-        replica = Replica(disk, leader.log.origin)
+        replica = Replica(disk, leader.log.origin, ahead(seed))
         assert replica.last >= safe, "what it acked is there"
         leader.go_on()
     leader.level(replica)
@@ -203,7 +210,7 @@ def test_a_cut_takes_what_lies_above_and_keeps_it_aside(seed: int) -> None:
         leader.go_on()
         ends.append(leader.log.appended)
     whole = content(leader.log)
-    replica = Replica(disk, 0)
+    replica = Replica(disk, 0, ahead(seed))
     leader.level(replica)
     at = rng.choice(ends)
     disk.last = disk.step + rng.randint(1, 30)
@@ -212,7 +219,7 @@ def test_a_cut_takes_what_lies_above_and_keeps_it_aside(seed: int) -> None:
     except OSError:
         disk.last = -1
         disk.crash()
-        replica = Replica(disk, leader.log.origin)
+        replica = Replica(disk, leader.log.origin, ahead(seed))
         assert replica.last in (at, ends[-1]), "all of the cut or nothing of it"
         replica.cut(at)
     disk.last = -1
@@ -283,7 +290,7 @@ def test_a_copy_is_emptied_and_copied_anew(seed: int) -> None:
     leader, disk = Leader(Random(seed)), Steps(seed)
     for _ in range(25):
         leader.go_on()
-    replica = Replica(disk, 0)
+    replica = Replica(disk, 0, ahead(seed))
     leader.level(replica)
     disk.last = disk.step + seed
     try:
@@ -291,7 +298,7 @@ def test_a_copy_is_emptied_and_copied_anew(seed: int) -> None:
     except OSError:
         disk.last = -1
         disk.crash()
-        replica = Replica(disk, leader.log.origin)
+        replica = Replica(disk, leader.log.origin, ahead(seed))
         replica.empty()
     disk.last = -1
     assert (replica.place, replica.last) == ((0, 0), 0)
@@ -315,6 +322,53 @@ def test_closed_files_below_a_floor_are_retired() -> None:
     leader.go_on()
     leader.level(replica)
     assert replica.last == leader.log.appended
+
+
+class Syncer:
+    """Syncs a file as it is when it is asked to, and is slow to tell."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def begin(self, file: File) -> None:
+        file.sync()
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_what_comes_while_a_file_is_synced_is_not_taken_for_synced() -> None:
+    leader, disk, syncer = Leader(Random(7)), SimDisk(), Syncer()
+    while len(leader.files()) < 3:
+        leader.go_on()
+    first = leader.files()[0]
+    replica, at = Replica(disk, 0, Beside(syncer, short=200)), Place(first.first, 0)
+
+    def go_on() -> None:
+        nonlocal at
+        before = replica.last
+        while replica.last == before:
+            following = leader.send(replica, at, 200)
+            assert following is not None
+            at = following
+
+    go_on()
+    assert replica.begin_sync()
+    begun = replica.last
+    assert not replica.begin_sync(), "one at a time"
+    go_on()
+    assert replica.last > begun > replica.synced
+    assert replica.end_sync() == begun
+    assert not replica.syncing
+    assert replica.begin_sync()
+    while replica.place[0] == first.first:  # a file that ends waits for its sync
+        go_on()
+    assert not replica.syncing
+    assert replica.synced >= first.last
+    assert replica.begin_sync()
+    replica.cut(begun)
+    assert not replica.syncing
+    assert (replica.last, replica.synced, syncer.ended) == (begun, begun, 3)
 
 
 class Compacted(Leader):
@@ -367,7 +421,7 @@ def test_a_log_that_was_compacted_is_copied_while_it_is_compacted_on_whatever_di
     leader, disk = Compacted(rng), Steps(seed)
     while len(leader.files()) < 9:
         leader.go_on()
-    replica, at, ever = Replica(disk, 0), None, set(content(leader.log))
+    replica, at, ever = Replica(disk, 0, ahead(seed)), None, set(content(leader.log))
     for _ in range(3):
         leader.compact()
     for n in range(300):
@@ -379,7 +433,7 @@ def test_a_log_that_was_compacted_is_copied_while_it_is_compacted_on_whatever_di
         except OSError:
             disk.last = -1
             disk.crash()
-            replica, at = Replica(disk, leader.log.origin), None
+            replica, at = Replica(disk, leader.log.origin, ahead(seed)), None
         if n < 60 and rng.random() < 0.1:
             rng.choice((leader.compact, leader.retire) if len(leader.files()) > 3 else (leader.go_on,))()
             ever.update(content(leader.log))
@@ -389,3 +443,19 @@ def test_a_log_that_was_compacted_is_copied_while_it_is_compacted_on_whatever_di
     ever.update(content(leader.log))
     assert replica.last == leader.log.appended
     assert set(content(leader.log)) <= set(content(opened_copy(disk))) <= ever, "it may have what the leader dropped"
+
+
+def test_the_first_bytes_of_a_rewritten_file_may_be_torn_too() -> None:
+    """They are more than those of any other."""
+    leader = Compacted(Random(5))
+    while len(leader.files()) < 9:
+        leader.go_on()
+    leader.compact()
+    name, content = next(
+        (name, data) for name, data in leader.disk.files().items() if name.startswith("log/") and b"generation" in data
+    )
+    start = header_in(content)
+    assert start is not None
+    for size in range(0, start[1], 7):
+        replica = Replica(SimDisk({name: content[: size // 2] + bytes(size - size // 2)}), 0)
+        assert replica.place == (0, 0)

@@ -48,7 +48,7 @@ from penstock.log.record_batches import cells_where
 from penstock.log.room import RESERVE
 from penstock.log.segment import (
     FOLDER,
-    HEADER_BYTES,
+    HEADER_MOST,
     NotASegment,
     SegmentHeader,
     Shelf,
@@ -268,7 +268,7 @@ def _header(
     except NotASegment as error:
         length = file.size()
         file.close()
-        if last_one and length <= HEADER_BYTES:
+        if last_one and length <= HEADER_MOST:
             return None
         raise LogDamaged(f"{name} is no segment of this log: {error}") from None
     if header.first != first:

@@ -9,40 +9,54 @@ so that a crash at any moment leaves what a start can open.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
 from penstock.errors import ProtocolError
-from penstock.log import checkpoints
 from penstock.log.catalog import Catalog, Segment
+from penstock.log.cutting import NOTHING, begin_cutting, finish_cutting, firsts_of, header_of, is_torn
 from penstock.log.frame import END_OF_STREAM, SEALED, Frame, FrameReader, NotAFrame, message_size, sum_of
-from penstock.log.mending import Recovery, cut, mend, set_aside_file
+from penstock.log.mending import Recovery, mend, set_aside_file
 from penstock.log.recover import open_segments
-from penstock.log.segment import (
-    FOLDER,
-    HEADER_BYTES,
-    NotASegment,
-    SegmentHeader,
-    first_lsn,
-    header_in,
-    read_header,
-    segment_name,
-)
-from penstock.log.segment_walk import walk
+from penstock.log.room import Room
+from penstock.log.segment import FOLDER, NotASegment, SegmentHeader, header_in, segment_name
 from penstock.log.writer import create_segment
-from penstock.ports import Disk
+from penstock.ports import Disk, File
 from penstock.records.schema import GROUP_BYTES_MAX
 
-CUTTING = "cutting"
-"""Holds the LSN above which everything is being cut: a crash in the middle of it is gone on with."""
+AHEAD = 4 << 20
+"""Bytes of zeros that are kept ahead of a copy: less than ahead of the log that is copied."""
 
-_NOTHING = -1
-"""In `CUTTING`: all goes, and nothing is kept aside."""
+SHORT = 64 << 10
+"""Bytes that are synced at once, for that takes no longer than having it done beside."""
 
 _HEADER_MOST = 1 << 16
 _BATCH_MOST = GROUP_BYTES_MAX + (64 << 20)
+
+
+class Syncer(Protocol):
+    """Syncs one file at a time while its caller goes on: `committers.KernelSync`."""
+
+    def begin(self, file: File) -> None:
+        """OSError: it was not begun."""
+        ...
+
+    def end(self) -> None:
+        """Wait for it.  OSError as `File.sync` has it."""
+        ...
+
+
+class Beside(NamedTuple):
+    """What is done beside a copy's own thread."""
+
+    syncer: Syncer | None = None  # of what is long
+    ahead: int = 0  # bytes of zeros to write ahead, so that a sync has less to do
+    thread: bool = False  # which writes these
+    short: int = SHORT  # bytes that need no syncer
+
+
+ALONE = Beside()
 
 
 class _Coming(NamedTuple):
@@ -56,7 +70,7 @@ class _Coming(NamedTuple):
 class Replica:
     """The log of one follower.  One thread; after an OSError never again."""
 
-    def __init__(self, disk: Disk, origin: int) -> None:
+    def __init__(self, disk: Disk, origin: int, beside: Beside = ALONE) -> None:
         """Open the folder, locked already, and cut its tail.  `origin` 0: whatever the log that is there has.
 
         Raises LogDamaged for what no crash leaves, and OSError for a disk that does not work.
@@ -73,13 +87,22 @@ class Replica:
         self._seal = b""  # what has come of the mark that closes the file, and of the end behind it
         self._sealed: Frame | None = None  # that mark
         self._next: int | None = None  # first LSN of the file whose header is coming
+        self._checked = list[bytes | memoryview]()  # of the bytes that came last, what is to be written
+        self._checked_at = 0
+        self._beside = beside
+        self._syncing: int | None = None  # LSN up to which the file is being synced
+        self._unsynced = 0  # bytes
+        self._room: Room
         disk.mkdir(FOLDER)
-        _finish_cutting(disk, self.recovery)
+        finish_cutting(disk, self.recovery)
         self._open()
 
     def _open(self) -> None:
-        firsts = _firsts(self.disk)
-        if len(firsts) == 1 and _is_torn(self.disk, segment_name(firsts[0])):
+        self._room = Room(self.disk, ahead=self._beside.ahead, reserve=0, low_space=0)
+        if self._beside.thread:
+            self._room.start_thread()
+        firsts = firsts_of(self.disk)
+        if len(firsts) == 1 and is_torn(self.disk, segment_name(firsts[0])):
             set_aside_file(self.disk, segment_name(firsts.pop()), self.recovery)
         if not firsts:
             return
@@ -93,6 +116,14 @@ class Replica:
         if segment.header.generation:  # the mark that closes it comes again
             segment.end = segment.offsets[-1] + segment.lengths[-1] if len(segment.lsns) else segment.start
         self._last = self._synced = segment.last
+        self._attach(segment)
+
+    def _attach(self, segment: Segment) -> None:
+        """Write ahead in this file, unless it is one to which nothing is added."""
+        if segment.header.generation:
+            self._room.detach()
+        else:
+            self._room.attach(segment.file, segment.end)
 
     # where it stands
 
@@ -130,7 +161,9 @@ class Replica:
                 view = self._header(view)
             while view:
                 view = self._piece(view)
+            self._put()
         except (ProtocolError, NotAFrame, NotASegment) as error:
+            self._put()  # what is whole of it counts
             self.drop_part()
             where = f"byte {offset} of {segment_name(segment)}"
             raise ProtocolError(f"what was sent for {where} cannot stand there: {error}") from None
@@ -143,10 +176,39 @@ class Replica:
 
     def sync(self) -> int:
         """Make what has come survive; `synced`."""
+        self._settle()
         if self._segment is not None and self._synced < self._last:
             self._segment.file.sync()
-            self._synced = self._last
+            self._synced, self._unsynced = self._last, 0
         return self._synced
+
+    def begin_sync(self) -> bool:
+        """Have what has come synced while more comes: `end_sync` is to follow.  False: it is not worth it."""
+        syncer, segment = self._beside.syncer, self._segment
+        if syncer is None or segment is None or self._unsynced < self._beside.short or self._syncing is not None:
+            return False
+        try:
+            syncer.begin(segment.file)
+        except OSError:  # the kernel takes no more of such requests now
+            return False
+        self._syncing, self._unsynced = self._last, 0
+        return True
+
+    @property
+    def syncing(self) -> bool:
+        """Whether a sync was begun and has not ended."""
+        return self._syncing is not None
+
+    def end_sync(self) -> int:
+        """The sync that was begun has ended, or is waited for; `synced`."""
+        self._settle()
+        return self._synced
+
+    def _settle(self) -> None:
+        lsn, self._syncing = self._syncing, None
+        if lsn is not None and self._beside.syncer is not None:
+            self._beside.syncer.end()
+            self._synced = max(self._synced, lsn)
 
     def _expect(self, segment: int, offset: int) -> None:
         now = self._segment
@@ -186,6 +248,7 @@ class Replica:
         if old is not None and old.header.generation:
             self._close(old)  # nothing ever follows in it, and with another one behind it it must be whole
         new = create_segment(self.disk, header, start)
+        self._attach(new)
         if old is not None and not old.header.generation:
             self._close(old)
         self._segment, self._seal, self._sealed = new, b"", None
@@ -194,10 +257,10 @@ class Replica:
         return view[size - had :]
 
     def _close(self, old: Segment) -> None:
+        """Whoever wrote ahead in it may still sync it: it is closed when nobody has it any more."""
         old.file.pwrite(self._seal, old.end)
         old.file.truncate(old.end + len(self._seal))
         old.file.sync()
-        old.file.close()
 
     def _check_header(self, header: SegmentHeader) -> None:
         if header.first != self._next:
@@ -229,7 +292,7 @@ class Replica:
         if not frame.rows and frame.lsn == SEALED:
             self._seal, self._sealed = head, frame
             return self._closing(frame, rest)
-        self._at.file.pwrite(head, frame.offset)
+        self._check_bytes(head, frame.offset)
         self._coming = _Coming(frame, sum_of(head, frame.crc_at, frame.offset), len(head))
         return self._body(self._coming, rest)
 
@@ -246,17 +309,38 @@ class Replica:
         if frame.rows and (frame.lsn <= segment.last or frame.lsn < segment.header.first):
             raise NotAFrame(f"LSN {frame.lsn} does not follow LSN {segment.last}")
 
+    def _check_bytes(self, data: bytes | memoryview, offset: int) -> None:
+        if not self._checked:
+            self._checked_at = offset
+        self._checked.append(data)
+
+    def _put(self) -> None:
+        """Write what was taken of the bytes that came, as one."""
+        pieces, self._checked = self._checked, []
+        if not pieces:
+            return
+        if self._room.failure is not None:
+            raise self._room.failure
+        end = self._checked_at + sum(map(len, pieces))
+        self._room.claim(end)
+        self._at.file.pwritev(pieces, self._checked_at)
+        self._unsynced += end - self._checked_at
+        if self._room.full:
+            self._room.recheck()
+        self._room.advance(end)
+
     def _body(self, coming: _Coming, view: memoryview) -> memoryview:
         frame, part = coming.frame, view[: coming.frame.length - coming.has]
         if part:
-            self._at.file.pwrite(part, frame.offset + coming.has)
+            self._check_bytes(part, frame.offset + coming.has)
         coming = coming._replace(crc=crc32c(part, coming.crc), has=coming.has + len(part))
         self._coming = coming if coming.has < frame.length else None
         if self._coming is None:
-            self._whole(frame, coming.crc)
+            self._whole(frame, coming.crc, part)
         return view[len(part) :]
 
-    def _whole(self, frame: Frame, crc: int) -> None:
+    def _whole(self, frame: Frame, crc: int, part: memoryview) -> None:
+        """part: its last bytes, which are not written yet."""
         if crc != frame.crc:
             raise NotAFrame(f"the batch of LSN {frame.lsn} is not what was written")
         segment = self._at
@@ -265,12 +349,20 @@ class Replica:
             return
         last = frame.last
         if last < 0:
-            place = frame.offset + frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
-            last = int.from_bytes(segment.file.pread(8, place), "little", signed=True)
+            place = frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
+            last = int.from_bytes(self._read(frame, place, part), "little", signed=True)
         if last - frame.lsn < frame.rows - 1:
             raise NotAFrame("it has rows out of order")
         segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, True)
         self._last = last
+
+    def _read(self, frame: Frame, place: int, part: memoryview) -> bytes | memoryview:
+        """Eight bytes of a batch, of which the last part has just come."""
+        at = place - (frame.length - len(part))
+        if at >= 0:
+            return part[at : at + 8]
+        self._put()
+        return self._at.file.pread(8, frame.offset + place)
 
     def _closing(self, mark: Frame, view: memoryview) -> memoryview:
         """The mark that closes a file, and the end of the stream behind it."""
@@ -302,6 +394,7 @@ class Replica:
             end = segment.offsets[-1] + segment.lengths[-1]
             segment.file.truncate(end)
             segment.end = end
+            self._attach(segment)
         elif self._last > lsn or self.disk.list(FOLDER)[0] != segment_name(segment.first).partition("/")[2]:
             self._leave(min(lsn, self._last))
 
@@ -309,27 +402,25 @@ class Replica:
         """Leave nothing at all, and keep nothing aside: another's log is to be copied from its beginning."""
         self.drop_part()
         if self._segment is not None:
-            self._leave(_NOTHING)
+            self._leave(NOTHING)
 
     def _leave(self, lsn: int) -> None:
-        file = self.disk.open(CUTTING, create=True)
-        file.pwrite(b"%d\n" % lsn, 0)
-        file.sync()
-        file.close()
-        self.disk.sync_folder()
+        self._settle()
+        self._room.stop()
+        begin_cutting(self.disk, lsn)
         assert self._segment is not None
         self._segment.file.close()
         self._segment = None
-        _finish_cutting(self.disk, self.recovery)
-        self._last = self._synced = 0
+        finish_cutting(self.disk, self.recovery)
+        self._last = self._synced = self._unsynced = 0
         self._open()
 
     def retire(self, floor: int) -> int:
         """Remove closed files whose rows all lie below; how many.  A base that is synced here stands for them."""
-        firsts = _firsts(self.disk)
+        firsts = firsts_of(self.disk)
         count = 0
         for first, following in itertools.pairwise(firsts):
-            if _header_of(self.disk, following)[0].previous >= floor:
+            if header_of(self.disk, following)[0].previous >= floor:
                 break
             self.disk.remove(segment_name(first))
             self.disk.sync_folder(FOLDER)
@@ -339,6 +430,8 @@ class Replica:
     def close(self) -> None:
         """Let the file go; nothing is synced."""
         self.drop_part()
+        self._settle()
+        self._room.stop()
         if self._segment is not None:
             self._segment.file.close()
             self._segment = None
@@ -347,78 +440,3 @@ class Replica:
 def _end_of(segment: Segment) -> int:
     """The last LSN that a file answers for: in one that was rewritten that row may have gone."""
     return segment.header.last if segment.header.generation else segment.last
-
-
-def _firsts(disk: Disk) -> list[int]:
-    return sorted(first for name in disk.list(FOLDER) if (first := first_lsn(name)) is not None)
-
-
-def _header_of(disk: Disk, first: int) -> tuple[SegmentHeader, int]:
-    file = disk.open(segment_name(first), readonly=True)
-    try:
-        return read_header(file)
-    finally:
-        file.close()
-
-
-def _is_torn(disk: Disk, name: str) -> bool:
-    """Whether a file never got its header."""
-    file = disk.open(name, readonly=True)
-    try:
-        read_header(file)
-    except NotASegment:
-        return file.size() <= HEADER_BYTES
-    finally:
-        file.close()
-    return False
-
-
-def _finish_cutting(disk: Disk, recovery: Recovery) -> None:
-    """Do what a cut has begun: checkpoints, then files from the newest on, then the tail of the one that stays."""
-    if CUTTING not in disk.list():
-        return
-    file = disk.open(CUTTING, readonly=True)
-    said = file.pread(32, 0)
-    file.close()
-    if said.endswith(b"\n"):  # else the machine died as it was written, and nothing was cut yet
-        _cut_above(disk, int(said), recovery)
-    disk.remove(CUTTING)
-    disk.sync_folder()
-
-
-def _cut_above(disk: Disk, lsn: int, recovery: Recovery) -> None:
-    checkpoints.remove_above(disk, lsn)
-    firsts = _firsts(disk)
-    for first in reversed(firsts):
-        if first > lsn:
-            if lsn != _NOTHING and _indexed(disk, first).rows:
-                set_aside_file(disk, segment_name(first), recovery, f"lies above LSN {lsn}, where the logs part")
-            else:
-                disk.remove(segment_name(first))
-                disk.sync_folder(FOLDER)
-    left = [first for first in firsts if first <= lsn]
-    if not left:
-        return
-    segment = _indexed(disk, left[-1])
-    number = bisect_right(segment.lsns, lsn)  # of the first batch that goes
-    end = segment.offsets[number - 1] + segment.lengths[number - 1] if number else segment.start
-    file = disk.open(segment.name)
-    if number < len(segment.lsns):
-        cut(disk, Segment(segment.name, segment.header, segment.start, file), end, file.size(), recovery)
-    file.truncate(end)
-    file.sync()
-    file.close()
-
-
-def _indexed(disk: Disk, first: int) -> Segment:
-    """A file with the places of its batches; closed already."""
-    file = disk.open(segment_name(first), readonly=True)
-    try:
-        header, start = read_header(file)
-        segment = Segment(segment_name(first), header, start, file)
-        walk(segment, FrameReader(), [], check=False)
-        return segment
-    except NotASegment:
-        return Segment(segment_name(first), SegmentHeader(0, first, 0), 0, file)
-    finally:
-        file.close()

@@ -60,6 +60,11 @@ class Room:
             self._file, self._offset, self._zeroed = file, offset, file.size()
         self._want()
 
+    def detach(self) -> None:
+        """Nothing is added to that file any more."""
+        with self._lock:
+            self._file = None
+
     def claim(self, end: int) -> None:
         """The writer is about to write up to `end` itself."""
         if end > self._zeroed:
@@ -127,8 +132,7 @@ class Room:
 
     def stop(self) -> None:
         """End the thread; the zeros stay."""
-        with self._lock:
-            self._file = None
+        self.detach()
         if self._thread is not None and self._wake is not None:
             thread, self._thread = self._thread, None
             self._wake.release()

@@ -21,9 +21,9 @@ So the chain holds over it: the next segment's `previous` is its `last`.  A file
 of a file before it was replaced by that one, and is passed over.  An ordinary segment says version 1, as ever, so that
 an older Penstock goes on reading a log that nobody compacted.
 
-All numbers have a fixed width, so a header always has HEADER_BYTES.  A segment is created, given its header and synced,
-then its folder synced, before a batch goes into it; only then is the one before closed.  So a last segment that is
-closed means that its successor is missing.
+All numbers have a fixed width, so a header always has HEADER_BYTES, or in version 2 HEADER_MOST.  A segment is created,
+given its header and synced, then its folder synced, before a batch goes into it; only then is the one before closed.
+So a last segment that is closed means that its successor is missing.
 
 Closed segments are opened when somebody reads them, so that a long log does not use up the descriptors: the newest
 reads decide which files stay open, of the rest only the name is kept.  A file is closed by letting it go: who is
@@ -182,7 +182,10 @@ def _said(metadata: dict[str, bytes]) -> SegmentHeader:
 
 
 HEADER_BYTES = len(SegmentHeader(1, 1, 0).encode())
-"""A file that is no longer than this, and no segment, is what a power cut can leave of a new one."""
+
+HEADER_MOST = len(SegmentHeader(1, 1, 0, version=REWRITTEN).encode())
+"""The same of a file that was rewritten, as a follower gets it.  A file that is no longer than this, and no segment, is
+what a power cut can leave of a new one: a batch is longer than what is between the two."""
 
 
 _OPEN_FILES = 64

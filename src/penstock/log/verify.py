@@ -27,7 +27,7 @@ from penstock.log.recover import is_older, uncovered
 from penstock.log.room import RESERVE
 from penstock.log.segment import (
     FOLDER,
-    HEADER_BYTES,
+    HEADER_MOST,
     NotASegment,
     SegmentHeader,
     first_lsn,
@@ -189,7 +189,7 @@ class _Look:
         try:
             header, _ = read_header(file)
         except NotASegment as error:
-            if newest and file.size() <= HEADER_BYTES:
+            if newest and file.size() <= HEADER_MOST:
                 out.torn = name
                 return None
             raise LogDamaged(f"{name} is no segment of this log: {error}") from error

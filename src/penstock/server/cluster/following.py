@@ -82,6 +82,7 @@ class Following:
         self._raise_term, self._set_intact = raise_term, set_intact
         self._intact = mine.intact
         self._received = 0
+        self._told = 0  # of these, what is acked or will be with the sync that runs
         self._dirty = False  # something came that is to be synced and acked
         self._part: _Part | None = None
         self._files = 0
@@ -147,15 +148,29 @@ class Following:
         self.link.send(Begin(self.term, *replica.place, tuple(names[:STAGES_MOST]), replica.identity))
 
     def gathered(self) -> None:
-        """All that has come was heard: sync it, and say so.  OSError: the disk is not to be trusted any more."""
-        if not self._dirty or not self.term:
+        """All that has come was heard: sync it, and say so, later where it is much.
+
+        OSError: the disk is not to be trusted any more.
+        """
+        if not self._dirty or not self.term or self._replica.syncing:
             return
-        self._dirty = False
-        synced = self._replica.sync()
+        self._dirty, self._told = False, self._received
+        if not self._replica.begin_sync():
+            self._replica.sync()
+            self._ack()
+
+    def synced(self) -> None:
+        """A sync has ended that was begun: say so, and begin with what came meanwhile."""
+        if self.term:
+            self._ack()
+            self.gathered()
+
+    def _ack(self) -> None:
+        synced = self._replica.synced
         if not self._intact and self.level:
             self._intact = True
             self._set_intact(True)
-        self.link.send(Ack(self.term, synced, self._received, self._files, self._intact))
+        self.link.send(Ack(self.term, synced, self._told, self._files, self._intact))
         retire = self._retire
         if retire is not None and synced >= retire.base:
             self._retire = None

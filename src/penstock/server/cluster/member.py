@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 
 from penstock.errors import ProtocolError
-from penstock.log.replica import Replica
+from penstock.log.replica import ALONE, Beside, Replica
 from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
 from penstock.replication.messages import Ack, Begin, Bye, Hello, Message, Refusal
@@ -34,13 +34,15 @@ AGAIN = 200_000
 class Member:
     """One, from the start of its process to its end.  After `Outside.end` it does nothing."""
 
-    def __init__(self, disk: Disk, known: folder.Known, terms: Terms, outside: Outside) -> None:
+    def __init__(
+        self, disk: Disk, known: folder.Known, terms: Terms, outside: Outside, beside: Beside = ALONE
+    ) -> None:
         """disk: locked.  known: of this start.  LogDamaged, OSError."""
         self.known = known
         self.terms = terms
         self.disk = disk
         self._out = outside
-        self.replica: Replica | None = Replica(disk, 0)
+        self.replica: Replica | None = Replica(disk, 0, beside)
         self.election = Election(
             known.member, last_lsn=self.replica.last, highest_term=known.highest_term, min_in_sync=terms.min_in_sync,
             times=terms.times, now=outside.now(), intact=known.intact, local=terms.local,
@@ -304,6 +306,16 @@ class Member:
         """All that had come by a link was heard."""
         if not self._ended and self.following is not None and link is self.following.link:
             self.following.gathered()
+
+    def synced(self) -> bool:
+        """A sync that the copy had begun has ended; False: nobody knows of one, for it was waited for."""
+        replica = self.replica
+        if replica is None or not replica.syncing:
+            return False
+        replica.end_sync()
+        if not self._ended and self.following is not None:
+            self.following.synced()
+        return True
 
     def lost(self, link: Link | None) -> None:
         """A link has ended; None: the leader could not be reached."""

@@ -27,7 +27,9 @@ from typing import Any
 import orjson
 
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.log.committers import KernelSync
 from penstock.log.disk import OsDisk
+from penstock.log.replica import AHEAD, Beside
 from penstock.replication.election import Outcome
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, decode
@@ -111,7 +113,11 @@ class Process:
         times = Times(lease=asked["lease"], ack_timeout=asked["ack_timeout"], stall=asked["stall"])
         process, local = secrets.token_hex(4), asked["local"]
         terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times, process, local)
-        self._member = Member(self._disk, folder.opened(self._disk), terms, self)
+        syncer = KernelSync.of_this_system()
+        beside = Beside(syncer, AHEAD, thread=True)
+        self._member = Member(self._disk, folder.opened(self._disk), terms, self, beside)
+        if syncer is not None:
+            loop.add_reader(syncer.fileno(), self._synced, syncer)
         host, port = asked["listen"]
         try:
             context = None if self._tls is None else self._tls.server()
@@ -122,6 +128,10 @@ class Process:
         loop.set_exception_handler(self._failed)
         self._tick()
         await self._over.wait()
+
+    def _synced(self, syncer: KernelSync) -> None:
+        if not self._member.synced():
+            syncer.hush()
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
