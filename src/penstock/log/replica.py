@@ -149,7 +149,7 @@ class Replica:
 
     # bytes
 
-    def write(self, segment: int, offset: int, data: bytes) -> None:
+    def write(self, segment: int, offset: int, data: bytes | memoryview) -> None:
         """The leader's bytes, behind those before them.  ProtocolError for any others: nothing of them counts.
 
         After an error go on from `place`.

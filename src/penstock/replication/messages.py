@@ -86,7 +86,7 @@ class Bytes(NamedTuple):
     term: int
     segment: int
     offset: int
-    data: bytes
+    data: bytes | memoryview  # of one that came, until more comes
 
 
 class File(NamedTuple):
@@ -98,7 +98,7 @@ class File(NamedTuple):
     offset: int
     crc: int  # CRC-32C of the file up to the end of this piece
     lsn: int  # it counts when the log is synced up to here
-    data: bytes
+    data: bytes | memoryview
 
 
 class Ack(NamedTuple):
@@ -192,7 +192,7 @@ KINDS: Mapping[str, _Kind] = {
 _WORDS = {kind.of: word for word, kind in KINDS.items()}
 
 
-def encode(message: Message) -> tuple[bytes, bytes]:
+def encode(message: Message) -> tuple[bytes, bytes | memoryview]:
     """Head and body."""
     word = _WORDS[type(message)]
     head = message._asdict()
@@ -202,7 +202,7 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     return orjson.dumps({"say": word, **head}), body
 
 
-def decode(head: bytes, body: bytes) -> Message:
+def decode(head: bytes, body: bytes | memoryview) -> Message:
     """What the peer said.  ProtocolError names what is wrong: such a stream is ended."""
     try:
         values = read_json(head, "a message of the cluster")
@@ -226,7 +226,7 @@ def decode(head: bytes, body: bytes) -> Message:
     return cast("Message", kind.of(**found))
 
 
-def _check_file(found: Mapping[str, Any], body: bytes) -> None:
+def _check_file(found: Mapping[str, Any], body: bytes | memoryview) -> None:
     if not SIDE_FILE.fullmatch(found["name"]):
         raise ProtocolError(f"cluster file: {shown(found['name'])} is no file that a leader may send")
     most = STAGE_MOST if found["name"].startswith(STAGE) else SIDE_MOST

@@ -13,6 +13,7 @@ from penstock.log.replica import Replica
 from penstock.log.simdisk import SimDisk
 from penstock.replication.messages import PIECE_MOST, SIDE_MOST, Ack, Begin, File, Hello, Keep, Message, Welcome
 from penstock.replication.register import ClusterState, Member
+from penstock.server.cluster import sending as sendings
 from penstock.server.cluster.following import Following, Mine
 from penstock.server.cluster.sending import ACCOUNTS, Files, Log, Sending
 
@@ -157,3 +158,19 @@ def test_a_piece_that_is_not_what_was_sent_ends_the_stream() -> None:
     with pytest.raises(ProtocolError, match=r"byte 2 of accounts\.json came out of turn"):
         found.heard(File(1, ACCOUNTS, 4, 2, 0, 0, b"cd"))
     assert ACCOUNTS not in disk.files()
+
+
+def test_a_connection_that_takes_all_does_not_keep_the_leader_from_its_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sendings, "PIECE_MOST", 100)
+    disk, name = SimDisk(), f"stage/{7:032x}.arrows"
+    put(disk, name, bytes(100 * 50))
+    link, sending = follower(disk)
+    sending._files.keep(name, 1)
+    link.room = 1 << 30
+    turns = 0
+    while sum(isinstance(one, File) for one in link.said) < 50:
+        before = len(link.said)
+        sending.pump()
+        assert 0 < len(link.said) - before <= sendings.PIECES_MOST
+        turns += 1
+    assert turns > 5

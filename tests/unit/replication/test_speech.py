@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
+from penstock.replication.messages import PIECE_MOST, Ack, Bye, Bytes, Message
 from penstock.server.cluster.speech import Peer
 
 
@@ -42,3 +44,76 @@ def test_nothing_is_written_while_the_transport_writes() -> None:
         assert not peer.full
 
     asyncio.run(run())
+
+
+class Wire(asyncio.Transport):
+    """What one side says comes to the other in pieces of any size, as much at once as that has room for."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self.rng, self.said = rng, bytearray()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> None:
+        self.said += data
+
+    def deliver(self, to: Peer) -> None:
+        while self.said:
+            room = to.get_buffer(-1)
+            assert room, "a connection that takes nothing ends"
+            size = min(len(room), len(self.said), self.rng.choice((1, 7, 900, 70_000, 1 << 21)))
+            room[:size] = self.said[:size]
+            del self.said[:size]
+            to.buffer_updated(size)
+
+
+class Hearing(Listening):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages = list[Message]()
+
+    def heard(self, link: Peer, message: Any) -> None:
+        if isinstance(message, Bytes):
+            message = message._replace(data=bytes(message.data))  # it is there until more comes
+        self.messages.append(message)
+
+    def gathered(self, link: Peer) -> None:
+        self.told.append("gathered")
+
+
+def test_messages_of_all_sizes_come_as_they_were_sent() -> None:
+    async def run(seed: int) -> None:
+        rng = Random(seed)
+        sides = [Hearing(), Hearing()]
+        peers = [Peer(b"secret", side, lambda _: None, lambda: None, calls=not n) for n, side in enumerate(sides)]
+        wires = [Wire(rng), Wire(rng)]
+        for peer, wire in zip(peers, wires, strict=True):
+            peer.connection_made(wire)
+        for _ in range(3):
+            wires[1].deliver(peers[0])
+            wires[0].deliver(peers[1])
+        sent = list[list[Message]]([[], []])
+        for n in range(60):
+            side = rng.randrange(2)
+            size = rng.choice((0, 1, 500, 20_000, 300_000, PIECE_MOST))
+            message = rng.choice([Bytes(n, 1, n, rng.randbytes(size)), Ack(n, n, n), Bye("x" * rng.randint(0, 1000))])
+            peers[side].send(message)
+            sent[1 - side].append(message)
+            if rng.random() < 0.3:
+                wires[side].deliver(peers[1 - side])
+        wires[1].deliver(peers[0])
+        wires[0].deliver(peers[1])
+        assert [side.messages for side in sides] == sent
+        for peer in peers:
+            peer.close()
+
+    for seed in range(5):
+        asyncio.run(run(seed))

@@ -195,7 +195,7 @@ class Member:
                     continue
                 beat = 0 if self.state is None else self.state.beat
                 sending.beat(beat, self.committed, now, every)
-                self._look_at(sending)
+                self._pump(sending)
             self._out.may_lead(self.election.until(now))
         else:
             self._look_for_leader()

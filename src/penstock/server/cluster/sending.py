@@ -44,6 +44,9 @@ from penstock.replication.terms import common
 LEVEL_BYTES = 1 << 20
 """A follower that lacks no more than this is level: confirms may wait for it."""
 
+PIECES_MOST = 8
+"""Sent at once."""
+
 FORMAT = 1
 """Of the log that this version writes, and the newest that it reads."""
 
@@ -211,9 +214,12 @@ class Sending:
     def pump(self) -> None:
         """Send what there is, as far as the connection takes it; `seeds` is to be looked at then.
 
-        OSError where a file cannot be read.
+        Some pieces at a time, for a connection may take all as fast as it is read: beats and others have their turn.
+        What is left goes with the next ack, or the next tick.  OSError where a file cannot be read.
         """
-        while self._place is not None and not self.link.full:
+        for _ in range(PIECES_MOST):
+            if self._place is None or self.link.full:
+                return
             beside = self._beside()
             if beside is not None:
                 self.link.send(beside)

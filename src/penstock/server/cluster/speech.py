@@ -27,8 +27,12 @@ logger = logging.getLogger("penstock.cluster")
 
 NONCE = 32
 HEAD_MOST = 1 << 20
-HIGH_WATER = 4 << 20
-"""Bytes on their way to one follower: no more are read from files before these have gone."""
+HIGH_WATER = 1 << 18
+"""Bytes that the system did not take at once: no more are read from files before most of these have gone."""
+JOINED = 1 << 14
+"""Bytes of a message that are copied behind its head; more are given to the system where they are."""
+ROOM = 1 << 16
+"""Bytes that a connection takes at once, before it has to take more."""
 STRANGERS_MOST = 32
 PATIENCE_S = 5.0
 _LENGTHS = struct.Struct("<II")
@@ -69,7 +73,7 @@ class Listener(Protocol):
     def writable(self, link: Peer) -> None: ...
 
 
-class Peer(asyncio.Protocol):
+class Peer(asyncio.BufferedProtocol):
     """One connection.  `known` is called once, when both have shown that they have the secret."""
 
     def __init__(
@@ -86,7 +90,8 @@ class Peer(asyncio.Protocol):
         self._calls = calls
         self._ours = secrets.token_bytes(NONCE)
         self._theirs = b""
-        self._buffer = bytearray()
+        self._buffer = bytearray(ROOM)
+        self._begin = self._end = 0  # what has come and was not read
         self._transport: asyncio.Transport | None = None
         self._shook = False
         self._closed = False
@@ -102,10 +107,15 @@ class Peer(asyncio.Protocol):
             self._transport.write(self._ours)
         self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.close)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._closed:
+            self._begin = self._end = 0
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
         if self._closed:
             return
-        self._buffer += data
         if not self._shook and not self._shake():
             return
         try:
@@ -146,7 +156,12 @@ class Peer(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         head, body = encode(message)
-        self._transport.write(_LENGTHS.pack(len(head), len(body)) + head + body)
+        start = _LENGTHS.pack(len(head), len(body)) + head
+        if len(body) <= JOINED:
+            self._transport.write(start + body)
+        else:
+            self._transport.write(start)
+            self._transport.write(body)
 
     def close(self) -> None:
         """What was given goes out; nothing more is heard."""
@@ -159,15 +174,14 @@ class Peer(asyncio.Protocol):
     def _shake(self) -> bool:
         """The first bytes; whether the other side has shown that it has the secret."""
         wanted = NONCE if self._calls else 2 * NONCE
-        if len(self._buffer) < wanted:
+        if self._end - self._begin < wanted:
             return False
-        said = bytes(self._buffer[:wanted])
-        del self._buffer[:wanted]
+        said = bytes(self._taken(wanted))
         assert self._transport is not None
         if self._calls and not self._theirs:
             self._theirs = said
             self._transport.write(self._ours + self._proof("follower", said, self._ours))
-            return len(self._buffer) >= NONCE and self._shake()
+            return self._end - self._begin >= NONCE and self._shake()
         if self._calls:
             right = hmac.compare_digest(said, self._proof("leader", self._ours, self._theirs))
         else:
@@ -188,16 +202,36 @@ class Peer(asyncio.Protocol):
     def _proof(self, side: str, first: bytes, second: bytes) -> bytes:
         return hmac.digest(self._secret, side.encode() + first + second, "sha256")
 
+    def _taken(self, size: int) -> memoryview:
+        """The next bytes.  They stay what they are until more come."""
+        at = self._begin
+        self._begin = at + size
+        return memoryview(self._buffer)[at : at + size]
+
     def _next(self) -> Message | None:
-        buffer = self._buffer
-        if len(buffer) < _LENGTHS.size:
+        has = self._end - self._begin
+        if not has:
+            self._begin = self._end = 0
             return None
-        head, body = _LENGTHS.unpack_from(buffer)
+        if has < _LENGTHS.size:
+            self._have_room(_LENGTHS.size)
+            return None
+        head, body = _LENGTHS.unpack_from(self._buffer, self._begin)
         if head > HEAD_MOST or body > PIECE_MOST:
             raise ProtocolError(f"a message of {head} and {body} bytes came")
-        end = _LENGTHS.size + head + body
-        if len(buffer) < end:
+        if has < _LENGTHS.size + head + body:
+            self._have_room(_LENGTHS.size + head + body)
             return None
-        view = bytes(buffer[_LENGTHS.size : end])
-        del buffer[:end]
-        return decode(view[:head], view[head:])
+        self._taken(_LENGTHS.size)
+        return decode(bytes(self._taken(head)), self._taken(body))
+
+    def _have_room(self, size: int) -> None:
+        """The message that has begun to come takes so much: what has come of it moves where it finds room."""
+        buffer, at = self._buffer, self._begin
+        if at + size <= len(buffer):
+            return
+        came = memoryview(buffer)[at : self._end]
+        if size > len(buffer):
+            self._buffer = bytearray(2 * size)
+        memoryview(self._buffer)[: len(came)] = came  # which minds that one may lie over the other
+        self._begin, self._end = 0, len(came)
