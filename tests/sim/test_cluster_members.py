@@ -21,7 +21,7 @@ from penstock.server.cluster import member as members
 from penstock.server.cluster import sending
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
-from sim.cluster_members import LEADING, REVERTING, STAGING, Broken, Mood, World
+from sim.cluster_members import IDLING, LEADING, REVERTING, STAGING, Broken, Mood, World
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
@@ -159,7 +159,7 @@ PLANTED: dict[str, Plant] = {
 
 
 WHERE: dict[str, tuple[tuple[int, int], Mood]] = {
-    "marks are not cut": ((3, 1), LEADING),
+    "marks are not cut": ((3, 1), IDLING),
     "a folder is believed whatever the register says": ((3, 2), REVERTING),
     "a batch is decided before its stages are everywhere": ((3, 1), STAGING),
     "a follower counts without the files beside the log": ((3, 1), STAGING),
