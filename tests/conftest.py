@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from choices import EFFORT
+from costs import Costs
+from forked import with_loaded_children
 from penstock.core.commands.life import Life
 from penstock.core.state.durable import Reign
 from penstock.records.chunks import Now
@@ -53,6 +55,12 @@ class Shares(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return share_of(nodeid.split("::")[0])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What files cost is counted in each process that runs them; what servers start is forked."""
+    with_loaded_children()
+    config.pluginmanager.register(Costs())
 
 
 @pytest.hookimpl(optionalhook=True)

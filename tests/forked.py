@@ -2,16 +2,18 @@
 
 Each is a process as any other: a pid, streams, folder and environment of its own; it is killed, stopped and waited for.
 What loading itself does is no question to it.  `Forked` has of `subprocess.Popen` what tests use.
+
+The processes that the product itself starts beside a server are forked as well, where `with_loaded_children` was
+called: in servers that are forked, and in processes that run tests.  With `loads = True` all are new ones.
 """
 
 from __future__ import annotations
 
 import atexit
-import gc
-import importlib
+import contextlib
 import json
 import os
-import runpy
+import resource
 import select
 import signal
 import socket
@@ -30,17 +32,25 @@ LOADED_AT_START = ("ARROW_", "MIMALLOC_", "MALLOC_", "OMP_", "OPENBLAS_", "PENST
 OURS = {name: value for name, value in os.environ.items() if name.startswith(LOADED_AT_START)}
 """Of those, what this process began with, and so the one that forks."""
 
-ALLOCATORS = "jemalloc_bg_thd"
-"""A thread of jemalloc's, which is not in forked processes: who judges the memory of one takes a new one."""
+DOORS = ("penstock.server.flight.front", "penstock.server.amqp.front")
+BESIDE = (*DOORS, "penstock.server.flight.grpc_server", "penstock.server.cluster.process")
+"""What processes beside a server have loaded, which load Arrow as a server does."""
 
-SERVER = (
-    "penstock.server.process", "penstock.server.amqp.door", "penstock.server.flight.door", "penstock.server.http.door",
-    "penstock.server.sql.queries", "penstock.cli.child_process", "uvicorn.logging", "uvicorn.protocols.http.h11_impl",
-)  # fmt: skip
-"""What a server has loaded once it is ready, with all that these import."""
+APART = {
+    "penstock.server.bulk.child": (
+        {}, ("penstock.history.view", "penstock.server.bulk.requests", "penstock.server.allocator"),
+    ),
+    "penstock.server.sql.child": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
+}  # fmt: skip
+"""What has memory of its own: the variables that it begins with, and what it has loaded beside itself, and no more."""
+
+NO_ALGEBRA = {"OPENBLAS_NUM_THREADS": "1"}
+"""What all of them begin with."""
 
 MOST = 1 << 18
 """Bytes of a request."""
+
+FDS_MOST = 16
 
 
 def can_fork(environ: Mapping[str, str]) -> bool:
@@ -62,12 +72,18 @@ class Nursery:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
-        environ = {**os.environ, "PYTHONPATH": str(SOURCE), "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environ)
-        theirs.close()
+        self.address = f"\0penstock-tests-{os.getpid()}-{os.urandom(6).hex()}"
+        environ = {**os.environ, "PYTHONPATH": str(SOURCE), **NO_ALGEBRA}
+        with contextlib.ExitStack() as stack:
+            ends = [stack.enter_context(theirs)]
+            for module in ("", *APART):
+                listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                listener.bind(self.address + module)
+                listener.listen(128)
+                ends.append(listener)
+            fds = [one.fileno() for one in ends]
+            command = [sys.executable, str(TESTS / "forking.py"), *map(str, fds)]
+            self.process = subprocess.Popen(command, pass_fds=fds, env=environ)
         self.socket, self.owner = ours, os.getpid()
         atexit.register(self.end)
 
@@ -83,19 +99,29 @@ class Nursery:
             self.process.wait()
 
     @classmethod
-    def fork(cls, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
-        """A process that runs what the request says; its pid, and what will tell its end."""
+    def found(cls) -> str:
+        """The address of the one there is, or of a new one."""
         with cls._lock:
             if cls._made is None or not cls._made.usable:
                 cls._made = cls()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                socket.send_fds(cls._made.socket, [json.dumps(request).encode()], [theirs.fileno(), *streams])
-            said = ours.recv(8)
-            if len(said) != 8:
-                ours.close()
-                raise AssertionError("the process that forks has ended")
-            return int.from_bytes(said), ours
+            return cls._made.address
+
+
+def fork_at(address: str, request: Mapping[str, Any], fds: Sequence[int]) -> tuple[int, socket.socket]:
+    """A process that runs what the request says; its pid, and what will tell its end.  OSError where nobody forks."""
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        told.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
+        told.connect(address)
+        socket.send_fds(told, [json.dumps(request).encode()], list(fds))
+        said = told.recv(8)
+    except BaseException:
+        told.close()
+        raise
+    if len(said) != 8:
+        told.close()
+        raise AssertionError("the process that forks has ended")
+    return int.from_bytes(said), told
 
 
 class Forked:
@@ -103,14 +129,23 @@ class Forked:
 
     def __init__(
         self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, stdout: int, stderr: int,
-        env: Mapping[str, str], cwd: str | None = None,
+        env: Mapping[str, str], cwd: str | None = None, group: bool = False, children: bool = True,
+        passed: Sequence[int] = (), address: str = "",
     ) -> None:  # fmt: skip
-        """command: as for Python, `-m penstock ...` or `script.py ...`.  The streams are descriptors."""
-        request = {"command": list(command), "environ": dict(env), "folder": cwd or os.getcwd()}
-        with open(os.devnull, "rb") as nothing:
-            first = nothing.fileno() if stdin == subprocess.DEVNULL else stdin
-            self.pid, self._told = Nursery.fork(request, [first, stdout, stderr])
+        """command: as for Python, `-m penstock ...` or `script.py ...`.  The streams are descriptors.
+
+        group: it and all that it starts are a process group of its own.  children: what it starts is forked, too.
+        passed: descriptors that it has under the same numbers.  address: of who forks, for another than ours.
+        """
+        request = {
+            "command": list(command), "environ": dict(env), "folder": cwd or os.getcwd(), "group": group,
+            "children": children, "passed": list(passed), "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+        }  # fmt: skip
+        with open(os.devnull, "r+b") as nothing:
+            fds = [nothing.fileno() if one == subprocess.DEVNULL else one for one in (stdin, stdout, stderr)]
+            self.pid, self._told = fork_at(address or Nursery.found(), request, [*fds, *passed])
         self.returncode: int | None = None
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
         """Its exit status, or None while it runs."""
@@ -124,11 +159,12 @@ class Forked:
         return code
 
     def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
-            said = self._told.recv(8)
-            assert len(said) == 8, "the process that forks has ended"
-            self.returncode = int.from_bytes(said, signed=True)
-            self._told.close()
+        if self.returncode is None and _readable(self._told, timeout):
+            with self._lock:
+                if self.returncode is None:
+                    said = self._told.recv(8)
+                    assert len(said) == 8, "the process that forks has ended"
+                    self.returncode = int.from_bytes(said, signed=True)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -147,6 +183,82 @@ class Forked:
     def __del__(self) -> None:
         if hasattr(self, "_told"):
             self._told.close()
+
+
+def _readable(end: socket.socket, timeout: float | None) -> bool:
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else 1000 * timeout))
+
+
+class _Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen`, which forks processes of the product that have no streams of their own."""
+
+    nursery: Callable[[], str]
+    """The address of who forks."""
+
+    def __init__(self, args: Any, *more: Any, **options: Any) -> None:
+        self._forked: Forked | None = None
+        if not more and options.keys() == {"stdin", "stdout", "pass_fds", "env"} and _is_loaded(args, options["env"]):
+            with contextlib.suppress(OSError):  # its tests are over, or there is no descriptor left: as any other
+                self._forked = Forked(
+                    args[1:], stdout=options["stdout"], stderr=2, env=options["env"], passed=options["pass_fds"],
+                    address=self.nursery() + (args[2] if args[2] in APART else ""),
+                )  # fmt: skip
+        if self._forked is None:
+            super().__init__(args, *more, **options)
+            return
+        self.args, self.pid, self.returncode = args, self._forked.pid, None
+        self.stdin = self.stdout = self.stderr = None
+
+    def poll(self) -> int | None:
+        if self._forked is None:
+            return super().poll()
+        self.returncode = self._forked.poll()  # type: ignore[assignment]
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._forked is None:
+            return super().wait(timeout)
+        self.returncode = self._forked.wait(timeout)
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        if self._forked is None:
+            super().send_signal(sig)
+        else:
+            self._forked.send_signal(sig)
+
+    def __del__(self, *given: Any) -> None:
+        if getattr(self, "_forked", None) is None:
+            super().__del__(*given)  # type: ignore[misc]
+
+
+def _is_loaded(args: Any, environ: Mapping[str, str]) -> bool:
+    """Whether it is what stands loaded somewhere: a door of another memory than usual reserves it as it loads Arrow."""
+    if not isinstance(args, list) or args[:2] != [sys.executable, "-m"] or args[2] not in (*BESIDE, *APART):
+        return False
+    if args[2] in DOORS and json.loads(args[5]) != _usual_door():
+        return False
+    known = {**NO_ALGEBRA, **(APART[args[2]][0] if args[2] in APART else {})}
+    return can_fork({name: value for name, value in environ.items() if known.get(name) != value})
+
+
+def _usual_door() -> list[int]:
+    from penstock.config.settings import Settings
+    from penstock.server.loading import of_a_door
+
+    return of_a_door(Settings().server.memory)
+
+
+PLAIN = subprocess.Popen
+"""Starts new ones."""
+
+
+def with_loaded_children(nursery: Callable[[], str] = Nursery.found) -> None:
+    """From now on what the product starts beside a server is forked from who has loaded it."""
+    _Popen.nursery = staticmethod(nursery)  # type: ignore[assignment]
+    subprocess.Popen = _Popen  # type: ignore[misc]
 
 
 def penstock(
@@ -174,158 +286,3 @@ def penstock(
             raise
         said = [(stream.seek(0), stream.read().decode())[1] for stream in (out, err)]
     return subprocess.CompletedProcess(["penstock", *arguments], code, *said)
-
-
-# -- in the process that forks
-
-
-class _Child(Exception):
-    """This is the new process."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        super().__init__()
-        self.command = command
-
-
-def load() -> None:
-    """Everything of a server and of a command."""
-    from penstock.config.settings import Settings
-    from penstock.server import launching
-
-    finders = list(sys.meta_path)
-    launching.with_bounded_pool(launching.decoded_most(Settings().server.memory))
-    launching.do_without_pandas()
-    for module in SERVER:
-        importlib.import_module(module)
-    sys.meta_path[:] = finders  # a command may want pandas
-    from penstock.cli import main as tree
-
-    tree.whole()
-    tree.command("serve")
-
-
-Asked = tuple[bytes, socket.socket, list[int]]
-"""A request, who is told of the process and of its end, and the descriptors of its streams."""
-
-
-def of_the_owner(control: socket.socket) -> Asked | None:
-    """What the process that made this one asks, over a socket that it keeps; None when it has ended."""
-    said, fds, _, _ = socket.recv_fds(control, MOST, 4)
-    return (said, socket.socket(fileno=fds[0]), fds[1:]) if said else None
-
-
-def of_a_visitor(listener: socket.socket) -> Asked | None:
-    """What a process asks that has connected for this."""
-    visitor = listener.accept()[0]
-    said, fds, _, _ = socket.recv_fds(visitor, MOST, 4)
-    return said, visitor, fds
-
-
-def fork_when_asked(asked: Mapping[socket.socket, Callable[[socket.socket], Asked | None]]) -> None:
-    """Until the owner has ended.  Raises _Child in each process that is made.  asked: how each socket is read."""
-    waiting: dict[int, socket.socket] = {}
-    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    while True:
-        ready, _, _ = select.select([*asked, woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-        while waiting:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            with waiting.pop(pid) as told:
-                _tell(told, os.waitstatus_to_exitcode(status))
-        for end, read in asked.items():
-            if end not in ready:
-                continue
-            request = read(end)
-            if request is None:
-                return
-            said, told, streams = request
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for other in (*asked, told, *waiting.values()):
-                    other.close()
-                for fd in (woken, wake):
-                    os.close(fd)
-                wanted = json.loads(said)
-                become(wanted, streams)
-                raise _Child(wanted["command"])
-            for fd in streams:
-                os.close(fd)
-            waiting[pid] = told
-            _tell(told, pid)
-
-
-def _tell(told: socket.socket, number: int) -> None:
-    try:
-        told.send(number.to_bytes(8, signed=True))
-    except OSError:
-        pass  # nobody waits for it any more
-
-
-def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
-    """Take the streams, the folder and the environment of the request."""
-    for number, fd in enumerate(streams):
-        os.dup2(fd, number)
-        os.close(fd)
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environ"])
-
-
-def with_other_memory(command: Sequence[str]) -> None:
-    """Arrow was loaded for a server with the memory of the settings' default; another one is loaded anew."""
-    from penstock.config.settings import Settings
-    from penstock.server import launching
-
-    usual = launching.decoded_most(Settings().server.memory)
-
-    def bounded(most: int) -> None:
-        if most != usual:
-            os.execv(sys.executable, [sys.executable, *command])
-
-    launching.with_bounded_pool = bounded
-
-
-def run(command: Sequence[str]) -> None:
-    """As `python COMMAND`."""
-    if command[0] == "-m":
-        sys.argv = list(command[1:])
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = list(command)
-        sys.path[0] = str(Path(command[0]).parent)
-        runpy.run_path(command[0], run_name="__main__")
-
-
-def serve(asked: Mapping[socket.socket, Callable[[socket.socket], Asked | None]]) -> Sequence[str] | None:
-    """Fork from this process, which has loaded what is wanted, until nobody asks; in a forked one: its command."""
-    threads = {(Path("/proc/self/task") / one / "comm").read_text().strip() for one in os.listdir("/proc/self/task")}
-    assert len(threads - {ALLOCATORS}) == 1, f"a process with threads is not forked: {threads}"
-    gc.collect()
-    gc.freeze()
-    try:
-        fork_when_asked(asked)
-    except _Child as child:
-        return child.command
-    return None
-
-
-def main() -> None:
-    """The process that forks servers and commands."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    del sys.path[0]  # the folder of tests
-    load()
-    command = serve({control: of_the_owner})
-    if command is not None:
-        with_other_memory(command)
-        run(command)
-
-
-if __name__ == "__main__":
-    main()

@@ -27,6 +27,7 @@ class LiveServer:
 
     program: Sequence[str] = ("-m", "penstock")  # what Python runs; a test may stand something before it
     loads = False  # whether it is a process that loads what it runs, and not forked from one that has
+    children_load = False  # whether those that it starts do, and are its children in the eyes of the system
     http = "off"  # address of the HTTP door
     flight = "127.0.0.1:0"
 
@@ -83,7 +84,10 @@ class LiveServer:
             if self.loads or not can_fork(environ):
                 self.process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environ)
             else:
-                self.process = Forked(command, stdout=output.fileno(), stderr=output.fileno(), env=environ)
+                self.process = Forked(
+                    command, stdout=output.fileno(), stderr=output.fileno(), env=environ,
+                    children=not self.children_load,
+                )  # fmt: skip
         return ready_file
 
     def kill(self) -> None:

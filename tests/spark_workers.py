@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forked import MOST, of_a_visitor, of_the_owner, serve
+from forked import MOST
+from forking import of_a_visitor, of_the_owner, serve
 
 PROGRAM = f"""#!{sys.executable} -IS
 import json, os, signal, socket, sys
@@ -86,8 +87,9 @@ def main() -> None:
     """The process that forks workers."""
     control, listener = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     load()
-    command = serve({control: of_the_owner, listener: of_a_visitor})
-    if command is not None:
+    request = serve({control: of_the_owner, listener: of_a_visitor})
+    if request is not None:
+        command = request["command"]
         sys.path[:0] = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one not in sys.path]
         sys.argv = list(command[1:])
         if command[0] == "-c":  # Spark asks for the version

@@ -23,10 +23,10 @@ import pika
 from pika.exceptions import AMQPError
 
 from fault_proxy import Network, Way
+from forked import Forked, can_fork, of_the_product, penstock
 from waiting import eventually
 
 SECRET = "not known to strangers"
-QUIET = {"OPENBLAS_NUM_THREADS": "1"}
 GUEST = {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
 
 
@@ -96,16 +96,13 @@ name = "work"
 {more}
 """
         )
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.output = folder / "output.txt"
         self.connections = list[pika.BlockingConnection]()
 
     def run(self, *arguments: str) -> str:
         """What a command says that is given these settings."""
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock", *arguments, str(self.settings)], capture_output=True, text=True,
-            timeout=60, check=False, env={**os.environ, **QUIET},
-        )  # fmt: skip
+        done = penstock(*arguments, str(self.settings))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -113,11 +110,14 @@ name = "work"
         """Begin; whether it leads or follows is for the cluster to say."""
         assert self.process is None or self.process.poll() is not None
         said_much = self.output.exists() and self.output.stat().st_size > 100_000
+        command, environ = [*self._command, "serve", str(self.settings)], of_the_product(self._environ)
         with self.output.open("wb" if said_much else "ab") as out:
-            self.process = subprocess.Popen(
-                [*self._command, "serve", str(self.settings)], stdout=out, stderr=out, start_new_session=True,
-                env={**os.environ, **QUIET, **self._environ},
-            )  # fmt: skip
+            if can_fork(environ):
+                self.process = Forked(command, stdout=out.fileno(), stderr=out.fileno(), env=environ, group=True)
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, *command], stdout=out, stderr=out, env=environ, process_group=0
+                )
 
     @property
     def runs(self) -> bool:
@@ -193,9 +193,10 @@ class Cluster:
     def __init__(
         self, folder: Path, members: int, *, section: str = 'lease = "1s"\nack_timeout = "1s"', more: str = "",
         registry: str = "", network: Network | None = None,
-        command: Sequence[str] = (sys.executable, "-m", "penstock"), environ: Mapping[str, str] | None = None,
+        command: Sequence[str] = ("-m", "penstock"), environ: Mapping[str, str] | None = None,
         flight: bool = False,
     ) -> None:  # fmt: skip
+        """command: what Python runs."""
         self.registry = registry or f"file://{folder / 'register'}"
         self.command, self.environ, self.flight = list(command), dict(environ or {}), flight
         self.folder = folder

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
+import forked
 from cluster_of_servers.house import Cluster, Publisher, drain
 from waiting import eventually
 
 
 def penstock(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, timeout=90, check=False
-    )
+    done = forked.penstock(*arguments, seconds=90)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked
 from cluster_of_servers.house import Cluster, Publisher, drain
 
 
 def penstock(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = forked.penstock(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -43,7 +43,9 @@ OF_TWO_DOORS = 8
 
 
 class Doors(LiveServer):
-    """A server with two doors."""
+    """A server with two doors, which are children of its own."""
+
+    children_load = True
 
     http = "127.0.0.1:0"
 

@@ -22,6 +22,12 @@ from penstock.server.bulk.relay import Relay
 from waiting import eventually
 
 
+class Server(LiveServer):
+    """Its processes are children of its own."""
+
+    children_load = True
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[FlightHouse]:
     with FlightHouse(tmp_path, segment=1 << 20, bulk=Bulk(tmp_path)) as made:
@@ -261,7 +267,7 @@ def flood(server: LiveServer) -> penstock.Client:
 
 
 def test_no_child_before_it_is_needed_and_none_after_a_stop(tmp_path: Path) -> None:
-    with LiveServer(tmp_path, flight=True) as server:
+    with Server(tmp_path, flight=True) as server:
         pid = server.ready["pid"]
         assert children(pid) == []
         with flood(server) as client:
@@ -272,7 +278,7 @@ def test_no_child_before_it_is_needed_and_none_after_a_stop(tmp_path: Path) -> N
 
 
 def test_the_child_of_a_killed_server_ends(tmp_path: Path) -> None:
-    with LiveServer(tmp_path, flight=True) as server:
+    with Server(tmp_path, flight=True) as server:
         with flood(server) as client:
             batches = client.replay_batches("t")
             next(batches)
@@ -285,7 +291,7 @@ def test_the_child_of_a_killed_server_ends(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_a_read_that_runs(tmp_path: Path) -> None:
-    with LiveServer(tmp_path, flight=True) as server, flood(server) as client:
+    with Server(tmp_path, flight=True) as server, flood(server) as client:
         batches: Any = client.replay_batches("t")
         next(batches)
         [child] = children(server.ready["pid"])

@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
+from forked import PLAIN
 from penstock.cli.main import whole
 from penstock.errors import (
     AccessRefused,
@@ -196,8 +197,9 @@ async def test_without_blocking(broker: Broker) -> None:
             await client.query("SELECT * FROM nothing")
 
 
-def test_who_leaves_ends_the_statement(broker: Broker) -> None:
+def test_who_leaves_ends_the_statement(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement without an end runs for nobody but who waits for it, and others go on beside it."""
+    monkeypatch.setattr(subprocess, "Popen", PLAIN)  # whose processes are children of this one
     endless = "SELECT count(*) FROM range(100000000000) a, topic.orders"
     command = [sys.executable, "-m", "penstock", "query", endless, "--url", broker.flight_url]
     with penstock.connect(broker.flight_url) as other:
@@ -264,7 +266,10 @@ def test_what_wants_too_much_ends_alone(broker: Broker, client: penstock.Client)
 
 
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how: signal.Signals) -> None:
+def test_a_statement_whose_process_dies_is_told_so(
+    client: penstock.Client, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", PLAIN)  # whose processes are children of this one
     before = {pid: seconds_of(pid) for pid in running()}
     told: list[BaseException] = []
 

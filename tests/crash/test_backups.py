@@ -46,9 +46,15 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
+class Server(LiveServer):
+    """Its processes are children of its own."""
+
+    children_load = True
+
+
 @pytest.fixture
 def server(tmp_path: Path, settings: Path) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path / "one", [str(settings)], flight=True) as made:
+    with Server(tmp_path / "one", [str(settings)], flight=True) as made:
         yield made
 
 

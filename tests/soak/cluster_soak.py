@@ -125,7 +125,7 @@ class ClusterSoak:
         """All of it."""
         self.register = Register(self.folder)
         environ = {"SOAK_LEAK": self.leak, "SOAK_QUOTA": str(self.quota), "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, str(Path(__file__).with_name("hosted.py"))]
+        command = [str(Path(__file__).with_name("hosted.py"))]
         try:
             with Network() as network, Cluster(
                 self.folder, 3, section=SECTION, more=MORE, registry=self.register.url, network=network,

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from forked import Forked, can_fork, penstock
+from forked import PLAIN, Forked, can_fork, penstock
+from live_server import LiveServer
+from penstock.server.bulk.process import Bulk
 from penstock.version import __version__
+from waiting import eventually
 
 TELLS = """
 import json, os, sys
@@ -75,3 +78,36 @@ def test_what_this_process_began_with_is_no_difference() -> None:
     environ = {**os.environ, "OPENBLAS_X": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", asks], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_what_works_beside_a_server_is_forked_or_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: bool
+) -> None:
+    if not forks:
+        monkeypatch.setattr(subprocess, "Popen", PLAIN)
+    bulk = Bulk(tmp_path)
+    try:
+        bulk.call("ping", {})
+        first = bulk.pid
+        assert first is not None
+        assert (parent_of(first) == os.getpid()) is not forks
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: bulk.pid != first)
+        bulk.call("ping", {})
+        assert bulk.pid != first
+    finally:
+        bulk.close()
+
+
+@pytest.mark.parametrize("load", [True, False])
+def test_a_servers_children_are_forked_unless_the_test_wants_its_own(tmp_path: Path, load: bool) -> None:
+    server = LiveServer(tmp_path, flight=True)
+    server.children_load = load
+    with server:
+        tasks = Path(f"/proc/{server.ready['pid']}/task").iterdir()
+        assert any((task / "children").read_text() for task in tasks) is load

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from bulk_lab import PERSISTENT, Still
+from forked import PLAIN
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, plain_order
@@ -27,8 +29,11 @@ def resident(pid: int, what: str) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
-def test_rewriting_a_segment_of_small_batches_takes_little_beside_a_small_server(tmp_path: Path) -> None:
+def test_rewriting_a_segment_of_small_batches_takes_little_beside_a_small_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Found by resident memory under load: 31 MiB, most of it blocks that Arrow had freed."""
+    monkeypatch.setattr(subprocess, "Popen", PLAIN)  # one whose memory is its own
     settings = LogSettings(sync="off", ahead=0, reserve=0, segment=SEGMENT, origin=77)
     log = Log.open(OsDisk(tmp_path), Still(), settings)
     for _ in log.replay():

@@ -1,0 +1,240 @@
+"""The processes that fork: each has loaded what others are to have, and becomes nothing itself.  See `forked`."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import importlib
+import json
+import os
+import resource
+import runpy
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forked import APART, BESIDE, FDS_MOST, MOST, with_loaded_children
+
+ALLOCATORS = "jemalloc_bg_thd"
+"""A thread of jemalloc's, which is not in forked processes: who judges the memory of one takes a new one."""
+
+SERVER = (
+    "penstock.server.process", "penstock.server.amqp.door", "penstock.server.flight.door", "penstock.server.http.door",
+    "penstock.server.sql.queries", "penstock.cli.child_process", "uvicorn.logging", "uvicorn.protocols.http.h11_impl",
+)  # fmt: skip
+"""What a server has loaded once it is ready, with all that these import."""
+
+
+class _Child(Exception):
+    """This is the new process."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.request = request
+
+
+def load() -> None:
+    """Everything of a server and of a command."""
+    from penstock.config.settings import Settings
+    from penstock.server import launching
+
+    finders = list(sys.meta_path)
+    launching.with_bounded_pool(launching.decoded_most(Settings().server.memory))
+    launching.do_without_pandas()
+    for module in (*SERVER, *BESIDE):
+        importlib.import_module(module)
+    sys.meta_path[:] = finders  # a command may want pandas
+    from penstock.cli import main as tree
+
+    tree.whole()
+    tree.command("serve")
+
+
+RESERVED_MOST = 256 << 20
+"""Bytes of what has memory of its own: allocators reserve more where nobody sets a limit before they are loaded."""
+
+Asked = tuple[bytes, socket.socket, list[int]]
+"""A request, who is told of the process and of its end, and the descriptors of its streams."""
+
+
+def of_the_owner(control: socket.socket) -> Asked | None:
+    """What the process that made this one asks, over a socket that it keeps; None when it has ended."""
+    said, fds, _, _ = socket.recv_fds(control, MOST, 4)
+    return (said, socket.socket(fileno=fds[0]), fds[1:]) if said else None
+
+
+def of_a_visitor(listener: socket.socket) -> Asked | None:
+    """What a process asks that has connected for this."""
+    visitor = listener.accept()[0]
+    said, fds, _, _ = socket.recv_fds(visitor, MOST, FDS_MOST)
+    return said, visitor, fds
+
+
+def fork_when_asked(
+    asked: Mapping[socket.socket, Callable[[socket.socket], Asked | None]], own: Sequence[socket.socket]
+) -> None:
+    """Until the owner has ended.  Raises _Child in each process that is made.  asked: how each socket is read.
+
+    own: what no other process is to have.
+    """
+    waiting: dict[int, socket.socket] = {}
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    while True:
+        ready, _, _ = select.select([*asked, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+        while waiting:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            if pid in waiting:
+                with waiting.pop(pid) as told:
+                    _tell(told, os.waitstatus_to_exitcode(status))
+        for end, read in asked.items():
+            if end not in ready:
+                continue
+            request = read(end)
+            if request is None:
+                return
+            said, told, streams = request
+            wanted = json.loads(said)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for other in (*asked, *own, told, *waiting.values()):
+                    other.close()
+                for fd in (woken, wake):
+                    os.close(fd)
+                become(wanted, streams)
+                raise _Child(wanted)
+            if wanted.get("group"):
+                os.setpgid(pid, pid)  # here, so that it is one when its number is told
+            for fd in streams:
+                os.close(fd)
+            waiting[pid] = told
+            _tell(told, pid)
+
+
+def _tell(told: socket.socket, number: int) -> None:
+    try:
+        told.send(number.to_bytes(8, signed=True))
+    except OSError:
+        pass  # nobody waits for it any more
+
+
+def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Take the streams and other descriptors, the folder and the environment of the request."""
+    passed = request.get("passed", [])
+    aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, 1 + max([*streams, *passed])) for fd in streams]
+    for fd in streams:
+        os.close(fd)
+    for fd, number in zip(aside, (0, 1, 2, *passed), strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    if "files" in request:
+        resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+
+
+def with_other_memory(command: Sequence[str]) -> None:
+    """Arrow was loaded for a server with the memory of the settings' default; another one is loaded anew."""
+    from penstock.config.settings import Settings
+    from penstock.server import launching
+
+    usual = launching.decoded_most(Settings().server.memory)
+
+    def bounded(most: int) -> None:
+        if most != usual:
+            os.execv(sys.executable, [sys.executable, *command])
+
+    launching.with_bounded_pool = bounded
+
+
+def run(command: Sequence[str]) -> None:
+    """As `python COMMAND`."""
+    if command[0] == "-m" and command[1] in (*BESIDE, *APART):
+        sys.argv = list(command[1:])
+        importlib.import_module(command[1]).main()
+    elif command[0] == "-m":
+        sys.argv = list(command[1:])
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(command)
+        sys.path[0] = str(Path(command[0]).parent)
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def serve(
+    asked: Mapping[socket.socket, Callable[[socket.socket], Asked | None]], own: Sequence[socket.socket] = ()
+) -> Mapping[str, Any] | None:
+    """Fork from this process, which has loaded what is wanted, until nobody asks; in a forked one: its request."""
+    threads = {(Path("/proc/self/task") / one / "comm").read_text().strip() for one in os.listdir("/proc/self/task")}
+    assert len(threads - {ALLOCATORS}) == 1, f"a process with threads is not forked: {threads}"
+    gc.collect()
+    gc.freeze()
+    try:
+        fork_when_asked(asked, own)
+    except _Child as child:
+        return child.request
+    return None
+
+
+def apart(module: str, listener: socket.socket, owner: socket.socket) -> Mapping[str, Any] | None:
+    """As `serve`, in a process that loads this as soon as somebody asks for it: many have no use for it."""
+    if owner in select.select([owner, listener], [], [])[0]:
+        return None
+    environ, more = APART[module]
+    os.environ.update(environ)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (RESERVED_MOST, limits[1]))
+    for name in (module, *more):
+        importlib.import_module(name)
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
+    return serve({owner: of_the_owner, listener: of_a_visitor})
+
+
+def main() -> None:
+    """The processes that fork servers, commands, and what runs beside a server."""
+    control, *listeners = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    del sys.path[0]  # the folder of tests
+    address = listeners[0].getsockname().decode()
+    helpers = dict[int, socket.socket]()
+    for module, listener in zip(APART, listeners[1:], strict=True):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            for one in (control, ours, *listeners, *helpers.values()):
+                if one is not listener:
+                    one.close()
+            request, helpers = apart(module, listener, theirs), {}
+            break
+        helpers[pid] = ours
+        theirs.close()
+        listener.close()
+    else:
+        load()
+        request = serve({control: of_the_owner, listeners[0]: of_a_visitor}, [*helpers.values()])
+    if request is None:
+        for pid, one in helpers.items():
+            one.close()  # which is the end of theirs
+            os.waitpid(pid, 0)
+        return
+    command = request["command"]
+    if command[0] != "-m" or command[1] == "penstock":
+        with_other_memory(command)
+        if request["children"]:
+            with_loaded_children(lambda: address)
+    run(command)
+
+
+if __name__ == "__main__":
+    main()
