@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from forked import PLAIN
+from bulk_lab import alive
 from penstock.cli.main import whole
 from penstock.errors import (
     AccessRefused,
@@ -32,6 +32,7 @@ from penstock.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from penstock.server.sql.children import Child
 from penstock.testing import Broker
 from waiting import eventually
 
@@ -55,6 +56,23 @@ CONFIG: dict[str, Any] = {
     "sql": {"timeout": "20s"},
 }
 ORDERS = [{"id": i, "region": "nesw"[i % 4], "total": i * 1.5, "time": "noon", "place": {"x": i}} for i in range(40)]
+
+
+STARTED = set[int]()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def started() -> Iterator[None]:
+    """The processes of statements are noted."""
+    begin = Child.__init__
+
+    def noted(self: Child) -> None:
+        begin(self)
+        STARTED.add(self.pid)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "__init__", noted)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +215,8 @@ async def test_without_blocking(broker: Broker) -> None:
             await client.query("SELECT * FROM nothing")
 
 
-def test_who_leaves_ends_the_statement(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_leaves_ends_the_statement(broker: Broker) -> None:
     """A statement without an end runs for nobody but who waits for it, and others go on beside it."""
-    monkeypatch.setattr(subprocess, "Popen", PLAIN)  # whose processes are children of this one
     endless = "SELECT count(*) FROM range(100000000000) a, topic.orders"
     command = [sys.executable, "-m", "penstock", "query", endless, "--url", broker.flight_url]
     with penstock.connect(broker.flight_url) as other:
@@ -226,15 +243,7 @@ def leave_http(broker: Broker, command: list[str], endless: str, runs: Callable[
 
 def running() -> set[int]:
     """Processes of statements that this process has started."""
-    found = set[int]()
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"penstock.server.sql.child" in (path / "cmdline").read_bytes():
-                found.add(int(path.name))
-        except OSError:
-            continue
-    return found
+    return {pid for pid in STARTED if alive(pid)}
 
 
 def test_a_statement_has_its_time() -> None:
@@ -266,10 +275,7 @@ def test_what_wants_too_much_ends_alone(broker: Broker, client: penstock.Client)
 
 
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_a_statement_whose_process_dies_is_told_so(
-    client: penstock.Client, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subprocess, "Popen", PLAIN)  # whose processes are children of this one
+def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how: signal.Signals) -> None:
     before = {pid: seconds_of(pid) for pid in running()}
     told: list[BaseException] = []
 
