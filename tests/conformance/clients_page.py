@@ -31,7 +31,10 @@ class Run(NamedTuple):
     files: Sequence[str]  # beginnings of the names of test files
     package: str = ""  # of Python
     what: str = ""
+    lock: str = ""  # the file of `tools` that says its version
 
+
+OWN = "its own suite, against a server"
 
 RUNS = (
     Run(
@@ -42,30 +45,35 @@ RUNS = (
     ),
     Run("pika", ("test_stream_queues", "test_quorum_queues"), "pika", "queues of the types stream and quorum"),
     Run("aio-pika", ("test_other_clients",), "aio-pika", "and pika's other connections"),
-    Run("amqplib", ("test_amqplib",), "", "Node.js"),
-    Run("FastStream", ("test_faststream",), "", "RabbitBroker"),
+    Run("py-amqp", ("test_suites.py::test_a_suite_of_others_passes[amqp]",), "amqp", OWN, "suites.lock"),
+    Run("kombu", ("test_suites.py::test_a_suite_of_others_passes[kombu]",), "kombu", OWN, "suites.lock"),
+    Run("dramatiq", ("test_suites.py::test_a_suite_of_others_passes[dramatiq]",), "dramatiq", OWN, "suites.lock"),
+    Run("Celery", ("test_suites.py::test_a_suite_of_others_passes[celery]",), "celery", OWN, "suites.lock"),
+    Run(
+        "pika, Celery, dramatiq, FastStream",
+        ("test_examples",),
+        "",
+        "RabbitMQ's six tutorials and the first steps of the others, as in [examples](../examples)",
+    ),
+    Run("amqplib", ("test_amqplib",), "", "Node.js", "node/package-lock.json"),
+    Run("FastStream", ("test_faststream.py",), "faststream", "RabbitBroker", "faststream.lock"),
     Run("RabbitMQ, beside us", ("test_differential",), "", "random methods, every answer compared"),
     Run("RabbitMQ, taken over", ("test_migrate",), "", "`penstock migrate`"),
 )
 
 
-def _locked(name: str) -> str:
-    """The version that a lock names."""
-    if name == "amqplib":
-        lock = json.loads((ROOT / "tools/node/package-lock.json").read_text())
-        return str(lock["packages"]["node_modules/amqplib"]["version"])
-    lines = (ROOT / "tools/faststream.lock").read_text().splitlines()
-    return next(line.split("==")[1].split()[0] for line in lines if line.startswith("faststream"))
-
-
 def _version(run: Run) -> str:
-    if run.client in {"amqplib", "FastStream"}:
-        return _locked(run.client)
+    if run.lock.endswith(".json"):
+        lock = json.loads((ROOT / "tools" / run.lock).read_text())
+        return str(lock["packages"][f"node_modules/{run.client}"]["version"])
+    if run.lock:
+        lines = (ROOT / "tools" / run.lock).read_text().splitlines()
+        return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{run.package}=="))
     if run.client.startswith("RabbitMQ"):
         asked = subprocess.run(["rabbitmqctl", "version"], capture_output=True, text=True, check=False)
         return asked.stdout.strip() or "as installed"
     try:
-        return version(run.package)
+        return version(run.package) if run.package else ""
     except PackageNotFoundError:
         return ""
 
@@ -73,24 +81,28 @@ def _version(run: Run) -> str:
 def differences() -> str:
     """The parts of the page that the walks say."""
     from conformance.test_differential import DIFFERENCES, LEFT_OUT
+    from conformance.test_suites import SUITES
 
     rows = [f"| {one.what} | {one.why} |" for one in DIFFERENCES]
+    excused = [f"| {one.name} | `{name}` | {why} |" for one in SUITES for name, why in one.excused.items()]
     left = [f"| {what} | {why} |" for what, why in LEFT_OUT.items()]
     return "\n".join([
         "## Where answers differ", "", "| answer | here, and why |", "| --- | --- |", *rows, "",
         "## What the random methods leave out", "", "| what | why |", "| --- | --- |", *left, "",
+        "## What of their suites may fail", "", "| suite | test | why |", "| --- | --- | --- |", *excused, "",
         "What is missing altogether is in [rabbitmq.md](rabbitmq.md#what-is-not-there).", "",
     ])  # fmt: skip
 
 
-def write(outcomes: Mapping[str, str]) -> bool:
+def write(outcomes: Mapping[str, str], cases: Mapping[str, int]) -> bool:
     """The page of a run, by the names of tests; False, and nothing is written, where one failed or little was run."""
     rows = list[str]()
     for run in RUNS:
-        found = [one for name, one in outcomes.items() if Path(name.split("::")[0]).name.startswith(tuple(run.files))]
-        if "failed" in found or (not found and run.client != "amqplib" and run.client != "FastStream"):
+        names = [name for name in outcomes if Path(name).name.startswith(tuple(run.files))]
+        found = [outcomes[name] for name in names]
+        if "failed" in found or not (found or run.lock):
             return False
-        passed = found.count("passed")
+        passed = sum(cases.get(name, 1) for name in names if outcomes[name] == "passed")
         said = f"{passed} of {passed}" if passed else "not run: its packages were not there"
         rows.append(f"| {run.client} | {_version(run)} | {run.what} | {said} |")
     table = ["| client | version | tests | passed |", "| --- | --- | --- | --- |", *rows, "", ""]

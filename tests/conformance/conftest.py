@@ -22,17 +22,19 @@ logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each refusal 
 _numbers = itertools.count(1)
 
 _outcomes: dict[str, str] = {}
+_cases: dict[str, int] = {}  # of a test that runs the suite of others: how many of theirs passed
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """What became of each test, for the page of clients."""
     if report.when == "call" or report.outcome != "passed":
         _outcomes[report.nodeid] = report.outcome
+        _cases.update((report.nodeid, value) for name, value in report.user_properties if name == "cases")
 
 
 def pytest_sessionfinish() -> None:
     if "PENSTOCK_CONFORMANCE" in os.environ:
-        clients_page.write(_outcomes)
+        clients_page.write(_outcomes, _cases)
 
 
 SETTINGS = """

@@ -1,0 +1,127 @@
+"""The suites that clients of others come with, as they are, against a real server: py-amqp, kombu, dramatiq, Celery.
+
+They come with the sources that `tools/suites.lock` names.  A test that may fail is named here, with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+
+from tls_lab import Files, TlsServer
+
+HERE = Path(__file__).resolve()
+PLACE = HERE.parents[2] / ".venv-suites"
+"""Made by `make conformance`."""
+
+LIMIT_S = 900
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
+]
+
+
+class Suite(NamedTuple):
+    """One client's."""
+
+    name: str  # of its folder
+    tests: tuple[str, ...]  # files, from its folder
+    environ: dict[str, str]  # `{amqp}` and `{amqps}` are ports
+    excused: dict[str, str]  # names of tests that may fail, and why
+    options: tuple[str, ...] = ()
+
+
+STRANGER = "asks badssl.com, a machine of others"
+LOGS = "fails on RabbitMQ the same way: it looks for lines of a log that is off"
+
+SUITES = (
+    Suite(
+        "amqp",
+        ("t/integration",),
+        {"RABBITMQ_HOST": "localhost", "RABBITMQ_5672_TCP": "{amqp}", "RABBITMQ_5671_TCP": "{amqps}"},
+        {"test_tls_default_certs": STRANGER, "test_tls_no_default_certs_fails": STRANGER},
+    ),
+    Suite(
+        "kombu",
+        ("t/integration/test_py_amqp.py",),
+        {"RABBITMQ_HOST": "localhost", "RABBITMQ_5672_TCP": "{amqp}"},
+        {},
+    ),
+    Suite("dramatiq", ("tests/test_rabbitmq.py",), {"RABBITMQ_PORT": "{amqp}"}, {}, ("-o", "addopts=")),
+    Suite(
+        "celery",
+        tuple(f"t/integration/test_{name}.py" for name in ("tasks", "inspect", "serialization", "connection_recovery")),
+        {"TEST_BROKER": "pyamqp://guest:guest@localhost:{amqp}//", "TEST_BACKEND": "rpc://"},
+        {
+            "test_retry": "fails on RabbitMQ the same way: results over `rpc://` do not tell of a retry in time",
+            "test_task_success": LOGS,
+            "test_task_failed": LOGS,
+        },
+        ("-p", "celery.contrib.pytest"),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
+    folder = tmp_path_factory.mktemp("suites")
+    with TlsServer(folder / "server", Files(folder / "tls")) as one:
+        yield one
+
+
+def _prepare(folder: Path, files: Files) -> None:
+    """What the sources lack: py-amqp's certificates, dramatiq's fixtures."""
+    if folder.name == "amqp":
+        certificates = folder / "t/certs"
+        certificates.mkdir(exist_ok=True)
+        certificate, key = files.client("guest")
+        wrong = files.client("other")[1]
+        for name, made in {
+            "ca_certificate": files.ca, "client_certificate": certificate, "client_key": key,
+            "client_certificate_broken": certificate, "client_key_broken": wrong,
+        }.items():  # fmt: skip
+            (certificates / f"{name}.pem").write_bytes(Path(made).read_bytes())
+    if folder.name == "dramatiq":
+        (folder / "tests/__init__.py").touch()
+        for name in ("conftest", "common"):
+            (folder / f"tests/{name}.py").write_bytes(HERE.with_name("dramatiq_fixtures.py").read_bytes())
+
+
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_a_suite_of_others_passes(
+    suite: Suite, server: TlsServer, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    folder = PLACE / "sources" / suite.name
+    _prepare(folder, server.files)
+    ports = {"amqp": server.port, "amqps": server.port_of("amqps")}
+    report = tmp_path / "report.xml"
+    command = [str(PLACE / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--timeout"]
+    command += ["90", f"--junitxml={report}", *suite.options, *suite.tests]
+    ended = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))},
+            "PATH": f"{PLACE / 'bin'}:{os.environ['PATH']}",
+            **{name: value.format(**ports) for name, value in suite.environ.items()},
+        },
+    )  # fmt: skip
+    said = f"{ended.stdout[-6000:]}{ended.stderr[-2000:]}"
+    assert ended.returncode in {0, 1}, said
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    failed = {_name(case) for case in cases if case.find("failure") is not None or case.find("error") is not None}
+    assert failed <= set(suite.excused), said
+    passed = sum(case.find("skipped") is None for case in cases) - len(failed)
+    assert passed > 20, said
+    record_property("cases", passed)
+
+
+def _name(case: ElementTree.Element) -> str:
+    """The test's, without parameters."""
+    return case.attrib["name"].partition("[")[0]
