@@ -58,7 +58,12 @@ class LiveServer:
 
     def start(self, amqp: str = "127.0.0.1:0") -> None:
         """Start, and wait until the doors are open."""
-        ready_file = self.spawn(amqp)
+        self.spawn(amqp)
+        self.await_ready()
+
+    def await_ready(self) -> None:
+        """Wait until the doors of the server that was spawned are open."""
+        ready_file = self.folder / "ready.json"
         assert self.process is not None
         until = time.monotonic() + START_S
         while not ready_file.exists():

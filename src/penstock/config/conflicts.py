@@ -33,6 +33,7 @@ def _names(settings: Settings) -> dict[str, list[tuple[str, str]]]:
         "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
         "queue": [(one.vhost, one.name) for one in settings.queue],
         "pipeline": [("", one.name) for one in settings.pipeline],
+        "link": [("", one.name) for one in settings.link],
         "permission": [(one.vhost, one.user) for one in settings.permission],
         "topic_permission": [(one.vhost, f"{one.user}, {one.exchange}") for one in settings.topic_permission],
         "policy": [(one.vhost, one.name) for one in settings.policy],
@@ -68,6 +69,8 @@ def _unknown_vhosts(settings: Settings) -> Iterator[Problem]:
     ]
     for index, action in enumerate(settings.action):
         placed += ((("action", index, "on", place), on.vhost) for place, on in enumerate(action.on))
+    for index, link in enumerate(settings.link):
+        placed += ((("link", index, "topic", place), one.vhost) for place, one in enumerate(link.topic))
     for path, vhost in (*placed, *_places_of_pipelines(settings)):
         if vhost not in settings.vhosts:
             hint = known_name(vhost, list(settings.vhosts))
@@ -160,9 +163,21 @@ def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
         yield Problem(("log", "archive"), "does not go with [cluster] yet: two leaders could write to it")
 
 
+def _links(settings: Settings) -> Iterator[Problem]:
+    """Links to oneself, and the names of local queues as topics of links."""
+    local = {(one.vhost, "", one.name) for one in settings.queue if one.settings.kind == "local"}
+    for index, link in enumerate(settings.link):
+        if link.name == settings.server.name:
+            yield Problem(("link", index, "name"), f"{link.name!r} is this site's own name, in server.name")
+        for place, topic in enumerate(link.topic):
+            if (topic.vhost, topic.exchange, topic.pattern) in local:
+                why = f"{topic.pattern!r} is the name of a local queue, of which each site has its own"
+                yield Problem(("link", index, "topic", place, "pattern"), why)
+
+
 CHECKS: tuple[Callable[[Settings], Iterable[Problem]], ...] = (
     _twice, _unknown_people, _unknown_vhosts, _actions, _views, _views_of_pipelines, _doors_without_certificate,
-    _pipelines, _in_a_cluster,
+    _pipelines, _in_a_cluster, _links,
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from pydantic import (
 from penstock.config.action_section import ActionSection
 from penstock.config.cluster_section import ClusterSection
 from penstock.config.doors import BeforeLogin, Listeners, TlsSection
+from penstock.config.links import LinkSection
 from penstock.config.pipeline_section import Pipeline, Spark
 from penstock.config.sections import MIB, Duration, Name, Section, Size
 from penstock.config.vhost_sections import (
@@ -53,9 +54,7 @@ class Server(Section):
     """`[server]`"""
 
     name: Name = Field(default="penstock-1", description="Name of this instance, unique in its group.")
-    group: Name = Field(
-        default="main", description="Name of the group of instances it belongs to; shown, no more so far."
-    )
+    group: Name = Field(default="main", description="Name of the group of sites it belongs to: links name groups.")
     data: Name = Field(default="./data", description="Folder of the log and of everything that must survive.")
     sync: Literal["commit", "interval", "off"] = Field(
         default="commit",
@@ -377,6 +376,9 @@ class Settings(Section):
     log: LogSection = Field(default_factory=LogSection, description="The log.")
     cluster: ClusterSection | None = Field(
         default=None, description="Servers that keep one log together: see cluster-of-servers.md.  Unset: it is alone."
+    )
+    link: tuple[LinkSection, ...] = Field(
+        default=(), description="Other sites that messages go to, with which queues are shared: see links.md."
     )
     sql: SqlSection = Field(default_factory=SqlSection, description="What statements of `penstock query` may take.")
     spark: Spark = Field(

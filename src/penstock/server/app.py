@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Rows
     from penstock.server.flight.door import FlightLimits
     from penstock.server.http.door import HttpDoor
+    from penstock.server.links.links import Links
 
 TIDY_S = 0.25
 """How often it is asked whether the process has grown."""
@@ -232,6 +233,7 @@ class App(Server):
             self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
             self.flight.actions.table |= ArchiveAction(self.flight.handover).table
             self.flight.actions.table |= administration(self, self.flight.handover)
+            self.flight.links = self.link
             self.scratch = Scratch(data)
             self.scratch.clear()
             self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
@@ -256,6 +258,8 @@ class App(Server):
         loop.set_exception_handler(self._stop_for)
         self.alarm = Alarm(self.engine.next_deadline, self.engine.tick, self.clock, loop.call_later)
         self.engine.on_turn = self.alarm.look_soon
+        if settings.link:
+            self.link()
         self._beat()
         self._tidy()
         self.alarm.look_soon()
@@ -317,6 +321,15 @@ class App(Server):
                 self.stopping.set()
         else:
             loop.default_exception_handler(context)
+
+    def link(self) -> Links:
+        """This server's links; where it has none of its own, those that others make to it."""
+        if self.links is None:
+            from penstock.server.links.links import Links  # most servers have none
+
+            self.links = self.engine.links = Links(self.engine, self.flight.handover, self.settings, self.loop)
+            self.links.start()
+        return self.links
 
     # -- timers
 

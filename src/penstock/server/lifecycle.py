@@ -309,6 +309,8 @@ class Stopping:
         server.amqp.stop_listening()
         server.amqp.close_all(REASON)
         server.flight.stop()
+        if server.links is not None:
+            server.links.stop()
         server.keeper.stop()
         if server.tls is not None:
             server.tls.stop()
@@ -326,6 +328,8 @@ class Stopping:
         await loop.run_in_executor(None, server.bulk.close)
         await loop.run_in_executor(None, server.flight.close)
         server.flight.shut()
+        if server.links is not None:
+            await loop.run_in_executor(None, server.links.join, PATIENCE_S)
         if self._http is not None:
             await self._http.close()
         server.logins.close()

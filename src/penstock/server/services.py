@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.server.doors.door_process import Spawned
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
+    from penstock.server.links.links import Links
     from penstock.server.listening import Entry
     from penstock.server.logins import Logins
     from penstock.server.scratch_pages import Pager, Scratch
@@ -58,6 +59,7 @@ class Server:
         self.counters = Counters()
         self.accounts = accounts_of(settings)
         self.cluster: Cluster | None = None  # of which this server is a member
+        self.links: Links | None = None  # with other sites
         self.users = Users(
             settings.users,
             settings.entitlement,

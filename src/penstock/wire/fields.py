@@ -240,6 +240,10 @@ class Fields:
             raise self.bad(name, next(i for i in items if not isinstance(i, str)), "text")
         return out
 
+    def objects(self, name: str) -> list[object]:
+        """A list of whatever JSON has; empty when absent."""
+        return self._list(name, "a list") or []
+
     def numbers(self, name: str, limit: int) -> list[int] | None:
         """A list of LSNs; None when there is none."""
         items = self._list(name, "a list of LSNs")

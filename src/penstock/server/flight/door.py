@@ -46,6 +46,7 @@ from penstock.wire.flight.commands import (
     RECORDS,
     RECORDS_DEFAULT,
     REPLAY_DEFAULT,
+    Link,
     Publish,
     Transact,
     select,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from penstock.ports import Disk
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
+    from penstock.server.links.links import Links
+    from penstock.server.links.receiving import Incoming
 
 
 SWEEP_BEATS = 600
@@ -126,6 +129,7 @@ class FlightDoor:
         self.actions.table |= ReplayActions(self.handover, self.following).table
         engine.bodies.budget.watch("flight", self._queued)
         self.closing = False
+        self.links: Callable[[], Links] = _unlinked  # made when the first is wanted
         self._beats = 0
         engine.on_broken.append(self._broken)
         engine.readers.append(self.calls.floor)
@@ -222,16 +226,25 @@ class FlightDoor:
             raise
 
     def exchange(self, caller: Caller, command: bytes, sent: Sent, writer: Answers) -> None:
-        """DoExchange: a consumer, until it or the server leaves."""
+        """DoExchange: a consumer, or a link of another site, until it or the server leaves."""
         with self._streaming(caller) as slot:
             wanted = parse_exchange(command)
             self.gate.admit(caller, wanted)
+            if isinstance(wanted, Link):
+                self._linked(caller, wanted, slot).serve(FromDoor(sent, slot, self.limits.bounds), writer)
+                return
             stream = Exchange(self.handover, caller, wanted, slot)
             self.exchanges.add(stream)
             try:
                 stream.serve(FromDoor(sent, slot, self.limits.bounds), writer, secrets.token_hex(8))
             finally:
                 self.exchanges.discard(stream)
+
+    def _linked(self, caller: Caller, wanted: Link, slot: Slot) -> Incoming:
+        from penstock.server.links.receiving import Incoming  # most servers have none
+
+        links = self.handover.call(self.links, caller.gone, durable=False)
+        return Incoming(links, self.handover, caller, wanted, slot, self.limits.bounds)
 
     def act(self, caller: Caller, name: str, body: bytes) -> bytes:
         """DoAction: one JSON object for one JSON object."""
@@ -299,6 +312,10 @@ class FlightDoor:
     def _refuse_when_closing(self) -> None:
         if self.closing:
             raise Unavailable("the server stops")
+
+
+def _unlinked() -> Links:
+    raise Unavailable("this server takes no links")
 
 
 def parted(declared: Container[tuple[str, str, str]], vhost: str, name: str) -> tuple[str, str]:

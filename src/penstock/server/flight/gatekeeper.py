@@ -30,6 +30,7 @@ from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
     Consume,
     Get,
+    Link,
     LogRange,
     Plan,
     Publish,
@@ -60,11 +61,12 @@ T = TypeVar("T")
 SLICE = 500
 """Rows of an upload that are judged between two breaths."""
 
-COMMANDS: Mapping[type[Get | Put | Consume], Right] = {
+COMMANDS: Mapping[type[Get | Put | Consume | Link], Right] = {
     Publish: USES,  # and each of its rows, see `Gatekeeper.publish`
     Stage: USES,
     Transact: USES,
     Consume: USES,  # and the queue, or each of a pattern
+    Link: ADMINISTERS,  # it publishes to any topic, and settles in any queue
     QueueContent: uses(("read", "queue", "name")),
     Replay: USES,  # and its topics, see `Gatekeeper.get`
     Sow: USES,
@@ -97,7 +99,7 @@ class Gatekeeper:
 
     # -- every command
 
-    def admit(self, caller: Caller, wanted: Get | Put | Consume) -> None:
+    def admit(self, caller: Caller, wanted: Get | Put | Consume | Link) -> None:
         """AccessRefused unless the user may give such a command; NotFound for a vhost that is not there."""
         names = {name: getattr(wanted, name, None) for name in ("vhost", "name")}
         judge(caller.who, COMMANDS[type(wanted)], names, self._vhosts, type(wanted).__name__.lower())

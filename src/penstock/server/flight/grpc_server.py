@@ -39,9 +39,10 @@ from penstock.server.flight.remote_call import (
     writing,
 )
 from penstock.wire.fields import COMMAND_LIMIT
-from penstock.wire.flight.commands import Stage
+from penstock.wire.flight.commands import Link, Stage
+from penstock.wire.flight.linking import LINKED
 from penstock.wire.flight.received import PUBLISHED, SETTLED, STAGED, STAGED_IN_ORDER, TRANSACTED, Bounds, Layout
-from penstock.wire.flight.tickets import parse_put
+from penstock.wire.flight.tickets import parse_exchange, parse_put
 
 if TYPE_CHECKING:
     from penstock.server.doors.line import Lines
@@ -224,7 +225,9 @@ class Server:
         return flight.GeneratorStream(schema, cast("Any", Rows(call, schema)))
 
     def exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with self.call(context, "exchange", _command(descriptor)) as call:
+        command = _command(descriptor)
+        layout = _said_by(command)
+        with self.call(context, "exchange", command) as call:
             schema = list[pa.Schema]()
 
             def told(frame: Frame) -> None:
@@ -241,7 +244,7 @@ class Server:
                 if frame.kind is Kind.DONE:
                     return
                 told(frame)
-            uploads, down = Uploads(call, reader, SETTLED, self.bounds, context), Down(call, told)
+            uploads, down = Uploads(call, reader, layout, self.bounds, context), Down(call, told)
             down.start()
             try:
                 while uploads.go_on() and down.asked():
@@ -313,6 +316,14 @@ def _layout(command: bytes) -> Layout:
     if isinstance(wanted, Stage):
         return STAGED_IN_ORDER if wanted.ordered else STAGED
     return TRANSACTED if type(wanted).__name__ == "Transact" else PUBLISHED
+
+
+def _said_by(command: bytes) -> Layout:
+    """What the client of an exchange brings; of a command that the server will refuse anything."""
+    try:
+        return LINKED if isinstance(parse_exchange(command), Link) else SETTLED
+    except PenstockError:
+        return SETTLED
 
 
 class Refusal(Exception):  # clients read this name

@@ -76,6 +76,18 @@ class Consume:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """DoExchange: another site tells what happens there, for as long as the stream lasts."""
+
+    name: str  # who it takes this site for
+    site: str
+    origin: int
+    group: str
+    sync: bool  # whether its publishers wait for this one
+    offers: Sequence[object]  # its queues, for the core to read
+
+
+@dataclass(frozen=True, slots=True)
 class QueueContent:
     """DoGet: what waits in a queue now."""
 

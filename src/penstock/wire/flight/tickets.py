@@ -4,6 +4,7 @@
                 {"stage": {"query", "batch", "partition", "attempt", "topic", "exchange", "vhost", "delta", "ordered"}}
     DoExchange  {"consume": {"queue", "vhost", "filter", "backlog", "name", "no_ack", "heartbeat",
                     "max_backlog"}}     queue: a name, or a pattern of names
+                {"link": {"name", "site", "origin", "group", "sync", "offers"}}     `wire.flight.linking` has the rest
     DoGet       {"queue": {"name", "vhost", "states", "limit", "filter", "columns"}}
                 {"replay": {"topic", "exchange", "vhost", "pattern", "bookmark", "bookmark_not_found", "filter",
                             "limit", "columns", "follow", "rate", "rate_max_gap", "stream", "id", "select",
@@ -29,13 +30,14 @@ from typing import Literal
 
 from penstock.errors import InvalidArgument
 from penstock.records.kinds import Kind
-from penstock.wire.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, write_json
+from penstock.wire.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, shown, write_json
 from penstock.wire.flight.commands import (
     BATCH_MOST,
     DEFAULT_VHOST,
     HEARTBEAT_US,
     Consume,
     Get,
+    Link,
     LogRange,
     Plan,
     Publish,
@@ -122,6 +124,13 @@ def _consume(f: Fields) -> Consume:
         max(f.duration("heartbeat", HEARTBEAT_US), 1_000_000),
         f.optional_count("max_backlog", low=0, high=BACKLOG_MOST),
     )
+
+
+def _link(f: Fields) -> Link:
+    origin = f.name("origin")
+    if not (origin.isascii() and origin.isdigit() and int(origin) < 2**64):
+        raise InvalidArgument(f"link: origin {shown(origin)} is no number of a log")
+    return Link(f.name("name"), f.name("site"), int(origin), f.text("group"), f.flag("sync"), f.objects("offers"))
 
 
 def _queue_content(f: Fields) -> QueueContent:
@@ -237,7 +246,7 @@ def _sql(f: Fields) -> Sql:
 
 
 _PUT: Mapping[str, Callable[[Fields], Put]] = {"publish": _publish, "stage": _stage, "transact": _transact}
-_EXCHANGE: Mapping[str, Callable[[Fields], Consume]] = {"consume": _consume}
+_EXCHANGE: Mapping[str, Callable[[Fields], Consume | Link]] = {"consume": _consume, "link": _link}
 _GET: Mapping[str, Callable[[Fields], Get]] = {
     "queue": _queue_content,
     "replay": _replay,
@@ -271,7 +280,7 @@ def parse_put(data: bytes) -> Put:
     return command
 
 
-def parse_exchange(data: bytes) -> Consume:
+def parse_exchange(data: bytes) -> Consume | Link:
     """The command of a DoExchange."""
     name, fields = _one(data, "DoExchange", _EXCHANGE)
     command = _EXCHANGE[name](fields)

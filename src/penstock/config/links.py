@@ -1,0 +1,140 @@
+"""`[[link]]`: to which other sites messages of topics go, so that queues over them are shared."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, SecretStr, StrictBool, field_validator, model_validator
+
+from penstock.config.sections import Duration, Name, Section
+
+DEFAULT_PORT = 8815
+
+
+class Target(NamedTuple):
+    """One address of another site's Flight door."""
+
+    host: str
+    port: int
+    tls: bool
+    user: str = ""
+    password: str = ""
+
+    @property
+    def location(self) -> str:
+        """As Flight's client has it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'grpc+tls' if self.tls else 'grpc'}://{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"penstock{'s' if self.tls else ''}://{self.host}:{self.port}"
+
+
+def target_of(url: str) -> Target:
+    """The address in a URL.  ValueError says what is wrong with it."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("penstock", "penstocks") or not parts.hostname:
+        raise ValueError(
+            f"{url!r} is no address of a site: write penstock://host:{DEFAULT_PORT}, or penstocks:// for TLS"
+        )
+    if parts.query or parts.fragment or parts.path not in ("", "/"):
+        raise ValueError(f"{url!r}: what stands behind the port means nothing here")
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        raise ValueError(f"{url!r} has a port that is no number below 65536") from None
+    return Target(
+        parts.hostname, port, parts.scheme == "penstocks", unquote(parts.username or ""), unquote(parts.password or "")
+    )
+
+
+class LinkTopic(Section):
+    """`topic` of `[[link]]`"""
+
+    pattern: Name = Field(
+        description="A topic by its routing key, or a pattern of keys, as an `underlying_topic` is written."
+    )
+    exchange: str = Field(default="", description="Its exchange; empty is the default one.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+    filter: str | None = Field(default=None, description="Which of its messages go.  Queues want all of them.")
+    message_type: str | None = Field(default=None, description="What the filter reads bodies as; unset: JSON.")
+
+
+class LinkSection(Section):
+    """`[[link]]`"""
+
+    name: Name = Field(description="The other site's `server.name`.  A site that says it has another name is refused.")
+    to: tuple[str, ...] = Field(
+        min_length=1,
+        description="Addresses of its Flight door, tried one after the other: `penstock://host:8815`, "
+        "`penstocks://host:8816` with TLS; all members of a cluster.",
+    )
+    group: Name | None = Field(default=None, description="The group that it has to say it is in.  Unset: any.")
+    sync: StrictBool = Field(
+        default=False,
+        description="Whether confirms to publishers wait until this site has the message on its disk, too.",
+    )
+    topic: tuple[LinkTopic, ...] = Field(min_length=1, description="What goes there.")
+    pass_through: tuple[Name, ...] = Field(
+        default=(),
+        description="Groups of sites whose messages, which came over a link, go on; `*` stands for all.",
+    )
+    downgrade_after: Duration | None = Field(
+        default=None,
+        gt=0,
+        description="Confirms wait no longer than this for a site that does not answer: the link is asynchronous then.",
+    )
+    upgrade_after: Duration | None = Field(
+        default=None,
+        gt=0,
+        description="It is synchronous again when what it owes is younger than this.  Default: half of "
+        "`downgrade_after`.",
+    )
+    user: Name | None = Field(
+        default=None, description="Who logs in there: an administrator.  Unset: the user of the address, else guest."
+    )
+    password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
+    password_file: str | None = Field(default=None, description="File whose first line is the password.")
+    ca: Name | None = Field(
+        default=None, description="With penstocks://: file of the CA of that site's certificate.  Unset: the system's."
+    )
+    certificate: Name | None = Field(default=None, description="File of a certificate to show there, PEM.")
+    key: Name | None = Field(default=None, description="File of its private key, PEM, without a password.")
+
+    @field_validator("to")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            target_of(one)
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.downgrade_after is not None and not self.sync:
+            raise ValueError("downgrade_after is for sync = true: nothing waits for this link")
+        if self.upgrade_after is not None:
+            if self.downgrade_after is None:
+                raise ValueError("upgrade_after goes with downgrade_after, which is missing")
+            if self.upgrade_after > self.downgrade_after:
+                raise ValueError("upgrade_after is longer than downgrade_after: the link would change to and fro")
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("a link has either a password or a password_file")
+        if (self.certificate is None) != (self.key is None):
+            there, absent = ("certificate", "key") if self.key is None else ("key", "certificate")
+            raise ValueError(f"{there} is there and {absent} is missing: one goes with the other")
+        with_tls = [one for one in self.targets if one.tls]
+        for name in ("ca", "certificate", "key"):
+            if getattr(self, name) is not None and not with_tls:
+                raise ValueError(f"{name} is for TLS: write an address with penstocks://")
+        return self
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The addresses, read."""
+        return tuple(target_of(one) for one in self.to)
+
+    @property
+    def upgrade(self) -> int:
+        """Microseconds: how old what it owes may be for it to be synchronous again."""
+        return self.upgrade_after or (self.downgrade_after or 0) // 2

@@ -1,0 +1,214 @@
+"""All links of one server: who this site is, those that lead away and those that come, and what they need together.
+
+The rules are the core's: who owns what, what is told, what is asked for.  Here is when: asks are looked for while links
+are up, links begin anew when queues change, and the log is kept until every site has what it says to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from penstock.core.links.identity import Site
+from penstock.core.links.telling import Carries, Telling
+from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable
+from penstock.server.links.receiving import Incoming
+from penstock.server.links.sending import Outgoing, hello_words
+
+if TYPE_CHECKING:
+    from penstock.config.links import LinkSection
+    from penstock.config.settings import Settings
+    from penstock.server.engine import Engine
+    from penstock.server.flight.handover import Handover
+
+T = TypeVar("T")
+
+ASKING_S = 0.02
+"""How often it is looked whether to ask other sites for messages, while a link is up."""
+
+BEAT_S = 1.0
+
+WARNED_MOST = 1000
+"""Different sentences that are said of what comes over links."""
+
+logger = logging.getLogger("penstock.links")
+
+
+class Links:
+    """The loop's thread, but for `call` and `post`."""
+
+    def __init__(self, engine: Engine, handover: Handover, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        """handover: from the threads of links to the loop."""
+        self.engine = engine
+        self.site = Site(settings.server.name, engine.log.origin, settings.server.group)
+        self.incoming: dict[str, Incoming] = {}  # by site
+        self._handover = handover
+        self._loop = loop
+        self._timers = set[asyncio.TimerHandle]()
+        self._over = False
+        self.waiting: list[Callable[[], None]] = []  # run when some link is further: confirms that wait for it
+        engine.core.meet(engine.now(), self.site)
+        self.outgoing = {one.name: Outgoing(self, one) for one in settings.link}
+        for section in settings.link:
+            engine.core.carries(section.name, carried(section), section.pass_through)
+        engine.core.absent.update(self.outgoing)
+        self._warned = set[str]()
+        self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
+        engine.row_readers.append(self.floor)
+        engine.arm()
+
+    def start(self) -> None:
+        """Begin to call other sites."""
+        for one in self.outgoing.values():
+            one.start()
+        self._beat()
+        self._ask()
+
+    def stop(self) -> None:
+        """Tell and hear nothing more."""
+        self._over = True
+        for timer in self._timers:
+            timer.cancel()
+        for one in self.outgoing.values():
+            one.stop()
+        for other in list(self.incoming.values()):
+            other.end(Unavailable("the server stops"))
+
+    def join(self, seconds: float) -> None:
+        """Wait for threads; not on the loop."""
+        for one in self.outgoing.values():
+            one.join(seconds)
+
+    # -- the threads of links
+
+    def call(self, work: Callable[[], T]) -> T:
+        """The result of work on the loop; what it decided may not be durable yet."""
+        return self._handover.call(work, lambda: self._over, durable=False)
+
+    def post(self, job: Callable[[], None]) -> bool:
+        """Run it on the loop; False: the server stops."""
+        try:
+            self._handover.post(job)
+        except Unavailable:
+            return False
+        return not self._over
+
+    # -- what links ask for
+
+    def meet(self, site: Site) -> None:
+        """Another site is there.  PreconditionFailed where its name is another's."""
+        self.engine.core.meet(self.engine.now(), site)
+        self.engine.arm()
+
+    def hello(self, section: LinkSection) -> bytes:
+        """What is said to a site at first."""
+        offers = self.engine.core.offers(section.name)
+        self._offers[section.name] = offers
+        return hello_words(section.name, self.site, offers, sync=section.sync)
+
+    def telling(self, section: LinkSection, upto: int) -> Telling:
+        """What tells that site of this log, from there on."""
+        return self.engine.core.telling(section.name, upto=upto)
+
+    def agrees(self, site: str, offers: Sequence[object]) -> None:
+        """A site has said what it has.  PreconditionFailed with a line for each thing on which the two differ."""
+        lines = self.engine.core.share(site, read_offers(offers))
+        if lines:
+            raise PreconditionFailed("; ".join(lines))
+
+    def changed(self, link: Outgoing) -> None:
+        """A link came up, or is not up any more."""
+        core = self.engine.core
+        if link.up:
+            core.link_up(link.name)
+        else:
+            core.absent.add(link.name)
+        self.moved()
+
+    def moved(self) -> None:
+        """A link is further than before."""
+        if self.waiting:
+            for look in list(self.waiting):
+                look()
+
+    def joins(self, link: Incoming, site: Site, offers: Sequence[object]) -> int:
+        """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`."""
+        self.meet(site)
+        core = self.engine.core
+        before = self.incoming.pop(site.name, None)
+        if before is not None:
+            before.end(Unavailable("the site has begun another stream"))
+        self.agrees(site.name, offers)
+        self.incoming[site.name] = link
+        return core.heard(site.name)
+
+    def warn(self, line: str) -> None:
+        """Say something once."""
+        if line not in self._warned and len(self._warned) < WARNED_MOST:
+            self._warned.add(line)
+            logger.warning("%s", line)
+
+    def leaves(self, link: Incoming) -> None:
+        """A stream has ended."""
+        if self.incoming.get(link.site) is link:
+            del self.incoming[link.site]
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Do something after a while, unless the server stops before."""
+
+        def due() -> None:
+            self._timers.discard(timer)
+            if not self._over:
+                work()
+
+        timer = self._loop.call_later(seconds, due)
+        self._timers.add(timer)
+
+    # -- what the server asks for
+
+    def durable(self) -> None:
+        """More of the log is on the disk."""
+        for one in self.outgoing.values():
+            one.owing()
+            one.ring()
+
+    def floor(self) -> int | None:
+        """The lowest LSN that some site was not told of yet."""
+        return min((one.done + 1 for one in self.outgoing.values()), default=None)
+
+    # -- time
+
+    def _ask(self) -> None:
+        self.later(ASKING_S, self._ask)
+        if any(one.up for one in self.outgoing.values()):
+            asked = self.engine.core.asks(self.engine.now())
+            for one in asked:
+                link = self.outgoing.get(one.owner)
+                if link is not None and link.up:
+                    link.ask(one.ask)
+            if asked:
+                self.engine.arm()
+
+    def _beat(self) -> None:
+        self.later(BEAT_S, self._beat)
+        now = self.engine.clock.mono()
+        for other in list(self.incoming.values()):
+            other.beat(now)
+        for one in self.outgoing.values():
+            if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
+                one.renew("queues have changed")
+        self.engine.arm()
+
+
+def carried(section: LinkSection) -> list[Carries]:
+    """The topics of a link as the core takes them."""
+    return [Carries(one.pattern, one.exchange, one.vhost, one.filter) for one in section.topic]
+
+
+def read_offers(offers: Sequence[object]) -> list[Mapping[str, object]]:
+    """What a site says of its queues, as objects; what is in them the core reads."""
+    if not all(isinstance(one, dict) for one in offers):
+        raise InvalidArgument("link: what a site says of a queue is no JSON object")
+    return cast("list[Mapping[str, object]]", offers)

@@ -1,0 +1,214 @@
+"""One link from another site: a call on the Flight door, for as long as that site tells what happens there.
+
+    Flight thread   parcels, judged by the door and here -> loop, in their order; a bounded number waits there
+    loop            the core hears a parcel -> its records are durable -> ack, by the writing thread
+
+A parcel may have to wait for room in the log, or for messages that come over another link; then what came behind it
+waits, too.  A site that says what it may not say is cut off, and told why; it comes again from its last ack on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.links.identity import Site
+from penstock.errors import InvalidArgument, LogBroken, PenstockError, PreconditionFailed, Unavailable
+from penstock.server.flight.downstream import Downstream
+from penstock.server.flight.handover import Answer
+from penstock.server.flight.publish import refusal
+from penstock.wire.flight.linking import LINKED, ROWS, SAID, Welcome, read_rows, read_said
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.server.flight.arriving import Arriving
+    from penstock.server.flight.calls import Caller, Slot
+    from penstock.server.flight.handover import Handover
+    from penstock.server.links.links import Links
+    from penstock.wire.flight.commands import Link
+    from penstock.wire.flight.received import Bounds
+
+logger = logging.getLogger("penstock.links")
+
+WAITING_MOST = 4
+"""Parcels that have come and were not heard yet; more are not read."""
+
+AGAIN_S = 0.1
+"""A parcel that waits for another link is tried again so often."""
+
+SILENT_US = 30_000_000
+"""A site says something every five seconds; after so long it is taken for gone."""
+
+
+class Incoming:
+    """One stream of one site."""
+
+    def __init__(
+        self, links: Links, handover: Handover, caller: Caller, command: Link, slot: Slot, bounds: Bounds
+    ) -> None:
+        self.command = command
+        self.site = command.site
+        self.peer = caller.peer
+        self.since = links.engine.clock.wall()
+        self.upto = 0  # this far its log is on the disk here
+        self.parcels = self.rows = self.size = self.asks = 0
+        self._links = links
+        self._engine = links.engine
+        self._handover = handover
+        self._caller = caller
+        self._slot = slot
+        self._bounds = bounds
+        self._heard_at = self._engine.clock.mono()
+        self._queue = deque[tuple[bytes, "pa.RecordBatch | None", Answer[None]]]()
+        self._waits = False  # the first of them does
+        self._ending: PenstockError | None = None
+        self._down = Downstream(
+            self._engine.log,
+            f"link of {command.site}",
+            on_room=_nobody,
+            on_gone=partial(handover.post, partial(self.end, Unavailable("the other site is gone"))),
+            on_unreadable=_unreadable,
+        )
+
+    # -- the loop's thread
+
+    def open(self) -> None:
+        """Take part.  PreconditionFailed with a line for each thing on which the two sites do not agree."""
+        command, links = self.command, self._links
+        if command.name != links.site.name:
+            raise PreconditionFailed(f"this site is called {links.site.name!r}, and the link is to {command.name!r}")
+        has = links.joins(self, Site(command.site, command.origin, command.group), command.offers)
+        site, self.upto = links.site, has
+        self._down.answer(
+            Welcome(site.name, site.origin, site.group, has, links.engine.core.offers(command.site)).words()
+        )
+
+    def end(self, error: PenstockError) -> None:
+        """Stop for a reason that the other site is told; twice does no harm."""
+        if self._ending is None:
+            self._ending = error
+            self._links.leaves(self)
+            while self._queue:
+                self._queue.popleft()[2].fail(error)
+            self._down.finish(error)
+
+    def beat(self, now: int) -> None:
+        """Once a second: a site that is silent is given up."""
+        if self._ending is None and now - self._heard_at > SILENT_US:
+            self._slot.abandon()
+            self.end(Unavailable(f"nothing was heard from site {self.site!r} for {SILENT_US // 1_000_000} s"))
+
+    def go_on(self) -> None:
+        """Hear what waits, as far as it may be heard now."""
+        self._waits = False
+        engine = self._engine
+        while self._queue and not self._waits and self._ending is None:
+            head, rows, answer = self._queue[0]
+            try:
+                if (why := refusal(engine)) is not None:
+                    raise why
+                if not engine.has_room():
+                    self._waits = True
+                    engine.on_room.append(self.go_on)
+                    return
+                heard = engine.core.hear(engine.now(), self.site, head, rows)
+            except (PenstockError, ValueError) as error:
+                told = error if isinstance(error, PenstockError) else InvalidArgument(f"link: {error}")
+                logger.warning("the link from site %r is cut off: %s", self.site, told)
+                self.end(told)
+                break
+            if heard.waits:
+                self._waits = True
+                self._links.later(AGAIN_S, self._again)
+                break
+            self._queue.popleft()
+            self.parcels += 1
+            self.rows += 0 if rows is None else rows.num_rows
+            self.size += len(head) + (0 if rows is None else rows.nbytes)
+            answer.give(None)
+            for line in heard.faults:
+                self._links.warn(f"from site {self.site!r}: {line}")
+            engine.when_durable(heard.lsn, partial(self._ack, heard.upto))
+        engine.arm()
+
+    def _again(self) -> None:
+        if self._waits:
+            self.go_on()
+
+    def _ack(self, upto: int) -> None:
+        self.upto = max(self.upto, upto)
+        self._down.answer(b'{"ack":%d}' % upto)
+
+    def _came(self, head: bytes, rows: pa.RecordBatch | None, answer: Answer[None]) -> None:
+        if self._ending is not None:
+            answer.fail(self._ending)
+            return
+        self._queue.append((head, rows, answer))
+        if not self._waits:
+            self.go_on()
+
+    def _asked(self, ask: bytes) -> None:
+        if self._ending is not None:
+            return
+        self.asks += 1
+        try:
+            self._engine.core.answer(self._engine.now(), self.site, ask)
+        except (PenstockError, ValueError) as error:
+            self.end(error if isinstance(error, PenstockError) else InvalidArgument(f"link: {error}"))
+        self._engine.arm()
+
+    # -- Flight's thread
+
+    def serve(self, arriving: Arriving, writer: Any) -> None:
+        """Run the stream from its first to its last word."""
+        self._handover.call(self.open, self._caller.gone)
+        writer.begin(ROWS)
+        thread = threading.Thread(target=self._down.run, args=(writer,), name="penstock-link-acks", daemon=True)
+        thread.start()
+        failure: PenstockError | None = None
+        try:
+            self._read(arriving)
+        except PenstockError as error:
+            failure = error
+        finally:
+            why = failure or Unavailable("the other site has ended the link")
+            try:
+                self._handover.call(partial(self.end, why), durable=False)
+            except (LogBroken, Unavailable):
+                self._down.finish(why)
+            thread.join()
+        failure = failure or self._ending
+        if failure is not None:
+            raise failure
+
+    def _read(self, arriving: Arriving) -> None:
+        waiting = deque[Answer[None]]()
+        for received, words in arriving.each(LINKED):
+            self._heard_at = self._engine.clock.mono()
+            if self._ending is not None:
+                return
+            if words is None:
+                raise InvalidArgument("link: rows came without the head of a parcel")
+            if words.startswith(SAID):
+                if received:
+                    raise InvalidArgument("link: rows came beside an ask")
+                if (ask := read_said(words)) is not None:
+                    self._handover.post(partial(self._asked, ask))
+                continue
+            rows = read_rows(received, self._bounds) if received else None
+            waiting.append(self._handover.submit(partial(self._came, words, rows)))
+            while len(waiting) > WAITING_MOST or (waiting and waiting[0].given):
+                waiting.popleft().wait(self._caller.gone)
+            arriving.release()
+
+
+def _nobody() -> None: ...
+
+
+def _unreadable(error: PenstockError) -> None:
+    """Nothing is delivered on a link."""
+    raise error

@@ -1,0 +1,386 @@
+"""One link to another site: a thread reads what is durable in the log, tells it, and hears how far it was heard.
+
+    thread   log -> batches --loop--> parcels -> written            a second one reads acks, and hands them to the loop
+    loop     what a batch says to the other site is the core's to decide; asks go out between two parcels
+
+The log is the queue: what waits for a slow or absent site is not in memory.  How far the other site is it says itself
+when the link comes up, and all behind that goes out again; what it had already it knows.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from penstock.core.links.identity import Site
+from penstock.errors import PenstockError, PreconditionFailed, Unavailable
+from penstock.history.history import joined
+from penstock.server.flight.handover import Bell
+from penstock.server.links.calling import Connection, ours
+from penstock.wire.flight.linking import BEAT, Heard, Welcome, ask_words, read_heard
+
+if TYPE_CHECKING:
+    from penstock.config.links import LinkSection, Target
+    from penstock.core.links.parcels import Parcel
+    from penstock.core.links.telling import Telling
+    from penstock.server.links.links import Links
+
+logger = logging.getLogger("penstock.links")
+
+FLYING_MOST = 32 << 20
+"""Bytes of parcels that were sent and not acknowledged: then the link waits."""
+
+WELCOME_S = 10.0
+SILENT_S = 20.0
+"""The other site says something every five seconds; after so long it is taken for gone."""
+
+BEAT_S = 5.0
+AGAIN_S = (0.1, 5.0)
+"""Pauses before the next try: at first, and at most."""
+
+ROWS_MOST, BYTES_MOST = 10_000, 8 << 20
+"""What the log gives is told in batches of about so much."""
+
+State = Literal["starting", "up", "down", "refused", "paused"]
+
+
+class Flying(NamedTuple):
+    """A parcel that was sent.  before: what was told up to there was done with when it went."""
+
+    upto: int
+    before: int
+    size: int
+
+
+class Outgoing:
+    """One link.  The loop's thread asks and changes it; `run` and `_read` are threads of its own."""
+
+    def __init__(self, links: Links, section: LinkSection) -> None:
+        self.section = section
+        self.name = section.name
+        self.state: State = "starting"
+        self.why: str | None = None  # it is not up
+        self.since = links.engine.clock.wall()  # it is in this state
+        self.address: str | None = None  # where it is connected
+        self.downgraded = False
+        self.told = 0  # this far the log was read for it
+        self.parcels = self.rows = self.size = 0  # that were sent since the start
+        self._links = links
+        self._flying = deque[Flying]()
+        self._flying_bytes = 0
+        self._acked = 0
+        self._owed_since = 0  # microseconds, monotonic: when the oldest parcel that is under way was sent
+        self._asks = deque[bytes]()
+        self._bell = Bell()
+        self._over = False
+        self._paused = False
+        self._connection: Connection | None = None
+        self._session = 1
+        self._tries = 0
+        self._thread = threading.Thread(target=self._run, name=f"penstock-link-{self.name}", daemon=True)
+
+    # -- the loop's thread
+
+    def start(self) -> None:
+        """Begin to call the other site."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; the thread may take a moment."""
+        self._over = True
+        self._cut()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def ring(self) -> None:
+        """More of the log is durable."""
+        self._bell.ring()
+
+    def ask(self, ask: bytes) -> None:
+        """Ask the other site for messages that are its own."""
+        self._asks.append(ask_words(ask))
+        self._bell.ring()
+
+    @property
+    def up(self) -> bool:
+        """Whether the other site hears."""
+        return self.state == "up"
+
+    @property
+    def done(self) -> int:
+        """The other site has everything on its disk that this log says to it up to here."""
+        if self._flying:
+            return max(self._flying[0].before, self._acked)
+        return max(self.told, self._acked)
+
+    @property
+    def owes_for(self) -> int:
+        """Microseconds since the oldest thing was due that the other site does not have."""
+        durable = self._links.engine.log.durable
+        if self.done >= durable:
+            return 0
+        now = self._links.engine.clock.mono()
+        return max(0, now - self._owed_since) if self._owed_since else 0
+
+    def owing(self) -> None:
+        """Something became durable here: from now on it is owed, if nothing was before."""
+        if not self._owed_since:
+            self._owed_since = self._links.engine.clock.mono()
+
+    def pause(self, *, paused: bool) -> None:
+        """Tell nothing more, or go on."""
+        self._paused = paused
+        if paused:
+            self._is("paused")
+            self._cut()
+        self._bell.ring()
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator has it wait."""
+        return self._paused
+
+    def renew(self, why: str) -> None:
+        """Begin anew: what both sides agreed on is different now."""
+        if self.up:
+            self._is("down", why)
+            self._cut()
+
+    def _cut(self) -> None:
+        connection, self._connection = self._connection, None
+        self._session += 1
+        if connection is not None:
+            threading.Thread(target=connection.close, name="penstock-link-close", daemon=True).start()
+        self._bell.ring()
+
+    def _is(self, state: State, why: str | None = None) -> None:
+        if (state, why) == (self.state, self.why):
+            return
+        if state != self.state:
+            self.since = self._links.engine.clock.wall()
+        if state in ("down", "refused") and (why != self.why):
+            logger.warning("link %r is %s: %s", self.name, state, why)
+        elif state == "up":
+            logger.info("link %r is up: %s", self.name, self.address)
+        before, self.state, self.why = self.state, state, why
+        if "up" in (before, state):
+            self._links.changed(self)
+
+    def _came_up(self, welcome: Welcome, address: str, session: int) -> tuple[int, Telling]:
+        """The other site is there; from which LSN on it is told, and by whom."""
+        links, section = self._links, self.section
+        if session != self._session or self._paused:
+            raise Unavailable("it was cut meanwhile")
+        if welcome.site != section.name:
+            raise PreconditionFailed(
+                f"the site at {address} is called {welcome.site!r}, and this link is to {section.name!r}"
+            )
+        if section.group is not None and welcome.group != section.group:
+            raise PreconditionFailed(
+                f"site {welcome.site!r} is in group {welcome.group!r}, and this link is to one of {section.group!r}"
+            )
+        site = Site(welcome.site, welcome.origin, welcome.group)
+        links.meet(site)
+        links.agrees(site.name, welcome.offers)
+        self._flying.clear()
+        self._flying_bytes = 0
+        self._acked = self.told = welcome.has
+        self._tries = 0
+        self.address = address
+        self._is("up")
+        return welcome.has, links.telling(section, welcome.has)
+
+    def _tell(self, telling: Telling, batch: pa.RecordBatch, last: int, session: int) -> Sequence[Parcel]:
+        """What a batch of the log says to the other site."""
+        if session != self._session:
+            raise Unavailable("it was cut meanwhile")
+        parcels = telling.tell(batch)
+        now = self._links.engine.clock.mono()
+        for parcel in parcels:
+            size = 0 if parcel.rows is None else parcel.rows.nbytes
+            if not self._flying:
+                self._owed_since = self._owed_since or now
+            self._flying.append(Flying(parcel.upto, self.told, size))
+            self._flying_bytes += size
+            self.parcels += 1
+            self.rows += 0 if parcel.rows is None else parcel.rows.num_rows
+            self.size += size
+        self.told = last
+        if not self._flying:
+            self._moved()
+        return parcels
+
+    def _acked_by(self, ack: int, session: int) -> None:
+        """In the thread that reads."""
+        self._links.post(partial(self._heard, ack, session))
+
+    def _heard(self, ack: int, session: int) -> None:
+        if session != self._session:
+            return
+        while self._flying and self._flying[0].upto <= ack:
+            self._flying_bytes -= self._flying.popleft().size
+        self._acked = max(self._acked, ack)
+        self._moved()
+        self._bell.ring()
+
+    def _moved(self) -> None:
+        """The other site is further than before."""
+        caught_up = self.done >= self._links.engine.log.durable
+        self._owed_since = 0 if caught_up else self._links.engine.clock.mono()
+        self._links.moved()
+
+    def _ended(self, error: PenstockError, session: int) -> None:
+        if session != self._session or self._over:
+            return
+        self._session += 1
+        if not self._paused:
+            refused = isinstance(error, PreconditionFailed)
+            self._is("refused" if refused else "down", str(error))
+
+    # -- its threads
+
+    def _run(self) -> None:
+        links = self._links
+        while not self._over:
+            for target in self.section.targets:
+                if self._halts():
+                    break
+                session = self._session
+                try:
+                    self._talk(target, session)
+                except Exception as error:
+                    if not isinstance(error, PenstockError | pa.ArrowException | OSError | StopIteration):
+                        logger.exception("link %r", self.name)
+                    if not links.post(partial(self._ended, ours(error, target), session)):
+                        return
+                finally:
+                    connection, self._connection = self._connection, None
+                    if connection is not None:
+                        connection.close()
+            if not self._over:
+                self._tries += 1
+                self._bell.wait(3600.0 if self._paused else min(AGAIN_S[0] * 2 ** min(self._tries, 8), AGAIN_S[1]))
+
+    def _halts(self) -> bool:
+        return self._over or self._paused
+
+    def _talk(self, target: Target, session: int) -> None:
+        """Be connected, until something ends it, which is raised."""
+        links = self._links
+        connection = Connection(self.section, target, links.call(lambda: links.hello(self.section)))
+        self._connection = connection
+        reading = _Reading(connection, self._bell, self._acked_by)
+        reading.start()
+        at, telling = links.call(partial(self._came_up, reading.welcome(), str(target), session))
+        reading.session = session
+        said = time.monotonic()
+        while session == self._session:
+            reading.check()
+            self._write_asks(connection)
+            upto = links.engine.log.durable
+            if at < upto and self._flying_bytes < FLYING_MOST:
+                self._tell_between(connection, reading, telling, at + 1, upto + 1, session)
+                at = upto
+                links.post(partial(self._read_upto, at, session))
+            else:
+                self._bell.wait(BEAT_S)
+            if time.monotonic() - said > BEAT_S:
+                connection.write(BEAT)
+                said = time.monotonic()
+
+    def _tell_between(
+        self, connection: Connection, reading: _Reading, telling: Telling, start: int, stop: int, session: int
+    ) -> None:
+        """Tell what the log has with LSNs in [start, stop)."""
+        for batch in joined(self._links.engine.log.batches(start, stop), ROWS_MOST, BYTES_MOST):
+            last = int(batch.column("lsn")[-1].as_py())
+            for parcel in self._links.call(partial(self._tell, telling, batch, last, session)):
+                connection.write(parcel.head, parcel.rows)
+            self._write_asks(connection)
+            while self._flying_bytes >= FLYING_MOST and session == self._session:
+                reading.check()
+                self._bell.wait(BEAT_S)
+            if session != self._session:
+                return
+
+    def _read_upto(self, lsn: int, session: int) -> None:
+        """The log has nothing more below; on the loop."""
+        if session == self._session and lsn > self.told:
+            self.told = lsn
+            if not self._flying:
+                self._moved()
+
+    def _write_asks(self, connection: Connection) -> None:
+        while self._asks:
+            connection.write(self._asks.popleft())
+
+
+class _Reading(threading.Thread):
+    """Hears what comes back on one connection."""
+
+    def __init__(self, connection: Connection, bell: Bell, acked: Callable[[int, int], None]) -> None:
+        super().__init__(name="penstock-link-acks", daemon=True)
+        self.session = 0  # 0: it is not up yet
+        self._acked = acked
+        self._connection = connection
+        self._bell = bell
+        self._welcome: Welcome | None = None
+        self._came = threading.Event()
+        self._error: BaseException | None = None
+        self._heard_at = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            while True:
+                heard: Heard = read_heard(self._connection.read())
+                self._heard_at = time.monotonic()
+                if heard.ended is not None:
+                    raise Unavailable(heard.ended)
+                if heard.welcome is not None:
+                    self._welcome = heard.welcome
+                    self._came.set()
+                if heard.ack is not None and self.session:
+                    self._acked(heard.ack, self.session)
+        except Exception as error:  # noqa: BLE001 - of Flight; whoever writes raises it
+            self._error = error
+        finally:
+            self._came.set()
+            self._bell.ring()
+
+    def welcome(self) -> Welcome:
+        """What the other site said when the link came up."""
+        self._came.wait(WELCOME_S)
+        if self._error is not None:
+            raise self._error
+        if self._welcome is None:
+            raise Unavailable(f"it has not answered for {WELCOME_S:.0f} s")
+        return self._welcome
+
+    def check(self) -> None:
+        """Raises what has ended the connection, or that nothing was heard for long."""
+        if self._error is not None:
+            raise self._error
+        if time.monotonic() - self._heard_at > SILENT_S:
+            raise Unavailable(f"nothing was heard from it for {SILENT_S:.0f} s")
+
+
+def hello_words(name: str, site: Site, offers: list[Any], *, sync: bool) -> bytes:
+    """The command by which a link begins."""
+    told = {
+        "name": name, "site": site.name, "origin": str(site.origin), "group": site.group, "sync": sync,
+        "offers": offers,
+    }  # fmt: skip
+    return orjson.dumps({"link": told})

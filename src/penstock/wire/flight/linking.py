@@ -1,0 +1,130 @@
+"""What two sites say to each other over a link: one DoExchange, called by the site that tells.
+
+    it tells     {"link": {...}} as the command; then parcels: the head as metadata, the messages as rows beside it,
+                 or no rows; and between them `{"say": "ask", "ask": [...]}` and `{"say": "beat"}`
+    it hears     {"welcome": {"site", "origin", "group", "has", "offers"}}, then {"ack": LSN}, {"heartbeat": true}, and
+                 at the end perhaps {"ended": why}
+
+What a head says is the core's to read (`core.links.parcels`), and so are asks and offers.  Rows are judged here.
+"""
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import InvalidArgument, ProtocolError
+from penstock.records.compute import compute
+from penstock.records.schema import COLUMNS
+from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, read_json
+from penstock.wire.flight.codec import LATEST
+from penstock.wire.flight.received import Bounds, Layout, Received, check_bodies, columns_of
+
+ROWS = pa.schema(
+    [COLUMNS.field(name) for name in ("lsn", "name", "expires_at", "not_before", "priority", "properties", "body")]
+)
+"""Messages on a link: columns of the log, but `lsn` is the one at the origin."""
+
+LINKED = Layout("link", ROWS, tuple(ROWS.names))
+
+SAID = b'{"say":'
+"""How words begin that are no head of a parcel."""
+
+BEAT = orjson.dumps({"say": "beat"})
+
+PROPERTIES_MOST = 1 << 20
+"""Bytes of a message's header."""
+
+
+def ask_words(ask: bytes) -> bytes:
+    """An ask, as it is sent."""
+    return orjson.dumps({"say": "ask", "ask": orjson.Fragment(ask)})
+
+
+def read_said(words: bytes) -> bytes | None:
+    """Words that are no parcel: an ask, or None for a sign of life.  InvalidArgument for anything else."""
+    fields = Fields("link", read_json(words, "the words of a link"))
+    say = fields.name("say")
+    ask: object = fields.rest().pop("ask", None)
+    if say == "ask" and isinstance(ask, list):
+        return orjson.dumps(ask)
+    if say != "beat" or ask is not None:
+        raise InvalidArgument(f"link: {say[:40]!r} is not what a link says")
+    return None
+
+
+def read_rows(received: Received, bounds: Bounds) -> pa.RecordBatch:
+    """Messages that another site tells of, each value in its bounds.  InvalidArgument says which is not."""
+    columns = columns_of(received)
+    for name in ("lsn", "name", "properties", "body"):
+        if columns[name].null_count:
+            raise InvalidArgument(f"link: column {name!r} has {columns[name].null_count} nulls")
+    check_bodies(columns["body"], bounds, "link")
+    if len(received):
+        _within("lsn", columns["lsn"], 1, LSN_MAX)
+        _within("bytes of a name", compute.binary_length(columns["name"]), 0, NAME_LIMIT)
+        _within("bytes of properties", compute.binary_length(columns["properties"]), 0, PROPERTIES_MOST)
+        for name in ("expires_at", "not_before"):
+            _within(name, columns[name].cast(pa.int64()), 0, LATEST)
+        _within("priority", columns["priority"], 0, 255)
+    return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+
+
+def _within(what: str, column: pa.Array[Any], low: int, high: int) -> None:
+    ends = cast("dict[str, int | None]", compute.min_max(column).as_py())
+    for end in (ends["min"], ends["max"]):
+        if end is not None and not low <= end <= high:
+            raise InvalidArgument(f"link: {what} is {end}, not in {low}..{high}")
+
+
+class Welcome(NamedTuple):
+    """What the other site says when a link comes up.  has: how far of the caller's log is there."""
+
+    site: str
+    origin: int
+    group: str
+    has: int
+    offers: Sequence[object]
+
+    def words(self) -> bytes:
+        """As it is sent."""
+        return orjson.dumps({"welcome": {**self._asdict(), "origin": str(self.origin)}})
+
+
+class Heard(NamedTuple):
+    """What came back on a link; None is not said."""
+
+    welcome: Welcome | None = None
+    ack: int | None = None
+    ended: str | None = None
+
+
+def read_heard(words: bytes) -> Heard:
+    """Words of the site that is told.  ProtocolError for what it may not say."""
+    try:
+        fields = Fields("link", read_json(words, "the answer of a link"))
+        welcome, ack, ended = (
+            fields.inner("welcome"),
+            fields.optional_count("ack"),
+            fields.optional_text("ended", 1 << 16),
+        )
+        fields.flag("heartbeat")
+        fields.finish()
+        if welcome is None:
+            return Heard(None, ack, ended)
+        origin = welcome.name("origin")
+        if not origin.isdigit() or int(origin) >= 2**64:
+            raise InvalidArgument(f"link: origin {origin[:40]!r} is no number of a log")
+        found = Welcome(
+            welcome.name("site"), int(origin), welcome.text("group"), welcome.number("has"), welcome.objects("offers")
+        )
+        welcome.finish()
+        return Heard(found, ack, ended)
+    except InvalidArgument as error:
+        raise ProtocolError(f"the other site speaks no link: {error}") from None

@@ -1,0 +1,65 @@
+"""`[[link]]`: what goes together, and what is said of what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.config.load import load_mapping
+from penstock.errors import SettingsError
+
+GIVEN: dict[str, Any] = {"name": "b", "to": ["penstock://other:8815"], "topic": [{"pattern": "orders"}]}
+
+
+def read(**more: Any) -> Any:
+    return load_mapping({"server": {"name": "a"}, "link": [{**GIVEN, **more}]}, environ={}).link[0]
+
+
+def test_a_link_has_a_name_addresses_and_topics() -> None:
+    link = read(to=["penstock://u:p@one", "penstocks://[::1]:9"])
+    assert [str(one) for one in link.targets] == ["penstock://one:8815", "penstocks://::1:9"]
+    assert [one.location for one in link.targets] == ["grpc://one:8815", "grpc+tls://[::1]:9"]
+    assert (link.targets[0].user, link.targets[0].password) == ("u", "p")
+    assert not link.sync
+    assert link.topic[0].pattern == "orders"
+
+
+def test_an_upgrade_is_half_of_a_downgrade_where_nothing_is_said() -> None:
+    assert read(sync=True, downgrade_after="10s").upgrade == 5_000_000
+    assert read(sync=True, downgrade_after="10s", upgrade_after="1s").upgrade == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"to": []}, "to"),
+        ({"to": ["amqp://x"]}, "no address of a site"),
+        ({"to": ["penstock://x/vhost"]}, "behind the port"),
+        ({"to": ["penstock://x:99999"]}, "no number below 65536"),
+        ({"topic": []}, "topic"),
+        ({"downgrade_after": "10s"}, "for sync = true"),
+        ({"sync": True, "upgrade_after": "10s"}, "goes with downgrade_after"),
+        ({"sync": True, "downgrade_after": "1s", "upgrade_after": "2s"}, "longer than downgrade_after"),
+        ({"password": "x", "password_file": "y"}, "either a password or a password_file"),
+        ({"ca": "ca.pem"}, "is for TLS"),
+        ({"certificate": "c.pem"}, "key is missing"),
+        ({"name": "a"}, "this site's own name"),
+        ({"topic": [{"pattern": "o", "vhost": "none"}]}, "no [[vhost]] 'none'"),
+    ],
+)
+def test_what_cannot_be_is_said(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(SettingsError) as told:
+        read(**given)
+    assert why in str(told.value)
+
+
+def test_the_name_of_a_local_queue_is_no_topic_of_a_link() -> None:
+    queue = {"name": "orders", "kind": "local", "underlying_topic": "other"}
+    with pytest.raises(SettingsError, match="local queue"):
+        load_mapping({"server": {"name": "a"}, "queue": [queue], "link": [GIVEN]}, environ={})
+
+
+def test_two_links_have_two_names() -> None:
+    with pytest.raises(SettingsError, match="'b' is there twice"):
+        load_mapping({"link": [GIVEN, GIVEN]}, environ={})
