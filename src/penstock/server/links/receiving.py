@@ -3,8 +3,8 @@
     Flight thread   parcels, judged by the door and here -> loop, in their order; a bounded number waits there
     loop            the core hears a parcel -> its records are durable -> ack, by the writing thread
 
-A parcel may have to wait for room in the log, or for messages that come over another link; then what came behind it
-waits, too.  A site that says what it may not say is cut off, and told why; it comes again from its last ack on.
+A parcel may have to wait for room in the log; then what came behind it waits, too.  A site that says what it may not
+say is cut off, and told why; it comes again from its last ack on.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ logger = logging.getLogger("penstock.links")
 
 WAITING_MOST = 4
 """Parcels that have come and were not heard yet; more are not read."""
-
-AGAIN_S = 0.1
-"""A parcel that waits for another link is tried again so often."""
 
 SILENT_US = 30_000_000
 """A site says something every five seconds; after so long it is taken for gone."""
@@ -121,10 +118,6 @@ class Incoming:
                 logger.warning("the link from site %r is cut off: %s", self.site, told)
                 self.end(told)
                 break
-            if heard.waits:
-                self._waits = True
-                self._links.later(AGAIN_S, self._again)
-                break
             self._queue.popleft()
             self.parcels += 1
             self.rows += 0 if rows is None else rows.num_rows
@@ -134,10 +127,6 @@ class Incoming:
                 self._links.warn(f"from site {self.site!r}: {line}")
             engine.when_durable(heard.lsn, partial(self._ack, heard.upto))
         engine.arm()
-
-    def _again(self) -> None:
-        if self._waits:
-            self.go_on()
 
     def _ack(self, upto: int) -> None:
         self.upto = max(self.upto, upto)
