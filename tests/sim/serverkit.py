@@ -25,7 +25,8 @@ from penstock.records.properties import Properties, decode, encode
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.door import AmqpDoor
 from penstock.server.amqp.doorway import Doorway
-from penstock.server.amqp.hosting import Host, Hosted
+from penstock.server.amqp.hosted import Hosted
+from penstock.server.amqp.hosting import Host
 from penstock.server.amqp.reading import Reading
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
+import tracemalloc
 
 import orjson
 import pytest
@@ -12,7 +14,7 @@ from choices import EFFORT, SEED
 from penstock.log.simdisk import SimDisk
 from penstock.server.amqp import way
 from penstock.server.amqp.links import SEND_MOST
-from penstock.server.amqp.way import Up
+from penstock.server.amqp.way import Down, Up
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
@@ -238,6 +240,53 @@ def test_who_does_not_read_gets_no_more_than_may_wait_for_it_and_its_door() -> N
         assert 0 < len(more) * 100_000 <= 2 * SEND_MOST + 300_000
         got += more
     assert [int(body.partition(b":")[0]) for body in got] == list(range(60))
+
+
+def test_a_connection_at_rest_takes_little_in_the_core() -> None:
+    """What only reads and writes its bytes is in its door, and what many have in common is there once."""
+    life = new_life()
+    door = life.open_door()
+    before = len(door.said)
+    Client(life, door=door).channel()
+    one = bytes(door.said[before:])
+    frames = list[bytes]()
+    while one:
+        end = way.HEAD.size + way.HEAD.unpack_from(one)[0]
+        frames.append(one[:end])
+        one = one[end:]
+    for number in range(2, 402):
+        if number == 102:  # what is there once is there
+            gc.collect()
+            tracemalloc.start()
+        for said in frames:
+            head = list(way.HEAD.unpack_from(said))
+            head[4] = number if head[4] else 0
+            door.doorway.receive(way.HEAD.pack(*head) + said[way.HEAD.size :])
+            life.engine.finish_turn()
+    door._down.clear()  # what they were told, and others of them, and what nobody ran
+    life.jobs.clear()
+    life.engine.notices.feed._ring.clear()
+    gc.collect()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(life.door.sessions) == 401
+    assert all(one.channels for one in life.door.sessions)
+    assert size / 300 < 2048
+
+
+def test_a_batch_alone_is_answered_with_one_write() -> None:
+    """That it was taken is told with what comes of it: the door may send one more before it knows."""
+    life = new_life()
+    door = life.open_door()
+    client = life.client(door=door, confirm=True)
+    client.publish("q", b"known")
+    life.run()
+    client.take_all()
+    door.heard.clear()
+    client.publish("q", b"one")
+    life.run()
+    assert client.confirms() == [(True, 2, True)]
+    assert [frame.kind for frame in way.Cutter(way.DOWN_MOST).feed(bytes(door.heard))] == [Down.CONFIRMS, Down.TAKEN]
 
 
 def declare_with(table: bytes) -> bytes:

@@ -45,6 +45,8 @@ BEHIND_MOST = 64
 class Receiver(Protocol):
     """Who takes deliveries: an AMQP channel, a Flight exchange, a subscription of the in-process broker."""
 
+    __slots__ = ()
+
     @property
     def gate(self) -> object:
         """Deliveries of one gate keep their order, also when some are read from disk."""

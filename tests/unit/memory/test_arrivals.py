@@ -92,6 +92,13 @@ class ArrivalsMachine(RuleBasedStateMachine):
                 assert (topic, header, piece.bodies[i]) == self.rows[lsn]
         assert seen == chosen
 
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def deliver_one(self, data: st.DataObject) -> None:
+        lsn = data.draw(st.sampled_from([*sorted(self.rows), 0, self.next]))
+        here = self.arrivals.peek(lsn) is not None
+        assert self.arrivals.row(lsn) == (self.rows[lsn] if here else None)
+
     @invariant()
     def it_counts_what_it_holds(self) -> None:
         held = [batch for batch in self.batches if self.arrivals.peek(batch.first) is batch]

@@ -90,6 +90,7 @@ OPERATION = st.one_of(
     st.tuples(st.just("each"), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.booleans(), st.none()),
     st.tuples(st.just("again"), st.integers(0, 1), st.integers(0, 40), st.none()),
     st.tuples(st.just("one"), st.integers(0, 30), st.integers(0, 3), st.none()),
+    st.tuples(st.just("alone"), st.integers(1, 31), st.none(), st.none()),
     st.tuples(st.just("upto"), st.integers(0, 30), st.none(), st.none()),
 )
 
@@ -120,6 +121,11 @@ def any_order(operations: list[tuple[str, Any, Any, Any]]) -> None:
             tags.supersede((A, B)[a], range(100 + b, 101 + b))
             for tag in found:
                 del model[tag]
+            assert tags.count == len(model)
+            continue
+        if what == "alone":
+            settled = tags.settle_one(a)
+            assert plain([] if settled is None else [settled]) == ([model.pop(a)] if a in model else [])
             assert tags.count == len(model)
             continue
         if what == "give":

@@ -8,9 +8,9 @@ are owed: clients match answers with questions by their order.  Deliveries are n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.effects import Verb
 from penstock.errors import LogBroken, NotFound, PreconditionFailed
@@ -52,11 +52,12 @@ class Answer:
 class Answers:
     """Those that could not be sent at once."""
 
-    __slots__ = ("_send", "_waiting")
+    __slots__ = ("_number", "_session", "_waiting")
 
-    def __init__(self, send: Callable[[Method], None]) -> None:
-        self._send = send
-        self._waiting: deque[Answer] = deque()
+    def __init__(self, session: Session, number: int) -> None:
+        self._session = session
+        self._number = number
+        self._waiting: deque[Answer] | None = None  # an empty deque is large
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -64,18 +65,23 @@ class Answers:
     @property
     def promising(self) -> bool:
         """Whether one of them waits for the disk."""
-        return any(one.promise and not one.ready for one in self._waiting)
+        return any(one.promise and not one.ready for one in self._waiting or ())
 
     def add(self, method: Method, then: Callable[[], None] | None = None) -> Answer:
         """An answer that takes its place in the order now and leaves when it is `ready`."""
         answer = Answer(method, then)
-        self._waiting.append(answer)
+        self._append(answer)
         return answer
+
+    def _append(self, answer: Answer) -> None:
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(answer)
 
     def tell(self, write: Callable[[], None]) -> None:
         """Say something that is no answer, behind all that are owed."""
         if self._waiting:
-            self._waiting.append(Answer(None, write, ready=True))
+            self._append(Answer(None, write, ready=True))
         else:
             write()
 
@@ -86,7 +92,7 @@ class Answers:
 
     def close(self, last: Callable[[], None]) -> None:
         """The channel is over: of what is owed that goes out which can still come true, then the last word."""
-        owed = [one for one in self._waiting if one.lasts and (one.ready or one.promise)]
+        owed = [one for one in self._waiting or () if one.lasts and (one.ready or one.promise)]
         for one in owed:
             if one.method is not None:
                 one.then = None
@@ -95,16 +101,18 @@ class Answers:
 
     def break_promises(self) -> None:
         """What waits for the disk never comes true."""
-        self._waiting = deque([one for one in self._waiting if one.ready or not one.promise])
+        self._waiting = deque([one for one in self._waiting or () if one.ready or not one.promise])
         self._go_on()
 
     def _go_on(self) -> None:
         while self._waiting and self._waiting[0].ready:
             first = self._waiting.popleft()
             if first.method is not None:
-                self._send(first.method)
+                self._session.send(self._number, first.method)
             if first.then is not None:
                 first.then()
+        if not self._waiting:
+            self._waiting = None
 
 
 class Reader(Protocol):
@@ -130,25 +138,43 @@ class ReplyReader(Protocol):
         ...
 
 
+class _Nothing(dict[Any, Any]):
+    """An empty dict that stays so."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise AssertionError("the channel does not attend")
+
+
+_NONE = _Nothing()
+_NO_TAGS = Tags()
+"""Of channels that take no messages: nothing is outstanding."""
+
+
 class Channel(Receiver):
     """State of an open channel.  It is the holder of its consumers, and so takes their deliveries."""
+
+    __slots__ = (
+        "_contents", "answers", "cancelled_consumers", "confirming", "consumers", "encoders", "filters",
+        "followings", "getters", "getting", "informed", "last_queue", "number", "open", "prefetch", "published",
+        "replies", "session", "shared", "subscriptions", "tags", "tx", "unannounced", "unconfirmed", "values",
+    )  # fmt: skip
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
         self.number = number
         self.open = True
-        self.tags = Tags()
-        self.consumers: dict[str, Consumer] = {}  # by consumer tag
-        self.followings: dict[str, Reader] = {}  # those with a bookmark
-        self.subscriptions: dict[str, Subscription] = {}  # by consumer tag: of several queues, or replaced
+        self.tags = _NO_TAGS
+        self.consumers: dict[str, Consumer] = _NONE  # by consumer tag
+        self.followings: dict[str, Reader] = _NONE  # those with a bookmark
+        self.subscriptions: dict[str, Subscription] = _NONE  # by consumer tag: of several queues, or replaced
         self.replies: ReplyReader | None = None
-        self.filters: dict[str, Filter] = {}  # by consumer tag: as they were asked for
-        self.informed: dict[str, bool] = {}  # tags of consumers told more of each delivery; True: of their leases, too
-        self.encoders: dict[Consumer, DeliveryEncoder] = {}
-        self.values: dict[Consumer, Values] = {}  # readers of streams that do not ask for everything
-        self._contents = Contents(number, session.machine.frame_max)  # of all encoders
-        self.getters: dict[object, Consumer] = {}  # by queue: the passive consumer of basic.get
-        self.cancelled_consumers: list[Consumer] = []  # cancelled by the client, still holding leases
+        self.filters: dict[str, Filter] = _NONE  # by consumer tag: as they were asked for
+        self.informed: dict[str, bool] = _NONE  # tags of consumers told more of each delivery; True: of leases, too
+        self.encoders: dict[Consumer, DeliveryEncoder] = _NONE
+        self.values: dict[Consumer, Values] = _NONE  # readers of streams that do not ask for everything
+        self._contents: Contents | None = None  # of all encoders
+        self.getters: dict[object, Consumer] = _NONE  # by queue: the passive consumer of basic.get
+        self.cancelled_consumers: Sequence[Consumer] = ()  # cancelled by the client, still holding leases
         self.last_queue = ""  # what an empty queue name means
         self.prefetch = 0  # of consumers started from now on; 0: no limit
         self.shared: Credit | None = None  # qos global
@@ -156,9 +182,17 @@ class Channel(Receiver):
         self.confirming = False
         self.published = 0  # sequence number of the last publish
         self.unconfirmed = 0
-        self.answers = Answers(partial(session.send, number))
-        self.getting: dict[Consumer, deque[Answer]] = {}  # basic.gets whose message is on its way
-        self.unannounced: dict[Consumer, list[tuple[Delivery, Piece]]] = {}  # consume-ok waits: what came before it
+        self.answers = Answers(session, number)
+        self.getting: dict[Consumer, deque[Answer]] = _NONE  # basic.gets whose message is on its way
+        self.unannounced: dict[Consumer, list[tuple[Delivery, Piece]]] = _NONE  # consume-ok waits: what came before it
+
+    def attend(self) -> None:
+        """It takes messages from now on; one that does not, as most that publish, keeps no room for what they need."""
+        if self.tags is not _NO_TAGS:
+            return
+        self.tags = Tags()
+        self.consumers, self.followings, self.subscriptions, self.filters, self.informed = {}, {}, {}, {}, {}
+        self.encoders, self.values, self.getters, self.getting, self.unannounced = {}, {}, {}, {}, {}
 
     def queue_name(self, name: str) -> str:
         """The named queue, or the last one declared on the channel when the name is empty.  Raises NotFound."""
@@ -179,6 +213,8 @@ class Channel(Receiver):
 
     def encoder(self, tag: str) -> DeliveryEncoder:
         """One for a consumer of the channel."""
+        if self._contents is None:
+            self._contents = Contents(self.number, self.session.machine.frame_max)
         return DeliveryEncoder(self.number, tag, self.session.machine.frame_max, self._contents)
 
     def announce(self, consumer: Consumer) -> None:

@@ -81,6 +81,7 @@ def select(session: Session, channel: Channel, method: m.TxSelect) -> None:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.tx is None:
         session.mute(channel.number)
+        channel.attend()
         channel.tx = Open(session.engine, channel.tags)
     channel.reply(m.TxSelectOk())
 

@@ -77,6 +77,11 @@ class Reception(Protocol):
 class Connection(Session):
     """A session with a peer, whoever reads its bytes."""
 
+    __slots__ = (
+        "_counted", "_gathering", "_holding", "_partial", "_reception", "_shares", "channels", "intake", "leaving",
+        "refused", "stranger",
+    )  # fmt: skip
+
     def __init__(
         self,
         reception: Reception,
@@ -94,7 +99,7 @@ class Connection(Session):
         """stranger: what it is to the guard until it has logged in; None: nobody guards."""
         super().__init__(publishers.engine, logins, counters, machine, outgoing, link, peer, local, tls)
         self.channels: dict[int, Channel] = {}
-        self.leaving: dict[int, Channel] = {}  # those that are over and still owe answers
+        self.leaving: dict[int, Channel] | None = None  # those that are over and still owe answers
         self.refused: Unavailable | None = None  # why its user may have no more connections
         self.intake = Intake(self, publishers)
         self._reception = reception
@@ -272,7 +277,7 @@ class Connection(Session):
                 channel.answers.break_promises()
                 error = LogBroken(f"{reason}; whether this will last is unknown")
                 self.fail_channel(channel.number, error, methods.Method)
-        for channel in list(self.leaving.values()):
+        for channel in list((self.leaving or {}).values()):
             channel.answers.break_promises()
 
     def fail_channel(
@@ -353,18 +358,20 @@ class Connection(Session):
 
     def _channel_over(self, number: int, last: Callable[[], None], *, lost: bool = False) -> None:
         """A channel is over, or its client closes one that is: `last` is said behind the answers that it is owed."""
-        channel = self.channels.get(number) or self.leaving.get(number)
+        channel = self.channels.get(number) or (self.leaving or {}).get(number)
         if channel is None:
             last()
         else:
             if channel.open:
                 self._close_channel(channel, lost=lost)
+            self.leaving = self.leaving or {}
             self.leaving[number] = channel
             channel.answers.close(partial(self._left, number, last))
         self.outgoing.mark_dirty()
 
     def _left(self, number: int, last: Callable[[], None]) -> None:
-        del self.leaving[number]
+        if self.leaving is not None:
+            self.leaving.pop(number, None)
         last()
         self.outgoing.take_machine_output()
 
@@ -386,7 +393,7 @@ class Connection(Session):
             channel.silence()  # what one gives back must not be granted to another
         for channel in list(self.channels.values()):
             self._close_channel(channel, lost=lost)
-        self.leaving.clear()
+        self.leaving = None
         self.core.end_exclusive(self.engine.now(), self)
         self.engine.arm()
 

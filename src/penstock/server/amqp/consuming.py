@@ -74,6 +74,7 @@ OF_TOPICS = {
 
 def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     """basic.consume: of one queue; of several, from a bookmark, or of answers, elsewhere."""
+    channel.attend()
     tag = method.consumer_tag or generated_name("amq.ctag-")
     arguments = cast("Mapping[str, object]", method.arguments)
     if method.queue == REPLY_TO or BOOKMARK in arguments:
@@ -235,6 +236,7 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
 
 def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     """basic.get."""
+    channel.attend()
     narrow = consuming(session, channel.queue_name(method.queue), None)
     queue = channel.queue(method.queue)
     refuse_unsupported(queue, "basic.get")

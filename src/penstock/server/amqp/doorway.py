@@ -11,7 +11,8 @@ Knows no rule; whether a client may do what it asks is decided by its session.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ProtocolError
@@ -26,6 +27,7 @@ from penstock.wire.amqp.conversation import client_capabilities
 from penstock.wire.amqp.method_codec import decode_method
 
 if TYPE_CHECKING:
+    from penstock.records.field_tables import FieldValue
     from penstock.server.amqp.connection import Connection
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.tls import Peer
@@ -45,6 +47,7 @@ class Doorway:
         self._fars = dict[int, Far]()
         self._last = 0  # number of the newest session
         self._classes = HeaderClasses()
+        self._programs: dict[bytes, tuple[Mapping[str, FieldValue], frozenset[str]]] = {}
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
         self._out = list[bytes]()
         self._confirms: way.Confirms | None = None  # the last of what goes out is one of these, or neither
@@ -125,7 +128,7 @@ class Doorway:
         self._dirty = False
         self._close_rows()
         out, self._out = self._out, []
-        if self._decided:
+        if self._decided and (out or self._decided >= way.WINDOW):  # else the door may send one more without it
             out.append(way.head(Down.TAKEN, 0, count=self._decided))
             self._decided = 0
         if out:
@@ -284,7 +287,8 @@ class Doorway:
         self._last = frame.session
         told = plain(memoryview(frame.payload))
         far = Far(self, frame.session, self._door.limits)
-        far.connection = self._door.open_far(far, text(told, "peer"), text(told, "local"), _peer_of(told.get("tls")))
+        local = intern(text(told, "local"))  # what many have in common is there once
+        far.connection = self._door.open_far(far, text(told, "peer"), local, _peer_of(told.get("tls")))
         self._fars[frame.session] = far
         if self._blocked:
             far.connection.pause_writing()
@@ -292,16 +296,28 @@ class Doorway:
     def _login(self, far: Far, frame: Frame) -> None:
         self._must_be(far, Stage.FRESH)
         told, rest = head_of(memoryview(frame.payload))
+        far.client_properties, far.client_capabilities = self._properties(bytes(rest))
+        far.mechanism = intern(text(told, "mechanism"))
+        far.stage = Stage.ASKED
+        self._take(far, events.LoginAsked(far.mechanism, intern(text(told, "user")), text(told, "password")))
+
+    def _properties(self, table: bytes) -> tuple[Mapping[str, FieldValue], frozenset[str]]:
+        """What clients say of themselves; those that say the same share it."""
+        known = self._programs.get(table)
+        if known is not None:
+            return known
         try:
-            far.client_properties, end = read_table(bytes(rest))
+            found, end = read_table(table)
         except ProtocolError as error:
             raise way.broken(error) from None
-        if end != len(rest):
+        if end != len(table):
             raise Broken("bytes behind a table")
-        far.client_capabilities = client_capabilities(far.client_properties)
-        far.mechanism = text(told, "mechanism")
-        far.stage = Stage.ASKED
-        self._take(far, events.LoginAsked(far.mechanism, text(told, "user"), text(told, "password")))
+        told = found, client_capabilities(found)
+        if len(table) <= PROGRAM_MOST:
+            if len(self._programs) >= PROGRAMS_MOST:
+                self._programs.clear()
+            self._programs[table] = told
+        return told
 
     def _vhost(self, far: Far, frame: Frame) -> None:
         self._must_be(far, Stage.IN)
@@ -312,7 +328,7 @@ class Doorway:
         if far.frame_max < FRAME_MAX_LEAST:
             raise Broken(f"frames of {far.frame_max} bytes")
         far.stage = Stage.ASKS
-        self._take(far, events.OpenAsked(text(told, "vhost")))
+        self._take(far, events.OpenAsked(intern(text(told, "vhost"))))
 
     def _must_be(self, far: Far, stage: Stage) -> None:
         if far.stage is not stage:
@@ -383,11 +399,14 @@ class Doorway:
         self._open(frame.session)
         bits, exchange, key = way.target_of(frame)
         if bits & way.ANEW:
-            far.targets = []
+            far.targets = ()
         if frame.number != len(far.targets) or frame.number >= TARGETS_MOST:
             raise Broken(f"target {frame.number} behind {len(far.targets)}")
-        far.targets.append(events.Target(b"", frame.channel, exchange, key, bool(bits & way.MANDATORY)))
+        far.targets = (*far.targets, events.Target(b"", frame.channel, exchange, key, bool(bits & way.MANDATORY)))
 
+
+PROGRAMS_MOST, PROGRAM_MOST = 256, 4096
+"""Of how many clients' properties those are kept that others may have, too, and with how many bytes."""
 
 FRAME_MAX_LEAST = 4096
 TARGETS_MOST = 1024

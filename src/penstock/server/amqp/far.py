@@ -6,7 +6,7 @@ any more is dropped there, where that is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -59,8 +59,14 @@ class Stage(IntEnum):
 class Far:
     """One client at a door."""
 
+    __slots__ = (
+        "_held", "_marked", "_over", "_way", "blocked", "channel_max", "client_capabilities", "client_properties",
+        "connection", "frame_max", "heartbeat", "largest", "mechanism", "number", "partial_size", "sent", "sent_at",
+        "slow", "stage", "targets", "unsent", "waiting", "writes",
+    )  # fmt: skip
+
     def __init__(self, doorway: Out, number: int, limits: Limits) -> None:
-        self.client_properties: dict[str, FieldValue] = {}
+        self.client_properties: Mapping[str, FieldValue] = {}
         self.client_capabilities: frozenset[str] = frozenset()
         self.mechanism = ""
         self.frame_max = limits.frame_max
@@ -69,7 +75,7 @@ class Far:
         self.partial_size = 0  # bytes of bodies begun, as the door says
         self.largest = 0  # the channel with the most of them
         self.stage = Stage.FRESH
-        self.targets = list["Target"]()
+        self.targets: Sequence[Target] = ()
         self.connection: Connection
         self._held = False
         # what goes out

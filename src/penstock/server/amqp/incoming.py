@@ -44,6 +44,11 @@ class Actor(Protocol):
 class Incoming:
     """What one connection brings."""
 
+    __slots__ = (
+        "_actor", "_breathing", "_held", "_link", "_methods", "_runtime", "paused", "reads", "received",
+        "received_at", "stopped",
+    )  # fmt: skip
+
     def __init__(self, runtime: Runtime, link: Link, actor: Actor) -> None:
         self.paused = False  # the link is not read
         self.stopped = False  # and is not to be until `start`

@@ -44,6 +44,11 @@ UNHEARD = (*CLOSING, InvalidArgument)
 class Intake:
     """Takes the publishes of a session."""
 
+    __slots__ = (
+        "_judge", "_targets", "acked", "core", "counters", "gathered", "gathering", "machine", "publishers",
+        "session", "topology",
+    )  # fmt: skip
+
     def __init__(self, session: Session, publishers: Publishers) -> None:
         self.session = session
         self.core = session.core

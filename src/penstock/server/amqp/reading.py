@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Reading(Connection):
     """A session with a peer.  `receive` for bytes in; `outgoing` has the bytes out until the end of the turn."""
 
+    __slots__ = ("reader",)
+
     def __init__(
         self,
         reception: Reception,

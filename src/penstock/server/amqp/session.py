@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 class Outgoing:
     """What one connection has to send."""
 
+    __slots__ = (
+        "_charged", "_dirty", "_ended", "_link", "_machine", "_narrow", "_on_end", "_on_room", "_over", "_runtime",
+        "blocked", "frames", "sent", "sent_at", "unsent", "writes",
+    )  # fmt: skip
+
     def __init__(
         self,
         runtime: Runtime,
@@ -178,7 +183,7 @@ class Settling:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._left: deque[tuple[Settled, Verb]] = deque()
+        self._left: deque[tuple[Settled, Verb]] | None = None  # an empty deque is large
 
     def settle(self, settled: Settled, verb: Verb) -> None:
         """Settle chunks, those of one consumer together; of very much only the first part at once."""
@@ -189,22 +194,27 @@ class Settling:
         portions = [settled] if few else list(_portions(settled))
         self._now(portions[0], verb)
         if len(portions) > 1:
-            if not self._left:
+            if self._left is None:
+                self._left = deque()
                 self._engine.call_soon(self._step)
             self._left += ((portion, verb) for portion in portions[1:])
 
     def finish(self) -> None:
         """Settle all that is left."""
-        while self._left:
-            self._now(*self._left.popleft())
+        left, self._left = self._left, None
+        for settled, verb in left or ():
+            self._now(settled, verb)
 
     def _step(self) -> None:
-        if not self._left:
+        left = self._left
+        if left is None:
             return  # finished meanwhile
-        self._now(*self._left.popleft())
+        self._now(*left.popleft())
         self._engine.arm()
-        if self._left:
+        if left:
             self._engine.call_soon(self._step)
+        else:
+            self._left = None
 
     def _now(self, settled: Settled, verb: Verb) -> None:
         core, now = self._engine.core, self._engine.now()
@@ -262,6 +272,12 @@ def _weight(owner: Owner, chunk: Chunk) -> int:
 
 class Session(ABC):
     """A connection that has a link."""
+
+    __slots__ = (
+        "__weakref__", "began_after", "closed", "closing", "closing_at", "core", "counters", "engine", "incoming",
+        "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights", "settling", "tls",
+        "user", "vhost",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -109,6 +109,8 @@ def _living(part: Chunk, gone: bytearray) -> Chunk:
 class Tags:
     """Outstanding deliveries of a channel: `count` of them; `next` is the tag of the next delivery."""
 
+    __slots__ = ("_blocks", "_firsts", "_idle", "_joined", "_skipped", "_start", "count", "next")
+
     def __init__(self) -> None:
         self.next = 1
         self.count = 0
