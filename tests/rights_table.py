@@ -135,6 +135,10 @@ HTTP: Mapping[str, Way] = {
     "GET /api/nodes": Way("node"),
     "GET /api/nodes/{name}": Way("node"),
     "GET /api/cluster": Way("node", other="404"),
+    "GET /api/links": Way("node"),
+    "POST /api/links/{link}/pause": Way("drain", {}, other="404"),
+    "POST /api/links/{link}/resume": Way("drain", {}, other="404"),
+    "POST /api/queues/{vhost}/{name}/proxy": Way("drain", {"off": True}),
     "POST /api/cluster/switchover": Way("drain", {}, other="404"),
     "POST /api/cluster/remove": Way("drain", {"member": "none"}, other="404"),
     "POST /api/cluster/finalize": Way("drain", {}, other="404"),
@@ -342,6 +346,10 @@ ACTIONS: Mapping[str, Way] = {
     "compact": Way("log work", {"dry_run": True}),
     "drain": Way("drain", {"look": True}),
     "cluster_switchover": Way("drain", {}, "NotFound"),
+    "links": Way("node", {}),
+    "link_pause": Way("drain", {"link": "none"}, "NotFound"),
+    "link_resume": Way("drain", {"link": "none"}, "NotFound"),
+    "link_proxy": Way("drain", {**_QUEUE, "off": True}),
     "cluster_remove": Way("drain", {"member": "none"}, "NotFound"),
     "cluster_finalize": Way("drain", {}, "NotFound"),
     "connections": Way("list", {}),
@@ -375,7 +383,10 @@ PUTS: Mapping[str, Way] = {
     "transact": Way("publish", {}, "InvalidArgument"),
 }
 
-EXCHANGES: Mapping[str, Way] = {"consume": Way("read a queue", _QUEUE)}
+EXCHANGES: Mapping[str, Way] = {
+    "consume": Way("read a queue", _QUEUE),
+    "link": Way("drain", {"name": "none", "site": "x", "origin": "5"}, "PreconditionFailed"),
+}
 
 _NONE = Method("")
 """Asks for nothing: it is about a connection, a channel, or what a consumer of the channel was given."""

@@ -234,7 +234,7 @@ def test_streams_of_flight(house: House, name: str) -> None:
             fields["vhost"] = vhost
         return call(user.name, {name: fields})
 
-    named = name not in {"log", "plan"}
+    named = name not in {"log", "plan", "link"}
     for user in USERS:
         found.judge(name, user, allowed(way.operation, user), way, partial(ask, user), vhost=named)
     assert call("administrator-all", {name: way.body}, "wrong").kind == "refused"

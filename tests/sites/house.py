@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pika
+
 import penstock
 from cluster_of_servers.house import GUEST, free_ports
 from fault_proxy import Network, Way
@@ -114,6 +116,18 @@ class Sites:
             with contextlib.suppress(Exception):
                 site.__exit__(None, None, None)
 
+    def linked(self) -> None:
+        """Wait until all links are up."""
+
+        def down() -> list[str]:
+            return [
+                f"{site.name} to {one['link']}: {one['state']}, {one['why']}"
+                for site in self for one in site.get("/api/links")
+                if one["state"] != "up"
+            ]  # fmt: skip
+
+        eventually(lambda: not down(), lambda: "; ".join(down()))
+
     def empty(self, queue: str = "work", seconds: float = 30.0) -> None:
         """Wait until no site has anything in the queue."""
 
@@ -121,3 +135,23 @@ class Sites:
             return {one.name: count for one in self if (count := one.waiting(queue))}
 
         eventually(lambda: not left(), lambda: f"left: {left()}", seconds)
+
+
+def publish(site: Site, *bodies: bytes, queue: str = "work") -> None:
+    """Each confirmed."""
+    channel = site.connect().channel()
+    channel.confirm_delivery()
+    for body in bodies:
+        channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+
+
+def work(site: Site, count: int, queue: str = "work") -> list[bytes]:
+    """What a worker at a site is given, acknowledged."""
+    out = list[bytes]()
+    with site.client() as client:
+        for message in client.consume(queue, backlog=count):
+            out.append(message.body)
+            message.ack()
+            if len(out) == count:
+                break
+    return out

@@ -43,6 +43,7 @@ FILES: Mapping[str, str] = {
     "exchanges": "exchange binding policy operator-policy",
     "people": "user vhost connection",
     "clusters": "cluster",
+    "links": "link",
     "migrating": "migrate",
 }
 """The commands and families that each file puts at the root.  A command loads its own files and no others."""

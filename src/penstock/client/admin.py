@@ -184,6 +184,25 @@ class Administration:
         """
         return self.action("drain", undo=undo, look=look)
 
+    def links(self) -> list[dict[str, Any]]:
+        """Links to other sites (`direction` is "out") and from them ("in"): state, how far they are, what went over."""
+        return self._listed("links")
+
+    def pause_link(self, link: str) -> dict[str, Any]:
+        """Tell that site nothing more; the log is kept for it.  Errors: NotFound, AccessRefused."""
+        return self.action("link_pause", link=link)
+
+    def resume_link(self, link: str) -> dict[str, Any]:
+        """Go on where that site says it is."""
+        return self.action("link_resume", link=link)
+
+    def proxy_transfer(self, queue: str, *, on: bool = True) -> dict[str, Any]:
+        """Have this site act for owners of a queue's messages that are away, or no longer.
+
+        If such a site is alive and only cut off, both may deliver a message.
+        """
+        return self.action("link_proxy", queue=queue, off=not on)
+
     def details(self, queue: str, limit: int = 1000) -> dict[str, Any]:
         """The first messages of a queue (at most a thousand) with who holds them, and its subscriptions."""
         return self.action("details", queue=queue, limit=limit)

@@ -28,6 +28,18 @@ class Membership(Protocol):
         ...
 
 
+class Sites(Protocol):
+    """The links of a server to other sites.  Belongs to the loop."""
+
+    def facts(self) -> Sequence[Mapping[str, object]]:
+        """Those that lead away and those that come."""
+        ...
+
+    def pause(self, name: str, *, paused: bool) -> Mapping[str, object]:
+        """Have one wait, or go on.  NotFound."""
+        ...
+
+
 class House(Protocol):
     """A server, to its operations.  Everything here belongs to the loop."""
 
@@ -73,6 +85,11 @@ class House(Protocol):
     @property
     def cluster(self) -> Membership:
         """NotFound for a server in none."""
+        ...
+
+    @property
+    def sites(self) -> Sites:
+        """Links to other sites; of a server without them there are none."""
         ...
 
     @property

@@ -17,6 +17,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.operations.house import Sites
     from penstock.operations.operation import Operation
     from penstock.records.chunks import Now
     from penstock.server.access import Who
@@ -80,6 +81,21 @@ class Waits:
         for future in list(self._open):
             if not future.done():
                 future.set_exception(LogBroken(f"{reason}; whether this will last is unknown"))
+
+
+class _Unlinked:
+    """A server without links."""
+
+    def facts(self) -> Sequence[Mapping[str, object]]:
+        """There are none."""
+        return ()
+
+    def pause(self, name: str, *, paused: bool) -> Mapping[str, object]:
+        """NotFound."""
+        raise NotFound(f"no [[link]] {name!r}: this server has none")
+
+
+UNLINKED = _Unlinked()
 
 
 class Operating:
@@ -232,6 +248,11 @@ class Operating:
         if self.server.cluster is None:
             raise NotFound("this server is in no cluster")
         return self.server.cluster
+
+    @property
+    def sites(self) -> Sites:
+        """Links to other sites; of a server without them there are none."""
+        return self.server.links or UNLINKED
 
     @property
     def open_connections(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.core.links.identity import Site
 from penstock.core.links.telling import Carries, Telling
-from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing, hello_words
 
@@ -50,7 +50,7 @@ class Links:
         self._over = False
         self.waiting: list[Callable[[], None]] = []  # run when some link is further: confirms that wait for it
         engine.core.meet(engine.now(), self.site)
-        self.outgoing = {one.name: Outgoing(self, one) for one in settings.link}
+        self.outgoing = {one.name: Outgoing(self, one, engine.core.link_state(one.name)) for one in settings.link}
         for section in settings.link:
             engine.core.carries(section.name, carried(section), section.pass_through)
         engine.core.absent.update(self.outgoing)
@@ -166,6 +166,23 @@ class Links:
         timer = self._loop.call_later(seconds, due)
         self._timers.add(timer)
 
+    # -- what operators ask for
+
+    def facts(self) -> list[dict[str, object]]:
+        """Those that lead away and those that come."""
+        return [*(facts_out(one) for one in self.outgoing.values()), *(facts_in(one) for one in self.incoming.values())]
+
+    def pause(self, name: str, *, paused: bool) -> dict[str, object]:
+        """Have one wait, or go on; also over a restart, if that site was ever met.  NotFound."""
+        link = self.outgoing.get(name)
+        if link is None:
+            raise NotFound(f"no [[link]] {name!r}")
+        core = self.engine.core
+        if core.peers.number(name) is not None:
+            core.note_link(self.engine.now(), name, paused=paused)
+        link.pause(paused=paused)
+        return facts_out(link)
+
     # -- what the server asks for
 
     def durable(self) -> None:
@@ -197,6 +214,7 @@ class Links:
         for other in list(self.incoming.values()):
             other.beat(now)
         for one in self.outgoing.values():
+            one.note()
             if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
                 one.renew("queues have changed")
         self.engine.arm()
@@ -212,3 +230,47 @@ def read_offers(offers: Sequence[object]) -> list[Mapping[str, object]]:
     if not all(isinstance(one, dict) for one in offers):
         raise InvalidArgument("link: what a site says of a queue is no JSON object")
     return cast("list[Mapping[str, object]]", offers)
+
+
+def facts_out(link: Outgoing) -> dict[str, object]:
+    """A link that leads away, as people are told of it."""
+    return {
+        "link": link.name,
+        "direction": "out",
+        "state": link.state,
+        "why": link.why,
+        "address": link.address,
+        "since": link.since,
+        "sync": link.section.sync,
+        "downgraded": link.downgraded,
+        "topics": [one.pattern for one in link.section.topic],
+        "told": link.told,
+        "acked": link.done,
+        "lag_seconds": link.owes_for / 1e6,
+        "parcels": link.parcels,
+        "messages": link.rows,
+        "bytes": link.size,
+        "asks": link.asks,
+    }
+
+
+def facts_in(link: Incoming) -> dict[str, object]:
+    """A link that comes."""
+    return {
+        "link": link.site,
+        "direction": "in",
+        "state": "up",
+        "why": None,
+        "address": link.peer,
+        "since": link.since,
+        "sync": link.command.sync,
+        "downgraded": False,
+        "topics": [],
+        "told": link.upto,
+        "acked": link.upto,
+        "lag_seconds": 0.0,
+        "parcels": link.parcels,
+        "messages": link.rows,
+        "bytes": link.size,
+        "asks": link.asks,
+    }

@@ -32,6 +32,7 @@ from penstock.wire.flight.linking import BEAT, Heard, Welcome, ask_words, read_h
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
     from penstock.core.links.parcels import Parcel
+    from penstock.core.links.states import LinkState
     from penstock.core.links.telling import Telling
     from penstock.server.links.links import Links
 
@@ -51,6 +52,9 @@ AGAIN_S = (0.1, 5.0)
 ROWS_MOST, BYTES_MOST = 10_000, 8 << 20
 """What the log gives is told in batches of about so much."""
 
+NOTED_AFTER = 1 << 20
+"""So many LSNs that say nothing to another site are remembered as told to it all the same."""
+
 State = Literal["starting", "up", "down", "refused", "paused"]
 
 
@@ -65,25 +69,27 @@ class Flying(NamedTuple):
 class Outgoing:
     """One link.  The loop's thread asks and changes it; `run` and `_read` are threads of its own."""
 
-    def __init__(self, links: Links, section: LinkSection) -> None:
+    def __init__(self, links: Links, section: LinkSection, before: LinkState) -> None:
+        """before: what is remembered of it."""
         self.section = section
         self.name = section.name
-        self.state: State = "starting"
+        self.state: State = "paused" if before.paused else "starting"
         self.why: str | None = None  # it is not up
         self.since = links.engine.clock.wall()  # it is in this state
         self.address: str | None = None  # where it is connected
         self.downgraded = False
         self.told = 0  # this far the log was read for it
-        self.parcels = self.rows = self.size = 0  # that were sent since the start
+        self.parcels = self.rows = self.size = self.asks = 0  # that were sent since the start
         self._links = links
         self._flying = deque[Flying]()
         self._flying_bytes = 0
-        self._acked = 0
+        self._acked = self._noted = before.acked
+        self._noted_parcels = 0
         self._owed_since = 0  # microseconds, monotonic: when the oldest parcel that is under way was sent
         self._asks = deque[bytes]()
         self._bell = Bell()
         self._over = False
-        self._paused = False
+        self._paused = before.paused
         self._connection: Connection | None = None
         self._session = 1
         self._tries = 0
@@ -111,6 +117,7 @@ class Outgoing:
 
     def ask(self, ask: bytes) -> None:
         """Ask the other site for messages that are its own."""
+        self.asks += 1
         self._asks.append(ask_words(ask))
         self._bell.ring()
 
@@ -152,6 +159,16 @@ class Outgoing:
     def paused(self) -> bool:
         """Whether an operator has it wait."""
         return self._paused
+
+    def note(self) -> None:
+        """Once a second: remember how far the other site is, if it was told something since.
+
+        That alone is a record in the log, which would else be told of again and again.
+        """
+        done = self.done
+        if done > self._noted and (self.parcels > self._noted_parcels or done - self._noted > NOTED_AFTER):
+            self._noted, self._noted_parcels = done, self.parcels
+            self._links.engine.core.note_link(self._links.engine.now(), self.name, acked=done)
 
     def renew(self, why: str) -> None:
         """Begin anew: what both sides agreed on is different now."""

@@ -1,0 +1,107 @@
+"""What an operator sees of links and does to them: by command, over HTTP and with the SDK."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from cluster_of_servers.house import GUEST
+from penstock.errors import NotFound
+from sites.house import Site, Sites, publish, work
+from waiting import eventually
+
+
+def penstock_says(site: Site, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "link", *arguments, "--json", "--url", site.url],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def out(site: Site) -> dict[str, Any]:
+    [found] = [one for one in site.get("/api/links") if one["direction"] == "out"]
+    return dict(found)
+
+
+def test_a_paused_link_tells_nothing_and_goes_on_when_it_is_resumed_also_over_a_restart(tmp_path: Path) -> None:
+    with Sites(tmp_path) as sites:
+        a, b = sites["a"], sites["b"]
+        sites.linked()
+        publish(a, b"before")
+        eventually(lambda: b.queue()["foreign"] == 1)
+        assert penstock_says(a, "pause", "b")["state"] == "paused"
+        publish(a, b"paused")
+        a.stop()
+        a.start()
+        assert out(a)["state"] == "paused"
+        assert b.queue()["foreign"] == 1
+        request = urllib.request.Request(f"http://{a.ready['http']}/api/links/b/resume", b"{}", GUEST, method="POST")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status in (200, 204)
+        eventually(lambda: b.queue()["foreign"] == 2)
+        assert work(b, 2) == [b"before", b"paused"]
+        sites.empty()
+
+
+def test_status_tells_both_directions_and_what_went_over(tmp_path: Path) -> None:
+    with Sites(tmp_path) as sites:
+        a = sites["a"]
+        sites.linked()
+        publish(a, b"one", b"two")
+        eventually(lambda: out(a)["messages"] == 2)
+        told = {one["direction"]: one for one in penstock_says(a, "status")}
+        assert told["out"]["state"] == told["in"]["state"] == "up"
+        assert told["out"]["link"] == told["in"]["link"] == "b"
+        assert told["out"]["topics"] == ["work"]
+        with a.client() as client, pytest.raises(NotFound, match="no \\[\\[link\\]\\] 'c'"):
+            client.pause_link("c")
+
+
+def test_two_sites_that_do_not_agree_say_on_what(tmp_path: Path) -> None:
+    settings = {"a": 'initial_owner = "a"', "b": 'initial_owner = "b"'}
+    queue = '\n[[queue]]\nname = "orders"\nkind = "group-local"\ngroup_local_queue_domain = "eu"\n'
+    each = {name: queue + text + "\n" for name, text in settings.items()}
+    topics = '{ pattern = "work" }, { pattern = "orders" }'
+    with Sites(tmp_path, each=each, topics=topics) as sites:
+        eventually(lambda: out(sites["a"])["state"] == "refused", lambda: str(out(sites["a"])))
+        why = out(sites["a"])["why"]
+        assert "queue 'orders' in vhost '/': its initial_owner is" in why
+        assert "'a'" in why
+        assert "'b'" in why
+
+
+def test_a_site_with_another_name_is_refused(tmp_path: Path) -> None:
+    with Sites(tmp_path, each={"a": ""}) as sites:
+        sites.linked()
+        b = sites["b"]
+        other = f'\n[[link]]\nname = "c"\nto = ["{b.url}"]\ntopic = [{{ pattern = "work" }}]\n'
+        settings = sites["a"].settings
+        settings.write_text(settings.read_text() + other)
+        sites["a"].stop()
+        sites["a"].start()
+
+        def state() -> tuple[str, str]:
+            [found] = [one for one in sites["a"].get("/api/links") if one["link"] == "c"]
+            return found["state"], str(found["why"])
+
+        eventually(lambda: state()[0] == "refused", lambda: str(state()))
+        assert "this site is called 'b', and the link is to 'c'" in state()[1]
+
+
+def test_a_link_takes_an_administrator(tmp_path: Path) -> None:
+    user = '\n[[user]]\nname = "guest"\npassword = "guest"\ntags = ["administrator"]\n'
+    user += '[[user]]\nname = "worker"\npassword = "w"\n'
+    with Sites(tmp_path, each={"b": user}, link='user = "worker"\npassword = "w"') as sites:
+        eventually(lambda: out(sites["a"])["state"] == "down", lambda: str(out(sites["a"])))
+        eventually(lambda: "administrator" in str(out(sites["a"])["why"]), lambda: str(out(sites["a"])))
+        with pytest.raises(penstock.PenstockError), sites["b"].client() as client:
+            client.resume_link("none")
