@@ -310,7 +310,7 @@ class Beside:
         self.doorway = Doorway(life.door, self._down.append, lambda: sum(map(len, self._down)))
         self.host = Host(
             limits or Limits(), version="1", external=False, write=self.up.append, mono=life.clock.mono,
-            at_round_end=self.jobs.append,
+            at_round_end=self.jobs.append, off=lambda work, then: then(work()),
         )  # fmt: skip
 
     def rounds(self) -> None:

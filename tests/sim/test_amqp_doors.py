@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import struct
@@ -11,15 +12,22 @@ import orjson
 import pytest
 
 from choices import EFFORT, SEED
+from penstock.config.settings import User
 from penstock.log.simdisk import SimDisk
+from penstock.server.accounts import keep
 from penstock.server.amqp import way
 from penstock.server.amqp.links import SEND_MOST
+from penstock.server.amqp.reading import Reading
 from penstock.server.amqp.way import Down, Up
 from penstock.server.doors.line import Broken
+from penstock.server.logins import Logins
+from penstock.server.users import Users
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.frames import METHOD, frame
+from penstock.wire.amqp.frames import METHOD, PROTOCOL_HEADER, frame
 from sim.serverkit import HANDSHAKE, Beside, Client, Content, Life, clock, message
 from sim.test_server_lives import live
+
+ANN = User(name="ann", password_hash=keep("secret").text, hashing="argon2id")  # type: ignore[arg-type]
 
 BODIES = [b"one", b"two", b"three"]
 
@@ -202,6 +210,7 @@ def opened(told: dict[str, object]) -> bytes:
         pytest.param(opened({"tls": {"version": "v", "cipher": "c", "der": "odd"}}), id="no base64"),
         pytest.param(opened({"tls": {"version": "v", "cipher": "c", "der": "\u00e9"}}), id="nor any text of it"),
         pytest.param(opened({"tls": []}), id="a handshake that is none"),
+        pytest.param(way.head(Up.DERIVED, 0, 1), id="a digest that nobody asked for"),
     ],
 )
 def test_a_lie_in_a_whole_frame_is_broken(lie: bytes) -> None:
@@ -240,6 +249,52 @@ def test_who_does_not_read_gets_no_more_than_may_wait_for_it_and_its_door() -> N
         assert 0 < len(more) * 100_000 <= 2 * SEND_MOST + 300_000
         got += more
     assert [int(body.partition(b":")[0]) for body in got] == list(range(60))
+
+
+@pytest.mark.parametrize("password", ["secret", "other"])
+async def test_a_door_works_out_what_its_clients_passwords_come_to(password: str) -> None:
+    life = new_life()
+    logins = life.door.logins = Logins(Users([ANN]), delay_s=0.0)
+    client = Client(life, login=False, door=life.open_door())
+    started = m.ConnectionStartOk({}, response=f"\0ann\0{password}".encode())
+    for part in (PROTOCOL_HEADER, frame(METHOD, 0, started.encode())):
+        client.send(part)
+        life.turn()
+    client.take(m.ConnectionStart)
+    for _ in range(100):
+        await asyncio.sleep(0)
+        life.turn()
+    if password == "secret":
+        client.take(m.ConnectionTune)
+    assert client.ended == (password != "secret")
+    assert logins.refused["amqp"] == (password != "secret")
+    assert logins._pool is None, "the core has no part in it"
+    assert not isinstance(client.mouth, Reading)
+    assert not client.mouth.password
+
+
+async def test_a_login_whose_door_ends_meanwhile_is_judged_here_for_others_that_wait() -> None:
+    life = new_life()
+    logins = life.door.logins = Logins(Users([ANN]), delay_s=0.0)
+    doors = [life.open_door(), life.open_door()]
+    doors[0].host._off = lambda work, then: None  # it works for ever
+    clients = [Client(life, login=False, door=door) for door in doors]
+    started = m.ConnectionStartOk({}, response=b"\0ann\0secret")
+    for client in clients:
+        for part in (PROTOCOL_HEADER, frame(METHOD, 0, started.encode())):
+            client.send(part)
+            life.turn()
+            await asyncio.sleep(0)
+    life.turn()
+    doors[0].cut()
+    life.doors.remove(doors[0])
+    for _ in range(1000):
+        await asyncio.sleep(0.002)
+        life.turn()
+        if len(clients[1].got) == 2:
+            break
+    assert [type(one) for one in clients[1].got] == [m.ConnectionStart, m.ConnectionTune]
+    logins.close()
 
 
 def test_a_connection_at_rest_takes_little_in_the_core() -> None:

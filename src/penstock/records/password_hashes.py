@@ -13,6 +13,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import Collection
+from typing import NamedTuple
 
 from penstock.errors import InvalidArgument
 
@@ -33,8 +34,39 @@ _MOST = {"m": 256 * 1024, "t": 16, "p": 16}
 """Of a hash that somebody brings: memory in KiB, rounds, lanes.  More would let each of its logins take the machine."""
 _PHC = re.compile(
     r"\$argon2id\$v=19\$m=(?P<m>\d{1,7}),t=(?P<t>\d{1,3}),p=(?P<p>\d{1,3})"
-    r"\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{16,86}"
+    r"\$(?P<salt>[A-Za-z0-9+/]{11,86})\$(?P<digest>[A-Za-z0-9+/]{16,86})"
 )
+
+
+class Slow(NamedTuple):
+    """How a digest of Argon2id is made of a password: all but the digest."""
+
+    salt: bytes
+    size: int  # bytes of the digest
+    rounds: int
+    lanes: int
+    memory_kib: int
+
+    def digest(self, password: str) -> bytes:
+        """That of this password; tens of milliseconds."""
+        from cryptography.hazmat.primitives.kdf.argon2 import Argon2id  # loaded with the first such login
+
+        maker = Argon2id(
+            salt=self.salt, length=self.size, iterations=self.rounds, lanes=self.lanes, memory_cost=self.memory_kib
+        )
+        return maker.derive(password.encode("utf-8", "surrogatepass"))
+
+
+def parted(text: str) -> tuple[Slow, bytes]:
+    """How a digest is made, and the one that a hash in the PHC format says."""
+    found = _PHC.fullmatch(text)
+    assert found is not None, "it was checked when it came"
+    digest = _unpadded(found["digest"])
+    return Slow(_unpadded(found["salt"]), len(digest), int(found["t"]), int(found["p"]), int(found["m"])), digest
+
+
+def _unpadded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4))
 
 
 def check_hash(text: str, algorithm: str, known: Collection[str] = ALGORITHMS) -> None:

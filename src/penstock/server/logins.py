@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.records.password_hashes import ARGON2ID
+from penstock.records.password_hashes import ARGON2ID, Slow, parted
 from penstock.server.access import Who
 from penstock.server.accounts import Account, Accounts, Kept, keep
 from penstock.server.users import Users
@@ -95,6 +95,9 @@ class Verdict(NamedTuple):
 GOOD = Verdict(True)
 WRONG = "the user is unknown here, or its password is another"
 
+Derive = Callable[[Slow, Callable[["bytes | None"], None]], None]
+"""Has somebody else make a digest of the password that he was given, and hears it; None: he is gone."""
+
 Complain = Callable[[str, str, str], None]
 """(door, host, why): a bounded line in the log."""
 
@@ -150,17 +153,19 @@ class Logins:
             return GOOD
         return self._refuse(door, user, host, WRONG)
 
-    async def ask(self, door: str, user: str, password: str, host: str) -> Verdict:
-        """Whether somebody is let in.  For the loop."""
-        begun = self._begun(door, user, password, host)
+    async def ask(self, door: str, user: str, password: str, host: str, derive: Derive | None = None) -> Verdict:
+        """Whether somebody is let in.  For the loop.  derive: who makes digests; None: threads of this process."""
+        begun = self._begun(door, user, password, host, derive)
         if isinstance(begun, Verdict):
             return begun
         return self._judged(door, user, password, host, await asyncio.shield(asyncio.wrap_future(begun)))
 
-    def _begun(self, door: str, user: str, password: str, host: str) -> Verdict | Future[bool]:
+    def _begun(
+        self, door: str, user: str, password: str, host: str, derive: Derive | None = None
+    ) -> Verdict | Future[bool]:
         """What is known at once, or what is worked out."""
         verdict = self.at_once(door, user, password, host)
-        return verdict or self._work_out(user, password) or self._crowded(door, user, host)
+        return verdict or self._work_out(user, password, derive) or self._crowded(door, user, host)
 
     async def ask_patiently(self, door: str, user: str, password: str, host: str) -> Verdict:
         """The same, and a refusal comes late."""
@@ -208,7 +213,7 @@ class Logins:
         said = f"{len(user)} {user} {password}".encode("utf-8", "surrogatepass")
         return hmac.digest(self._key, said, hashlib.sha256)
 
-    def _work_out(self, user: str, password: str) -> Future[bool] | None:
+    def _work_out(self, user: str, password: str, derive: Derive | None) -> Future[bool] | None:
         """Whether the hash is this password's, worked out once for all who ask at a time; None: too many wait."""
         kept = self.users.kept(user)
         if kept is None:  # gone since
@@ -222,11 +227,29 @@ class Logins:
                 return found
             if len(self._under_way) >= WAITING_MOST:
                 return None
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(WORKERS, "penstock-login")
-            future = self._under_way[key] = self._pool.submit(kept.matches, password)
+            future = self._under_way[key] = self._matched(kept, password) if derive is None else Future[bool]()
         future.add_done_callback(lambda done: self._worked_out(key, done))
+        if derive is not None:
+            self._have_derived(future, kept, password, derive)
         return future
+
+    def _matched(self, kept: Kept, password: str) -> Future[bool]:
+        """Worked out by a thread of this process."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(WORKERS, "penstock-login")
+        return self._pool.submit(kept.matches, password)
+
+    def _have_derived(self, future: Future[bool], kept: Kept, password: str, derive: Derive) -> None:
+        """Worked out by somebody else, who is told neither the digest that is right nor whether his is."""
+        how, right = parted(kept.text)
+
+        def heard(digest: bytes | None) -> None:
+            if digest is not None:
+                future.set_result(hmac.compare_digest(digest, right))
+            else:  # he is gone, and others may wait for the same
+                self._matched(kept, password).add_done_callback(lambda done: _pass_on(done, future))
+
+        derive(how, heard)
 
     def _worked_out(self, key: tuple[str, bytes, Kept], done: Future[bool]) -> None:
         user, secret, kept = key
@@ -290,3 +313,13 @@ class Logins:
             return
         with self._lock:
             self._right[user] = self._secret(user, password), better
+
+
+def _pass_on(done: Future[bool], future: Future[bool]) -> None:
+    """What came of one is the other's."""
+    if done.cancelled():
+        future.cancel()
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())

@@ -97,6 +97,9 @@ class Terms:
 class Stranger:
     __slots__ = ("_guard", "_heard", "address", "close", "doing", "held", "host", "idle", "port", "received", "since")
 
+    derive = None
+    """Who makes a digest of its password: nobody but this process."""
+
     def __init__(self, guard: Guard, host: str, port: int, close: Callable[[], None]) -> None:
         self._guard = guard
         self._heard = 0  # bytes, since its time began

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config.settings import GUEST, User
 from penstock.log.simdisk import SimDisk
-from penstock.records.password_hashes import ARGON2ID, SHA256
+from penstock.records.password_hashes import ARGON2ID, SHA256, Slow
 from penstock.server.accounts import Account, Accounts, Kept, hash_password, keep
 from penstock.server.logins import GOOD, GUESSES, KEYS_MOST, WAITING_MOST, WRONG, Logins, Throttle
 from penstock.server.users import Users
@@ -107,6 +107,36 @@ async def test_a_thousand_logins_of_one_user_cost_one_hash() -> None:
     assert verdicts == [GOOD] * 1000
     assert calls == 1
     assert time.process_time() - began < 10 * alone + 1.0, "a thousand tasks, and one hash"
+    logins.close()
+
+
+async def test_somebody_else_may_make_the_digest_and_is_not_told_which_is_right() -> None:
+    logins, _ = house(SLOW)
+    asked = list[tuple[Slow, Callable[[bytes | None], None]]]()
+
+    async def login(password: str, *answers: bytes | str | None) -> bool:
+        """Of several who come with the same password the first is asked."""
+        before = len(asked)
+        judged = [
+            asyncio.ensure_future(logins.ask("amqp", "ann", password, HERE, lambda *what: asked.append(what)))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        assert len(asked) == before + 1
+        how, heard = asked[-1]
+        [answer] = answers
+        heard(how.digest(answer) if isinstance(answer, str) else answer)
+        verdicts = await asyncio.gather(*judged)
+        assert len(set(verdicts)) == 1
+        return verdicts[0].good
+
+    assert not await login("other", "other")
+    assert not await login("secret", b"x" * 32)
+    assert not await login("secret", b"")
+    assert await login("secret", "secret")
+    assert logins._pool is None
+    logins, _ = house(SLOW)
+    assert await login("secret", None), "whoever was asked is gone: it is made here"
     logins.close()
 
 

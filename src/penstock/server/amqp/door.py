@@ -20,13 +20,14 @@ from penstock.wire.amqp.frames import Limits
 from penstock.wire.amqp.machine import ServerConnection
 
 if TYPE_CHECKING:
+    from penstock.records.password_hashes import Slow
     from penstock.server.amqp.connection import Connection
     from penstock.server.amqp.port import Apart
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
     from penstock.server.listening import Entry, Listener
-    from penstock.server.logins import Logins, Verdict
+    from penstock.server.logins import Derive, Logins, Verdict
     from penstock.server.strangers import Stranger
     from penstock.server.tls import Keeper, Peer
     from penstock.server.users import Users
@@ -202,15 +203,25 @@ class AmqpDoor:
             return
         loop = asyncio.get_running_loop()
         began = loop.time()
+        derived = None if session.stranger is None else session.stranger.derive
 
         async def ask() -> None:
-            found = await self.logins.ask("amqp", user, event.password, host)
+            found = await self.logins.ask("amqp", user, event.password, host, derived and self._soon(derived))
             self._answer_login(session, user, found, loop.time() - began)
             self.engine.arm()
 
         task = loop.create_task(ask())
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
+
+    def _soon(self, derive: Derive) -> Derive:
+        """The same, and what it says leaves in a turn."""
+
+        def ask(how: Slow, heard: Callable[[bytes | None], None]) -> None:
+            derive(how, heard)
+            self.engine.arm()
+
+        return ask
 
     def _answer_login(self, session: Connection, user: str, verdict: Verdict, took_s: float = 0.0) -> None:
         """A refusal comes as late whatever was wrong, and however long that took to find out."""

@@ -70,6 +70,7 @@ class Doorway:
             Up.FAST: self._fast,
             Up.PARTIAL: self._partial,
             Up.ECHO: self._echo,
+            Up.DERIVED: self._derived,
             Up.METHOD: self._method,
             Up.TARGET: self._target,
             Up.RUN: self._run,
@@ -301,6 +302,12 @@ class Doorway:
         far.stage = Stage.ASKED
         self._take(far, events.LoginAsked(far.mechanism, intern(text(told, "user")), text(told, "password")))
 
+    def _derived(self, far: Far, frame: Frame) -> None:
+        if far.derived is None:
+            raise Broken(f"session {far.number} was not asked for a digest")
+        heard, far.derived = far.derived, None
+        heard(frame.payload)
+
     def _properties(self, table: bytes) -> tuple[Mapping[str, FieldValue], frozenset[str]]:
         """What clients say of themselves; those that say the same share it."""
         known = self._programs.get(table)
@@ -368,6 +375,8 @@ class Doorway:
         del self._fars[far.number]
         self._engine.bodies.sending.add(-far.waiting)
         far.connection.connection_lost()
+        if far.derived is not None:
+            far.derived(None)
 
     def _slow(self, far: Far, frame: Frame) -> None:
         far.slow = True

@@ -6,7 +6,7 @@ any more is dropped there, where that is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ from penstock.server.amqp.way import Down
 if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
+    from penstock.records.password_hashes import Slow
     from penstock.server.amqp.connection import Connection
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
@@ -61,8 +62,8 @@ class Far:
 
     __slots__ = (
         "_held", "_marked", "_over", "_way", "blocked", "channel_max", "client_capabilities", "client_properties",
-        "connection", "frame_max", "heartbeat", "largest", "mechanism", "number", "partial_size", "sent", "sent_at",
-        "slow", "stage", "targets", "unsent", "waiting", "writes",
+        "connection", "derived", "frame_max", "heartbeat", "largest", "mechanism", "number", "partial_size", "sent",
+        "sent_at", "slow", "stage", "targets", "unsent", "waiting", "writes",
     )  # fmt: skip
 
     def __init__(self, doorway: Out, number: int, limits: Limits) -> None:
@@ -77,6 +78,7 @@ class Far:
         self.stage = Stage.FRESH
         self.targets: Sequence[Target] = ()
         self.connection: Connection
+        self.derived: Callable[[bytes | None], None] | None = None  # who waits for a digest
         self._held = False
         # what goes out
         self.blocked = False  # the peer does not read, or its door does not
@@ -178,6 +180,14 @@ class Far:
         return self.largest
 
     # -- as the stranger that the door guards
+
+    def derive(self, how: Slow, heard: Callable[[bytes | None], None]) -> None:
+        """Have its door make a digest of the password that it has told."""
+        if self._over:
+            heard(None)
+        else:
+            self.derived = heard
+            self._way.add((way.slow_piece(self.number, how),))
 
     def known(self) -> None:
         """It has logged in, so that the bounds of strangers end."""

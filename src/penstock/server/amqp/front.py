@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.amqp")
 
 CONTROL = {Kind.CONTROL: 4 << 20}
+
+WORKERS = 2
+"""Threads that make digests of passwords; each takes 19 MiB meanwhile."""
 
 BEAT_S = 1.0
 LOOK_S = 0.01
@@ -67,6 +71,7 @@ class Front:
         self._listeners = list[Listener]()
         self._context: ssl.SSLContext | None = None
         self._over = asyncio.Event()
+        self._pool: ThreadPoolExecutor | None = None
         self._tasks = set[asyncio.Task[None]]()
         self._beat: asyncio.TimerHandle | None = None
         self._one = asyncio.Lock()  # what is asked is done in its order
@@ -83,6 +88,8 @@ class Front:
         for some in self._bound.values():
             for sock in some:
                 sock.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
         if self._host is not None:
             self._host.end()
         if self._way is not None:
@@ -166,11 +173,23 @@ class Front:
             write=write,
             mono=mono,
             at_round_end=self._pulse.at_round_end(loop),
+            off=self._off,
         )
         way = WayLink(host.receive, self._over.set, lambda _: None)
         await loop.create_connection(lambda: way, sock=ours)
         self._way = way
         self._beats()
+
+    def _off(self, work: Callable[[], bytes], then: Callable[[bytes], None]) -> None:
+        """What takes long, by a thread of few."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(WORKERS, "penstock-login")
+
+        def made(done: asyncio.Future[bytes]) -> None:
+            if not done.cancelled():
+                then(done.result())
+
+        self._loop.run_in_executor(self._pool, work).add_done_callback(made)
 
     def _beats(self) -> None:
         self._beat = self._loop.call_later(BEAT_S, self._beats)

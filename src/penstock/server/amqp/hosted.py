@@ -71,7 +71,7 @@ class Hosted:
 
     __slots__ = (
         "_dirty", "_ended", "_host", "_stopped", "_told", "acked", "gathered", "heard_at", "link", "machine",
-        "number", "opened", "reads", "received", "sent", "sent_at", "stranger", "targets", "told", "writes",
+        "number", "opened", "password", "reads", "received", "sent", "sent_at", "stranger", "targets", "told", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,7 @@ class Hosted:
         self.link = link
         self.stranger = stranger
         self.opened = False  # its vhost
+        self.password = ""  # until it is let in or refused
         self.gathered = self.acked = 0  # the number of the last batch that has messages of it, or acks behind these
         self.targets: dict[events.Target, int] = {}
         self.heard_at = self.sent_at = host.mono()
@@ -194,6 +195,7 @@ class Hosted:
                     self.stranger.tell(event.text)
                 self._tell_code(Up.FAILED, 0, event.code, event.text)
             case events.LoginAsked():
+                self.password = event.password
                 told: dict[str, object] = {"mechanism": event.mechanism, "user": event.user, "password": event.password}
                 table = encode_table(self.machine.client_properties)
                 self._tell(Up.LOGIN, b"".join(with_head(told, table)))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 UNSENT = 128 << 20
 
+Off = Callable[[Callable[[], bytes], Callable[[bytes], None]], None]
+"""Do the first beside the loop, then, there, the second with what came of it."""
+
 
 class Host:
     """All clients of one door."""
@@ -54,8 +58,12 @@ class Host:
         write: Callable[[bytes], object],
         mono: Callable[[], int],
         at_round_end: Callable[[Callable[[], None]], object],
+        off: Off,
     ) -> None:
-        """unsent: bytes that may wait for all clients.  write: to the core.  mono: microseconds that never go back."""
+        """unsent: bytes that may wait for all clients.  write: to the core.  mono: microseconds that never go back.
+
+        off: does what takes long.
+        """
         self.sessions = dict[int, Hosted]()
         self.dirty = list[Hosted]()
         self.held = list[Hosted]()
@@ -68,6 +76,7 @@ class Host:
         self._share = SEND_MOST  # of that, one client's
         self._write = write
         self._at_round_end = at_round_end
+        self._off = off
         self._armed = False
         self._last = 0  # number of the newest session
         self._cutter = way.Cutter(way.DOWN_MOST)
@@ -171,6 +180,10 @@ class Host:
             elif (one := self.sessions.get(frame.session)) is not None:  # else it is gone, which the core does not know
                 self._told(one, frame)
 
+    def _derived(self, one: Hosted, digest: bytes) -> None:
+        if one.number in self.sessions:
+            self.add((way.head(Up.DERIVED, len(digest), one.number), digest))
+
     def _confirms(self, frame: Frame) -> None:
         sessions = self.sessions
         for session, channel, tag, how in way.confirms_of(frame):
@@ -205,10 +218,14 @@ class Host:
             case Down.FAIL:
                 machine.fail_connection(*way.failure_of(frame))
                 one.go_on()
+            case Down.DERIVE:
+                self._off(partial(way.slow_of(frame).digest, one.password), partial(self._derived, one))
             case Down.LET_IN:
+                one.password = ""
                 machine.accept_login()
                 one.go_on()
             case Down.REFUSE:
+                one.password = ""
                 machine.refuse_login()
                 one.go_on()
             case Down.LET_OPEN:

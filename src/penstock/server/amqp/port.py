@@ -14,6 +14,7 @@ from penstock.server.amqp.links import Link
 if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
+    from penstock.server.logins import Derive
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.methods import Method
 
@@ -136,6 +137,11 @@ class Guarded(Protocol):
 
     @held.setter
     def held(self, held: bool, /) -> None: ...
+
+    @property
+    def derive(self) -> Derive | None:
+        """Who makes a digest of its password; None: this process does."""
+        ...
 
     def known(self) -> None:
         """It has logged in, so that the bounds of strangers end."""

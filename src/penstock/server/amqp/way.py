@@ -25,6 +25,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.errors import ProtocolError
+from penstock.records.password_hashes import Slow
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp.methods import METHODS, Method
 
@@ -64,6 +65,7 @@ class Up(IntEnum):
     FIGURES = 19  # rows: bytes and reads, bytes and writes, what waits
     BATCH = 20  # all before this is to be decided
     ECHO = 21  # all before the core's ECHO was given to the client's socket
+    DERIVED = 22  # a digest
 
 
 class Down(IntEnum):
@@ -86,13 +88,14 @@ class Down(IntEnum):
     END = 15  # nothing follows: end writing
     ECHO = 16  # say when this has come
     DELIVERIES = 17  # rows of many sessions
+    DERIVE = 18  # how to make a digest of the password that it has told
 
 
 UP_MOST: Mapping[int, int] = {
     Up.OPENED: 1 << 20, Up.LOGIN: 1 << 20, Up.VHOST: 4096, Up.CHANNEL: 0, Up.CHANNEL_FAILED: 512,
     Up.CHANNEL_CLOSED: 512, Up.FAILED: 512, Up.CLOSED: 512, Up.FINISHED: 0, Up.LOST: 0, Up.SLOW: 0, Up.FAST: 0,
     Up.PARTIAL: 0, Up.TARGET: 513, Up.ACKS: ROWS_MOST * 22, Up.FIGURES: ROWS_MOST * 32, Up.BATCH: 0,
-    Up.ECHO: 0,
+    Up.ECHO: 0, Up.DERIVED: 128,
 }  # fmt: skip
 """Bytes of each kind beyond its head; those that hold what a client sent have more, see `up_most`."""
 
@@ -406,6 +409,22 @@ def run_of(frame: Frame) -> tuple[list[int], list[bytes], list[bytes]]:
     heads = columns.take("I", 1 if alike & ONE_HEADER else count)
     pieces = columns.pieces([*heads, *columns.take("I", count)])
     return targets, pieces[: len(heads)], pieces[len(heads) :]
+
+
+# -- passwords
+
+_SLOW = struct.Struct("=IIII")
+
+
+def slow_piece(session: int, how: Slow) -> bytes:
+    """A frame of DERIVE."""
+    data = _SLOW.pack(how.size, how.rounds, how.lanes, how.memory_kib) + how.salt
+    return head(Down.DERIVE, len(data), session) + data
+
+
+def slow_of(frame: Frame) -> Slow:
+    """How a digest is made."""
+    return Slow(frame.payload[_SLOW.size :], *_SLOW.unpack_from(frame.payload))
 
 
 # -- names
