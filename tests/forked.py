@@ -139,7 +139,8 @@ class Forked:
         """
         request = {
             "command": list(command), "environ": dict(env), "folder": cwd or os.getcwd(), "group": group,
-            "children": children, "passed": list(passed), "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "children": children, "parent": os.getpid(), "passed": list(passed),
+            "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         }  # fmt: skip
         with open(os.devnull, "r+b") as nothing:
             fds = [nothing.fileno() if one == subprocess.DEVNULL else one for one in (stdin, stdout, stderr)]

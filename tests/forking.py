@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -115,7 +116,8 @@ def fork_when_asked(
                 become(wanted, streams)
                 raise _Child(wanted)
             if wanted.get("group"):
-                os.setpgid(pid, pid)  # here, so that it is one when its number is told
+                with contextlib.suppress(OSError):  # it did so itself and is something else by now
+                    os.setpgid(pid, pid)  # here as well, so that it is one when its number is told
             for fd in streams:
                 os.close(fd)
             waiting[pid] = told
@@ -138,6 +140,8 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     for fd, number in zip(aside, (0, 1, 2, *passed), strict=True):
         os.dup2(fd, number)
         os.close(fd)
+    if request.get("group"):
+        os.setpgid(0, 0)
     if "files" in request:
         resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
     os.chdir(request["folder"])
@@ -159,10 +163,11 @@ def with_other_memory(command: Sequence[str]) -> None:
     launching.with_bounded_pool = bounded
 
 
-def run(command: Sequence[str]) -> None:
-    """As `python COMMAND`."""
+def run(command: Sequence[str], parent: int) -> None:
+    """As `python COMMAND`, started by this process."""
     if command[0] == "-m" and command[1] in (*BESIDE, *APART):
         sys.argv = list(command[1:])
+        os.getppid = lambda: parent  # who kills its server kills that, and not who forks
         importlib.import_module(command[1]).main()
     elif command[0] == "-m":
         sys.argv = list(command[1:])
@@ -233,7 +238,7 @@ def main() -> None:
         with_other_memory(command)
         if request["children"]:
             with_loaded_children(lambda: address)
-    run(command)
+    run(command, request["parent"])
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def main() -> int:
     options.add_argument(
         "--trace", action="store_true", help="with --seed: who went on at each switch of the last life"
     )
-    options.add_argument("--plant", help="run with this bug, a class of sim.planted")
+    options.add_argument("--plant", nargs="+", help="run with this bug, a class of sim.planted; with several in turn")
     given = options.parse_args()
     logging.getLogger("penstock").setLevel(logging.ERROR)
     do_without_pandas()  # as a server does
@@ -200,7 +200,10 @@ def main() -> int:
     if given.plant:
         from sim import planted
 
-        house = {one.__name__: one for one in planted.PLANTED}[given.plant]
+        houses = {one.__name__: one for one in planted.PLANTED}
+        house = houses[given.plant[0]]
+        if given.plant[1:]:
+            return planted.found_in_turn([houses[name] for name in given.plant], given.first, given.chains)
     start = time.perf_counter()
     if given.seed is not None:
         chain = Chain(given.seed, house)

@@ -5,6 +5,9 @@ Each has one mistake of the kind that upkeep beside appends invites: something t
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Sequence
+
 from penstock.log.rewrite_plan import Task
 from penstock.log.simdisk import SimFile
 from penstock.log.writer import Commit
@@ -135,3 +138,19 @@ PLANTED: tuple[type[House], ...] = (
     BaseNotDurable, CheckpointAhead, NoSync, FolderForgotten, HoldsIgnored, FloorOfYesterday, HoldsAskedBefore,
     RewritingNotSynced,
 )  # fmt: skip
+
+
+def found_in_turn(houses: Sequence[type[House]], first: int, chains: int) -> int:
+    """Look for each and say how it showed; 1 when all were found, as for a single one, and 0 when one was not."""
+    from sim.interleave import run
+
+    status = 1
+    for house in houses:
+        try:
+            run(first, chains, house=house)
+        except BaseException:  # noqa: BLE001  a planted mistake shows in whatever goes wrong
+            print(traceback.format_exc(), flush=True)
+        else:
+            print(f"{house.__name__} was not found")
+            status = 0
+    return status

@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -198,7 +199,8 @@ class Soak:
         self.team: list[SoakClient] = []
         self.points: dict[str, list[tuple[int, float, float]]] = {name: [] for name in slope.LIMITS}
         self.short = seconds < 600
-        self.every = 1.0 if self.short else 5.0
+        self.every = 0.5 if self.short else 5.0
+        self.taken = deque[list[float]](maxlen=max(1, round(1 / self.every)))  # of a second or more
         self.warm_up = min(120.0, seconds / (6 if self.calm else 4))
         self.began = time.monotonic()
         self.squeezed = False
@@ -252,6 +254,7 @@ class Soak:
         """A new team for a new life."""
         port, books, ids = self.host.port, self.books, self.publishers
         self.probe = Probe(port, books)
+        self.taken.clear()
         slow_most = 1_000 if self.short else 10_000
         self.team = [
             self.probe,
@@ -298,7 +301,8 @@ class Soak:
                 self.books.fault(f"{client.name}: {client.failure!r}")
         at = time.monotonic() - self.host.started
         sample: dict[str, float] = dict(self.host.used())
-        taken = sorted(self.probe.take())
+        self.taken.append(self.probe.take())
+        taken = sorted(chain(*self.taken))
         if len(taken) >= 3:
             sample["p99"] = taken[int(len(taken) * 0.99)] * 1e3
         for name, value in sample.items():
@@ -319,7 +323,7 @@ class Soak:
         self.host.squeeze(self.host.disk() + SQUEEZED if self.squeezed else NO_QUOTA)
         self.books.counts["squeezes"] += self.squeezed
         if self.squeezed:
-            return passed + (4.0 if self.short else self.random.uniform(5, 30))
+            return passed + (0.08 * self.seconds if self.short else self.random.uniform(5, 30))
         return passed + (1e9 if self.short else self.random.uniform(120, 600))
 
     def kill(self) -> None:
