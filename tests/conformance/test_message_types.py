@@ -7,11 +7,12 @@ from typing import Any
 
 import httpx
 import pika
+import pyarrow as pa
 import pytest
 
 import penstock
 from message_samples import SAMPLES, Sample
-from penstock.errors import AccessRefused, InvalidArgument
+from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.type_table import body_type
 from penstock.testing import Broker
 
@@ -39,8 +40,14 @@ CONFIG: dict[str, Any] = {
         ),
     ],
     "topic": [
-        {"name": f"{sample.name}-records", "message_type": sample.name, "key": [sample.path("id")]}
-        for sample in SAMPLES.values()
+        {
+            "name": "payments",
+            "json_schema": {"required": ["id"], "properties": {"amount": {"type": "number", "exclusiveMinimum": 0}}},
+        },
+        *(
+            {"name": f"{sample.name}-records", "message_type": sample.name, "key": [sample.path("id")]}
+            for sample in SAMPLES.values()
+        ),
     ],
     "queue": [{"name": f"{sample.name}-work", "message_type": sample.name} for sample in SAMPLES.values()],
 }
@@ -146,3 +153,28 @@ def test_another_type_is_told(broker: Broker, client: penstock.Client) -> None:
         list(client.peek("nvfix-work", filter="[bson] /a = 1"))
     with pytest.raises(InvalidArgument, match="is among those that are chosen, and its bodies are"):
         list(client.replay(pattern="^.*records$", filter="/a = 1"))
+
+
+def test_a_body_that_does_not_fit_its_schema_is_refused_at_every_door(broker: Broker, client: penstock.Client) -> None:
+    place = r'/amount: the value is not of type "number"'
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "payments", b'{"id": 1, "amount": 5}')
+        with pytest.raises((pika.exceptions.ChannelClosedByBroker, pika.exceptions.NackError)):
+            channel.basic_publish("", "payments", b'{"id": 2, "amount": "5"}')
+    with pytest.raises(InvalidArgument, match=place):
+        client.publish("payments", {"id": 3, "amount": "5"})
+    with pytest.raises(PreconditionFailed, match=place), client.transaction() as transaction:
+        transaction.publish("payments", {"id": 4, "amount": "5"})
+    sent = {"routing_key": "payments", "payload": '{"id": 5, "amount": "5"}', "payload_encoding": "string"}
+    url = f"{broker.http_url}/api/exchanges/%2F/amq.default/publish"
+    answer = httpx.post(url, auth=("guest", "guest"), json={**sent, "properties": {}})
+    assert (answer.status_code, "does not fit the JSON Schema" in answer.text) == (400, True)
+    told = client.publish_table("payments", pa.table({"body": [b'{"id": 6}', b'{"amount": 1}']}))
+    [refusal] = told.refused
+    assert (refusal.row, refusal.message.endswith('/: "id" is a required property')) == (1, True)
+    assert [message.json()["id"] for message in client.replay("payments")] == [1, 6]
+    facts = client.topic("payments")
+    assert facts["json_schema_check"] == "reject"
+    assert facts["json_schema_failed"] >= 5

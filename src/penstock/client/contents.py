@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, cast
@@ -233,6 +233,8 @@ class Contents(Administration):
         index: Literal["memory", "file"] | None = None,
         schema: str | None = None,
         message_type: str | None = None,
+        json_schema: str | Mapping[str, object] | None = None,
+        json_schema_check: Literal["off", "warn", "reject"] | None = None,
     ) -> None:
         """Keep what is published to a topic also when no queue takes it; with a key also the last message of each.
 
@@ -242,6 +244,8 @@ class Contents(Administration):
         index        where the index of the records is: in memory, or paged to a file of the server
         schema       columns of its bodies, "id bigint, total double", for readers; nothing is refused
         message_type what its bodies are read as: json, nvfix, fix, xml, msgpack, bson, binary
+        json_schema  a JSON Schema that bodies are held to as they are published
+        json_schema_check  what becomes of one that does not fit; "reject" without it
         Without any of these a topic that is there stays as it is.  Another key begins without records.
         """
         if isinstance(key, str):
@@ -249,7 +253,9 @@ class Contents(Administration):
         life = None if expiration is None else format_duration(span(expiration, "expiration"))
         given = {
             "key": texts(key), "key_from": key_from, "key_domain": key_domain, "expiration": life, "index": index,
-            "schema": schema, "message_type": message_type,
+            "schema": schema, "message_type": message_type, "json_schema_check": json_schema_check,
+            "json_schema": json_schema if json_schema is None or isinstance(json_schema, str)
+            else orjson.dumps(json_schema).decode(),
         }  # fmt: skip
         settings = {name: value for name, value in given.items() if value is not None}
         self.action("declare_topic", topic=topic, exchange=exchange, settings=settings or None)

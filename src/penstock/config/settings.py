@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
+import orjson
 from pydantic import (
     Field,
     InstanceOf,
@@ -44,7 +45,7 @@ from penstock.records.event_actions import Action
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, wrong_type
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.queue_settings import QueueSettings
-from penstock.records.sow_settings import wrong
+from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK, wrong
 
 FOREVER = "forever"
 """A retention that keeps everything."""
@@ -285,6 +286,16 @@ class TopicSection(Section):
         description='The columns of its JSON bodies, "id bigint, total double": what readers such as Spark are told.',
     )
 
+    json_schema: str | dict[str, object] | None = Field(
+        default=None,
+        description="A JSON Schema that bodies are held to as they are published, as a table or as text of JSON.",
+    )
+    json_schema_check: Literal["off", "warn", "reject"] | None = Field(
+        default=None,
+        description="What becomes of a body that does not fit it: nothing, it is counted and stored, or it is refused, "
+        "which is so without this setting.",
+    )
+
     @field_validator("message_type")
     @classmethod
     def _known(cls, value: str) -> str:
@@ -316,6 +327,11 @@ class TopicSection(Section):
             values[MESSAGE_TYPE] = self.message_type
         if self.body_schema is not None:
             values["schema"] = self.body_schema
+        if self.json_schema is not None:
+            text = self.json_schema
+            values[JSON_SCHEMA] = text if isinstance(text, str) else orjson.dumps(text).decode()
+        if self.json_schema_check is not None:
+            values[JSON_SCHEMA_CHECK] = self.json_schema_check
         return values
 
 

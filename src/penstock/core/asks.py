@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.order.ranks import Ranking
     from penstock.core.state.pending import Spans
     from penstock.expr import Filter, Matcher, Value
+    from penstock.expr.json_schema import BodyCheck
     from penstock.records.entries import Publishes, Rows
     from penstock.records.queue_settings import QueueSettings
 
@@ -55,9 +56,9 @@ class Token(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A filter, or an expression of priorities or keys, that has to be evaluated off the loop for rows of a batch."""
+    """A filter, an expression of priorities or keys, or a check of bodies, evaluated off the loop for some rows."""
 
-    filter: Filter | Value
+    filter: Filter | Value | BodyCheck
     rows: list[int]
     made: Made | None = None  # of an expression: what is made of its value
     name: str = ""  # under what the answers stand on the batch; the text of a filter

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.core.publishing.body_checks import check_mode
 from penstock.errors import NotFound
 from penstock.operations.operation import Answer, Operation
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.rights import SEES, TENDS, sees
 from penstock.records.schema_versions import version, versions
-from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, KEY_FROM, SCHEMA
+from penstock.records.sow_settings import (
+    EXPIRATION,
+    INDEX,
+    JSON_SCHEMA,
+    JSON_SCHEMA_CHECK,
+    KEY,
+    KEY_DOMAIN,
+    KEY_FROM,
+    SCHEMA,
+)
 from penstock.units import format_duration
 from penstock.wire.fields import VHOST, Field, Fields, flag, name, text
 from penstock.wire.flight.tickets import TEXT_LIMIT
@@ -33,6 +43,7 @@ def _settings(f: Fields) -> dict[str, object]:
         KEY: f.texts("key", 100), KEY_DOMAIN: f.optional_text("key_domain"), KEY_FROM: f.optional_text("key_from"),
         EXPIRATION: f.duration("expiration", 0), INDEX: f.optional_text("index"),
         SCHEMA: f.optional_text("schema", TEXT_LIMIT), MESSAGE_TYPE: f.optional_text(MESSAGE_TYPE),
+        JSON_SCHEMA: f.optional_text(JSON_SCHEMA, TEXT_LIMIT), JSON_SCHEMA_CHECK: f.optional_text(JSON_SCHEMA_CHECK),
     }  # fmt: skip
     f.finish()
     return {key: value for key, value in given.items() if value}
@@ -86,6 +97,9 @@ def facts(core: Core, name: tuple[str, str, str]) -> dict[str, object]:
         "schemas": {str(number): text for number, text in versions(settings).items()},
         MESSAGE_TYPE: settings.get(MESSAGE_TYPE, JSON),
     }  # fmt: skip
+    if (check := check_mode(settings)) != "off":
+        failures = core.check_failures(name)
+        found |= {"json_schema_check": check, "json_schema_failed": failures.count, "json_schema_last": failures.last}
     if sow is not None:
         found |= {
             "records": sow.index.count, "index_bytes": sow.index.nbytes, "inserted": sow.inserted,

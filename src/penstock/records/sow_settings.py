@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from penstock.records.ddl import parse_ddl
-from penstock.records.message_types import FIELDLESS, MESSAGE_TYPE, wrong_type
+from penstock.records.ddl import TEXT_MOST, parse_ddl
+from penstock.records.message_types import FIELDLESS, JSON, MESSAGE_TYPE, wrong_type
 
 KEY, KEY_FROM, EXPIRATION, INDEX = "key", "key_from", "expiration", "index"
 """Fields of the key, a list of paths; "publisher" where it is given; microseconds until a record expires; where the
@@ -18,6 +18,12 @@ KEY_DOMAIN = "key_domain"
 
 SCHEMA = "schema"
 """The columns of its JSON bodies, as Spark writes a schema: told to readers, and not asked of publishers."""
+
+JSON_SCHEMA, JSON_SCHEMA_CHECK = "json_schema", "json_schema_check"
+"""A JSON Schema as text, and what becomes of a body that does not fit it, one of `CHECKS`."""
+
+CHECKS = ("off", "warn", "reject")
+"""Nothing; it is counted and stored; it is refused, which is so without the setting."""
 
 INDEXES = ("memory", "file")
 """In memory, or paged to a file; without it in memory."""
@@ -93,6 +99,20 @@ def _wrong_schema(schema: object, _: Mapping[str, object]) -> str | None:
     return None
 
 
+def _wrong_json_schema(schema: object, settings: Mapping[str, object]) -> str | None:
+    if not isinstance(schema, str) or len(schema) > TEXT_MOST:
+        return f"json_schema is a JSON Schema as text of at most {TEXT_MOST} letters, not {str(schema)[:60]!r}"
+    if (kind := settings.get(MESSAGE_TYPE, JSON)) != JSON:
+        return f"json_schema is for bodies of JSON, and those of message_type {kind} are none"
+    return None
+
+
+def _wrong_check(check: object, settings: Mapping[str, object]) -> str | None:
+    if check not in CHECKS:
+        return f"json_schema_check is one of {', '.join(CHECKS)}, not {check!r}"
+    return None if settings.get(JSON_SCHEMA) is not None else "json_schema_check says what json_schema is for: give one"
+
+
 def _wrong_index(index: object, settings: Mapping[str, object]) -> str | None:
     if not is_sow(settings):
         return "an index is of records, and a topic without a key has none"
@@ -116,6 +136,8 @@ _JUDGES: dict[str, Callable[[object, Mapping[str, object]], str | None]] = {
     KEY_DOMAIN: _wrong_domain,
     KEY_FROM: _wrong_source,
     SCHEMA: _wrong_schema,
+    JSON_SCHEMA: _wrong_json_schema,
+    JSON_SCHEMA_CHECK: _wrong_check,
     MESSAGE_TYPE: _wrong_type,
     INDEX: _wrong_index,
     EXPIRATION: _wrong_expiration,

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, overload
 
 from penstock.core.asks import Judge, Judged
 from penstock.core.queue.last_values import key_of
@@ -23,11 +23,13 @@ from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter, compile_value
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
+from penstock.expr.json_schema import BodyCheck
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
 
 if TYPE_CHECKING:
     from penstock.core.asks import Made, Question
+    from penstock.expr import Filter
     from penstock.ports import Disk
     from penstock.server.caching import Present
     from penstock.server.runtime import Off, Runtime
@@ -161,6 +163,15 @@ def make_there(disk: Disk, text: str, made: Made, **message: Any) -> dict[str, o
     return {"made": one.encode(errors="surrogateescape") if isinstance(one, str) else one}
 
 
+def checked(check: BodyCheck, bodies: Sequence[bytes]) -> list[bool]:
+    """Which bodies fit a schema.  Any thread but the loop's."""
+    out = list[bool]()
+    for part in slices(range(len(bodies)), list(map(len, bodies))):
+        out += map(check.fits, bodies[part[0] : part[-1] + 1])
+        breathe()
+    return out
+
+
 def look(
     filters: Sequence[Matcher],
     bodies: Sequence[bytes],
@@ -278,7 +289,7 @@ def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequ
     """Put answers on a batch."""
     judged = batch.judged = {} if batch.judged is None else batch.judged
     for question, passed in zip(questions, answers, strict=True):
-        name = question.name or question.filter.text
+        name = question.name or cast("Filter | Value", question.filter).text
         judged.setdefault(name, {}).update(zip(question.rows, passed, strict=True))
 
 
@@ -298,6 +309,8 @@ def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: 
         properties if isinstance(properties, bytes) else [properties[row] for row in rows],
         [topics[row] for row in rows] if isinstance(topics, list) else topics,
     )
+    if isinstance(question.filter, BodyCheck):
+        return checked(question.filter, asked[0])
     if isinstance(question.filter, Value):
         assert question.made is not None
         return made_of(question.filter, question.made, *asked, ask=ask)

@@ -72,6 +72,7 @@ class LinkCommands(QueueCommands):
         self._out.begin()
         for queue in elsewhere:
             queue.drain(now, True, self._out)
+        batch.checked = True  # where it was published first
         published = self._publisher.publish(now, batch if len(new) == len(there) else batch.select(new))
         lost = published.lost()
         runs = _runs(published.positions, [there[row] for i, row in enumerate(new) if i not in lost])

@@ -296,7 +296,7 @@ class CoreParts:
         self._floors = Floors()
         self._timers = Timers(self._floors.moved, self._out)
         self._publisher = Publisher(self._router, self._interning, self._out, self._timers.touched, self.sizes)
-        self._keyed = Keyed(self._out, self._publisher.traits)
+        self._keyed = Keyed(self._out, self._publisher.traits, self._publisher.checks)
         self._holdings = Holdings(self._out, self._timers.touched)
         self.streams = Streams(self._out, self._holdings, self._by_id)
         self._admin = Admin(

@@ -16,6 +16,7 @@ from typing import Any, Unpack, cast
 
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.commands.parts import CoreParts
+from penstock.core.publishing.body_checks import Failures
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.queue import Queue
@@ -28,13 +29,14 @@ from penstock.core.topology.ruling import combined, dump_address, dump_exchanges
 from penstock.core.topology.topology import Topology
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr.bodies.type_table import body_type
+from penstock.expr.json_schema import compile_check
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.queue_settings import NAMES, AddressSetting, Policy, QueueSettings, ruling_of
 from penstock.records.schema_versions import with_versions
-from penstock.records.sow_settings import SCHEMA, wrong
+from penstock.records.sow_settings import JSON_SCHEMA, SCHEMA, wrong
 
 
 class SowCommands(CoreParts):
@@ -155,6 +157,10 @@ class TopologyCommands(SowCommands):
         settings = with_versions(settings, present) if settings is not None else present or NO_TABLE
         self._declared(now, vhost, exchange, key, settings)
 
+    def check_failures(self, topic: tuple[str, str, str]) -> Failures:
+        """Of bodies that did not fit the JSON Schema of a topic, since the start."""
+        return self._publisher.checks.failures.get(topic) or Failures()
+
     def register_schema(
         self, now: Now, vhost: str, exchange: str, key: str, schema: str, *, unless: bool = False
     ) -> Mapping[str, object]:
@@ -171,6 +177,8 @@ class TopologyCommands(SowCommands):
 
     def _declared(self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object]) -> None:
         check_topic((vhost, exchange, key), settings)
+        if (text := settings.get(JSON_SCHEMA)) is not None:
+            compile_check(cast("str", text))  # PreconditionFailed without its library
         body_type(cast("MessageType", settings.get(MESSAGE_TYPE, JSON)))  # PreconditionFailed without its library
         lsn = self._out.next_lsn
         self._admin.declare_topic(self._at(now), vhost, exchange, key, settings)

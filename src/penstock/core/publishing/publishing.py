@@ -20,6 +20,7 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.admission import Admission, Dying, Funeral, Publishers
 from penstock.core.publishing.arrivals import Arrivals, Marks
+from penstock.core.publishing.body_checks import BodyChecks
 from penstock.core.publishing.published import (
     PREFIX,
     Banned,
@@ -69,6 +70,8 @@ class Publisher:
         self.typed = router.typed  # topics and queues whose type a content type may contradict
         self._interning = interning
         self._outbox = outbox
+        self.checked = router.checked  # topics whose bodies are held to a JSON Schema
+        self.checks = BodyChecks(router)
         self.traits = TraitsMemo()
         self.publishers = Publishers(outbox)
         self.keyed: Keyed | None = None  # once there are SOW topics
@@ -105,7 +108,7 @@ class Publisher:
 
         skip: leading rows that are duplicates.  What else may be said: see `Terms`.
         """
-        if self.typed and not trusted and banned is None and (wrong := self.mistyped(batch, skip)):
+        if (self.typed or self.checked) and not trusted and banned is None and (wrong := self.unfit(batch, skip)):
             return self._without(wrong, batch, skip, lambda some: self.publish(
                 now, some, persistent=persistent, skip=skip, carbon=carbon, numbered=numbered, admitted=admitted
             ))  # fmt: skip
@@ -126,6 +129,17 @@ class Publisher:
             return self._publish(now, some, skipped, terms._replace(numbered=True))
 
         return self.keyed.publish(now, batch, skip, trusted, store)
+
+    def unfit(self, batch: Publishes, skip: int = 0) -> dict[int, Refusal]:
+        """The rows whose content type or body is not what their topic says."""
+        wrong = self.mistyped(batch, skip) if self.typed else {}
+        if not self.checked or batch.checked:
+            return wrong
+
+        def passes(row: int) -> bool:
+            return row in wrong or (self.keyed is not None and self.keyed.merges(batch, row))
+
+        return {**self.checks.wrong(batch, skip, passes), **wrong}
 
     def mistyped(self, batch: Publishes, skip: int = 0) -> dict[int, Refusal]:
         """The rows whose content type names another message type than their topic has."""
@@ -345,7 +359,7 @@ class Publisher:
     @property
     def _evaluates(self) -> bool:
         router = self._router
-        return bool(router.filtering or router.rating or router.keying)
+        return bool(router.filtering or router.rating or router.keying or router.checked)
 
     def unjudged(
         self,
@@ -363,7 +377,8 @@ class Publisher:
         batch.routed = None
         if not self._evaluates or size_of(batch.bodies) <= QUIET_BYTES:
             return []
-        return self._rows.unjudged(batch, skip, Terms(trusted=trusted, carbon=carbon, banned=banned))
+        asked = self._rows.unjudged(batch, skip, Terms(trusted=trusted, carbon=carbon, banned=banned))
+        return asked if trusted or not self.checked else [*asked, *self.checks.questions(batch, skip)]
 
     def _named(self, batch: Publishes) -> list[Traits] | None:
         """The traits of the rows, if some header names a publisher."""
@@ -387,7 +402,7 @@ class Publisher:
 
 def refused_headers(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
     """The rows that nothing could make acceptable, for what their headers ask or say."""
-    if publisher.typed and (wrong := publisher.mistyped(batch)):
+    if (publisher.typed or publisher.checked) and (wrong := publisher.unfit(batch)):
         found = {row: one.refusal for row, one in enumerate(publisher.traits.each(batch)) if one.refusal is not None}
         return sorted({**wrong, **found}.items())
     if all(one.refusal is None for one in publisher.traits.kinds(batch)):

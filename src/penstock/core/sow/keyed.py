@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from penstock.records.kinds import Kind
 from penstock.records.message_bodies import listed
 from penstock.records.schema import GROUP_BYTES_MAX
 
+if TYPE_CHECKING:
+    from penstock.core.publishing.body_checks import BodyChecks
+
 EXPIRED_AT_ONCE = 8192
 """Records that expire in one step; then others have their turn."""
 
@@ -38,8 +42,9 @@ Store = Callable[[Publishes, int], Published]
 class Keyed(KeyedRows):
     """The SOW topics of a living instance."""
 
-    def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo) -> None:
-        super().__init__(traits)
+    def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo, checks: BodyChecks | None = None) -> None:
+        """checks: of bodies; what a delta makes of its record is held to them."""
+        super().__init__(traits, checks)
         self._outbox = outbox
 
     # -- publishing

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.publishing.published import DELTA, Refusal, Traits, TraitsMemo
 from penstock.core.sow.holding import Bodies, Nothing, Sow, Sows
@@ -21,6 +21,9 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed, size_of
 from penstock.records.message_types import MessageType
+
+if TYPE_CHECKING:
+    from penstock.core.publishing.body_checks import BodyChecks
 
 LARGE = 256 * 1024
 """Bytes from which on a body is not read on the event loop."""
@@ -82,11 +85,18 @@ SOW_KEY = "x-sow-key"
 class KeyedRows:
     """Which rows of a batch are records of SOW topics, and of which key."""
 
-    def __init__(self, traits: TraitsMemo) -> None:
+    def __init__(self, traits: TraitsMemo, checks: BodyChecks | None = None) -> None:
+        self.checks = checks
         self.sows = Sows()
         self.bodies: Bodies = Nothing()  # of present records, as far as they are at hand
         self.worked = Worked()
         self.traits = traits
+
+    def merges(self, batch: Publishes, row: int) -> bool:
+        """Whether a row is a delta to a record."""
+        topic = batch.topic_of(row)
+        sow = self.sows.by_name.get((topic.vhost, topic.exchange, topic.name))
+        return sow is not None and is_delta(batch, self.traits[batch.properties_of(row)])
 
     def lacking(self, batch: Publishes) -> list[int]:
         """LSNs of present records whose bodies a delta of this batch needs and `bodies` has not, ascending."""
@@ -222,6 +232,9 @@ class Work:
                 except InvalidArgument as refusal:
                     self.refused.append((row, InvalidArgument(f"topic {sow.name!r}: {refusal}")))
                     continue
+                if (unfit := self._unfit(row, body)) is not None:
+                    self.refused.append((row, unfit))
+                    continue
                 self.merged.add(row)
             if merging:
                 latest[sow.id, number] = body
@@ -233,6 +246,10 @@ class Work:
             batch.judged = _judged(batch.ahead, listed(batch.bodies))
             batch.routed = batch.ahead = None
             batch.size = _size(batch)
+
+    def _unfit(self, row: int, body: bytes) -> Refusal | None:
+        checks = self._keyed.checks
+        return None if checks is None else checks.of_body(self.batch.topic_of(row), body)
 
     def _merged(self, sow: Sow, number: int, delta: bytes, latest: bytes | None) -> bytes:
         if latest is None:

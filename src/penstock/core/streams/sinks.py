@@ -282,9 +282,12 @@ class Sinks:
         return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published)
 
     def _publish(self, now: Now, outputs: Sequence[Publishes]) -> tuple[Published, ...]:
-        return tuple(
-            self._publisher.publish(now, output, persistent=True, admitted=True) for output in outputs if len(output)
-        )
+        told = list[Published]()
+        for output in outputs:
+            output.checked = True  # when they were looked at, which was decided on
+            if len(output):
+                told.append(self._publisher.publish(now, output, persistent=True, admitted=True))
+        return tuple(told)
 
     def _mark(self, batch: Batch) -> SinkMark:
         owner = batch.owner(self.known.owner(batch.query))

@@ -8,7 +8,7 @@ headers exchange's rule, and what a queue does with a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -130,6 +130,7 @@ class Router:
         self.dropping_newest: set[int] = set()  # of the rejecting those that tell nobody
         self.blocking: set[int] = set()  # of the rejecting those that hold their publishers up
         self.persisting: set[int] = set()  # ids of queues in which everything outlives the server
+        self.checked = topology.checked  # is empty where no schema is looked at
         self.typed = topology.typed  # is empty where all bodies are JSON
 
     @property
@@ -306,13 +307,17 @@ class Router:
 
     def message_type(self, vhost: str, exchange: str, key: str) -> MessageType:
         """What the bodies of a topic are: as it was declared, else what the queues say that show it by its name."""
+        if (settings := self.declared(vhost, exchange, key)) is not None:
+            return cast("MessageType", settings.get(MESSAGE_TYPE, JSON))
+        return next((queue.settings.message_type for queue in self.shows(vhost, exchange, key)), JSON)
+
+    def declared(self, vhost: str, exchange: str, key: str) -> Mapping[str, object] | None:
+        """The settings of a declared topic: its own, or those of the pattern that it matches."""
         topics = self._topology.topics
         settings = topics.get((vhost, exchange, key))
         if settings is None and (name := next(self._patterns_of(vhost, exchange, key), None)) is not None:
             settings = topics[vhost, exchange, name]
-        if settings is not None:
-            return cast("MessageType", settings.get(MESSAGE_TYPE, JSON))
-        return next((queue.settings.message_type for queue in self.shows(vhost, exchange, key)), JSON)
+        return settings
 
     def shows(self, vhost: str, exchange: str, key: str) -> Iterator[Queue]:
         """The queues that are views of one topic by its very name."""

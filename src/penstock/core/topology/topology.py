@@ -18,6 +18,7 @@ from penstock.core.topology.ruling import Policies
 from penstock.records.field_tables import FieldValue
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.regular_expressions import SPECIAL
+from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK
 
 DEFAULT = ""
 """The name of the default exchange."""
@@ -70,6 +71,7 @@ class Topology:
         self.topics: dict[tuple[str, str, str], dict[str, object]] = {}
         self.kept_by_pattern: dict[tuple[str, str], dict[str, None]] = {}  # names of those that are patterns
         self.typed = set[object]()  # topics with other bodies than JSON; the router adds ids of such queues
+        self.checked = set[tuple[str, str, str]]()  # topics with a JSON Schema that is looked at
         self.policies = Policies()
 
     def exchange(self, vhost: str, name: str) -> ExchangeState | None:
@@ -157,8 +159,13 @@ class Topology:
             del self.kept_by_pattern[vhost, exchange]
 
     def _note_type(self, topic: tuple[str, str, str]) -> None:
-        """A topic was declared or deleted: which of them have other bodies than JSON is known."""
-        if self.topics.get(topic, {}).get(MESSAGE_TYPE, JSON) == JSON:
+        """A topic was declared or deleted: which have other bodies than JSON, or a schema for them."""
+        settings = self.topics.get(topic, {})
+        if settings.get(JSON_SCHEMA) is None or settings.get(JSON_SCHEMA_CHECK) == "off":
+            self.checked.discard(topic)
+        else:
+            self.checked.add(topic)
+        if settings.get(MESSAGE_TYPE, JSON) == JSON:
             self.typed.discard(topic)
         else:
             self.typed.add(topic)

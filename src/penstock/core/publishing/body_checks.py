@@ -1,0 +1,142 @@
+"""Bodies held to the JSON Schema of their topic as they arrive, through whichever door: a batch at a time.
+
+`json_schema_check` of the topic says what becomes of a body that does not fit: it is refused, or stored and counted.
+What was stored once is not looked at again: neither as a dead letter, nor when it is due, nor what another site took.
+A delta is looked at as what it makes of its record.  Large batches are looked at off the loop before (`questions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from penstock.core.asks import Question
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.expr.json_schema import BodyCheck, compile_check
+from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.records.dataclass import dataclass
+from penstock.records.message_bodies import listed
+from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK
+
+if TYPE_CHECKING:
+    from penstock.core.publishing.published import Refusal
+    from penstock.core.topology.routing import Router
+    from penstock.records.entries import Publishes, Topic
+
+Settings: TypeAlias = Callable[[str, str, str], Mapping[str, object] | None]
+
+LOOP_ROWS = 2_000
+"""Bodies that are looked at on the loop: some 5 ms."""
+
+REASONS_MOST = 1_000
+"""Bodies of a batch whose reasons are worked out one by one; what is beyond hears that it does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A schema that was good when it was declared and cannot be read by this server: nothing fits it."""
+
+    name: str
+    reason: str
+
+    def fits(self, body: bytes) -> bool:
+        """False."""
+        return False
+
+    def why(self, body: bytes) -> str:
+        """Why the schema cannot be read."""
+        return self.reason
+
+
+Check: TypeAlias = "BodyCheck | Unread"
+
+
+@dataclass(slots=True)
+class Failures:
+    """What did not fit a topic's schema since the start."""
+
+    count: int = 0
+    last: str = ""  # why
+
+
+class BodyChecks:
+    """The checks of all topics."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.failures: dict[tuple[str, str, str], Failures] = {}
+
+    def wrong(self, batch: Publishes, skip: int, passes: Callable[[int], bool]) -> dict[int, Refusal]:
+        """The rows that are refused; of those that are stored all the same it is noted.
+
+        passes: rows that are looked at elsewhere.
+        """
+        if batch.checked or not self._router.checked:
+            return {}
+        batch.checked = True
+        out: dict[int, Refusal] = {}
+        bodies = listed(batch.bodies)
+        for topic, check, rejects, rows in self._held(batch, skip):
+            known = {} if batch.judged is None else batch.judged.get(check.name, {})
+            bad = [row for row in rows if not (known[row] if row in known else check.fits(bodies[row]))]
+            bad = [row for row in bad if not passes(row)]
+            for place, row in enumerate(bad):
+                why = check.why(bodies[row]) if place < REASONS_MOST else "like others of its batch"
+                refusal = self._noted(topic, why, rejects=rejects)
+                if refusal is not None:
+                    out[row] = refusal
+        return out
+
+    def of_body(self, topic: Topic, body: bytes) -> Refusal | None:
+        """Why one body is refused."""
+        found = self._check_of(topic) if self._router.checked else None
+        if found is None or found[0].fits(body):
+            return None
+        return self._noted(topic, found[0].why(body), rejects=found[1])
+
+    def questions(self, batch: Publishes, skip: int) -> list[Question]:
+        """What has to be looked at off the loop before this batch can be published without holding the loop up."""
+        if batch.checked or not self._router.checked:
+            return []
+        out, bodies = list[Question](), listed(batch.bodies)
+        for _, check, _, rows in self._held(batch, skip):
+            known = {} if batch.judged is None else batch.judged.get(check.name, {})
+            left = [row for row in rows if row not in known]
+            sizes = [len(bodies[row]) for row in left]
+            if not left or isinstance(check, Unread):
+                continue
+            if len(left) > LOOP_ROWS or sum(sizes) > LOOP_BYTES or max(sizes) > LOOP_BODY:
+                out.append(Question(check, left, name=check.name))
+        return out
+
+    def _held(self, batch: Publishes, skip: int) -> Iterator[tuple[Topic, Check, bool, Sequence[int]]]:
+        """The topics of a batch that have a check, whether it rejects, and their rows."""
+        for topic in batch.distinct_topics:
+            if (found := self._check_of(topic)) is not None:
+                rows: Sequence[int] = range(skip, len(batch.bodies))
+                if isinstance(batch.topics, list):
+                    rows = [row for row in rows if batch.topics[row] == topic]
+                yield topic, *found, rows
+
+    def _check_of(self, topic: Topic) -> tuple[Check, bool] | None:
+        settings = self._router.declared(topic.vhost, topic.exchange, topic.name)
+        mode = check_mode(settings or {})
+        if settings is None or mode == "off":
+            return None
+        text = cast("str", settings[JSON_SCHEMA])
+        try:
+            return compile_check(text), mode == "reject"
+        except (InvalidArgument, PreconditionFailed) as error:  # its library went, or takes it no longer
+            return Unread(text, str(error)), mode == "reject"
+
+    def _noted(self, topic: Topic, why: str, *, rejects: bool) -> Refusal | None:
+        noted = self.failures.setdefault((topic.vhost, topic.exchange, topic.name), Failures())
+        noted.count, noted.last = noted.count + 1, why
+        if not rejects:
+            return None
+        return InvalidArgument(f"the body does not fit the JSON Schema of topic {topic.name!r}: {why}")
+
+
+def check_mode(settings: Mapping[str, object]) -> str:
+    """`off`, `warn` or `reject`; without a schema `off`."""
+    return "off" if settings.get(JSON_SCHEMA) is None else cast("str", settings.get(JSON_SCHEMA_CHECK, "reject"))

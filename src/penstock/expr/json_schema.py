@@ -1,0 +1,129 @@
+"""Whether a body fits a JSON Schema, and where it does not.  The library is loaded by those alone who have one.
+
+A schema comes from whoever may declare topics, and bodies from whoever may publish, so both are bounded: nothing is
+fetched, patterns run in linear time, and references, which recur, go only as deep as the stack has room for whatever
+the schema makes of a level.  What an error says has no value of the body, for it is shown to others as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, cast
+
+import orjson
+
+from penstock.errors import InvalidArgument, PreconditionFailed
+
+BODY_MOST = 1 << 20
+"""Bytes of a body that is looked at: a mebibyte takes 40 ms."""
+
+DEEPEST = 64
+"""Levels of a body whose schema has references, unless each level takes many steps."""
+
+STEPS = 20_000
+"""Of the validator on its stack, at the deepest: a thread of a mebibyte has room for 12,000 of the costliest kind on
+200 levels, and where schemas are looked at the stack has eight."""
+
+PARTS_MOST = 2_000
+"""Objects and lists of a schema with references."""
+
+DEPTH_MOST = 200
+"""Levels of a schema itself; the library's own limit is about the same."""
+
+SHOWN = 300
+"""Letters of a reason."""
+
+REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+
+
+class BodyCheck:
+    """A schema, ready to be asked."""
+
+    __slots__ = ("_deepest", "_validator", "name")
+
+    def __init__(self, text: str) -> None:
+        """InvalidArgument for what is no schema; PreconditionFailed without the library."""
+        schema = _read(text)
+        parts, depth, refers = _measured(schema)
+        if depth > DEPTH_MOST:
+            raise InvalidArgument(f"json_schema is nested {depth} levels deep; {DEPTH_MOST} are allowed")
+        if refers and parts > PARTS_MOST:
+            raise InvalidArgument(
+                f"json_schema has references and {parts} objects and lists; with references {PARTS_MOST} are allowed"
+            )
+        self.name = f"json_schema {text}"  # of its answers, among those of filters
+        self._deepest = max(8, min(DEEPEST, STEPS // parts)) if refers else 1 << 62
+        self._validator = _validator(schema)
+
+    def fits(self, body: bytes) -> bool:
+        """Whether it does."""
+        if len(body) > BODY_MOST:
+            return False
+        try:
+            value: object = orjson.loads(body)
+        except ValueError:
+            return False
+        if body.count(b"{") + body.count(b"[") > self._deepest and _measured(value)[1] > self._deepest:
+            return False
+        return bool(self._validator.is_valid(value))
+
+    def why(self, body: bytes) -> str:
+        """The first thing that is wrong with a body that does not fit, and where; no value of it."""
+        if len(body) > BODY_MOST:
+            return f"it has {len(body)} bytes, and no more than {BODY_MOST} are looked at"
+        try:
+            value: object = orjson.loads(body)
+        except ValueError as error:
+            return f"it is no JSON: {error}"
+        depth = _measured(value)[1]
+        if depth > self._deepest:
+            return f"it is nested {depth} levels deep, and no more than {self._deepest} are looked at"
+        for wrong in self._validator.iter_errors(value):
+            place = "".join(f"/{step}" for step in cast("Iterable[object]", wrong.instance_path)) or "/"
+            return f"{place}: {wrong.message}"[:SHOWN]
+        return "it fits"
+
+
+@lru_cache(maxsize=256)
+def compile_check(text: str) -> BodyCheck:
+    """The check that a text spells."""
+    return BodyCheck(text)
+
+
+def _read(text: str) -> Any:
+    try:
+        schema: Any = orjson.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"json_schema is no JSON: {error}") from None
+    if type(schema) not in (dict, bool):
+        raise InvalidArgument(f"json_schema is an object, not {text[:60]!r}")
+    return schema
+
+
+def _validator(schema: Any) -> Any:
+    try:
+        import jsonschema_rs
+    except ImportError:
+        raise PreconditionFailed("json_schema needs the library jsonschema-rs: penstock[json-schema]") from None
+    try:
+        return jsonschema_rs.validator_for(
+            schema, pattern_options=jsonschema_rs.RegexOptions(), offline=True, mask="the value"
+        )
+    except (ValueError, jsonschema_rs.ValidationError) as error:
+        said = getattr(error, "message", None) or str(error)
+        raise InvalidArgument(f"json_schema: {said[:SHOWN]}") from None
+
+
+def _measured(value: object) -> tuple[int, int, bool]:
+    """Objects and lists in a value, its levels, and whether a key of it is one of a reference."""
+    parts, depth, refers = 0, 0, False
+    level: list[Any] = [value]
+    while level:
+        tables = [one for one in level if one.__class__ is dict]
+        lists = [one for one in level if one.__class__ is list]
+        parts += len(tables) + len(lists)
+        depth += bool(tables or lists)
+        refers = refers or not all(map(REFERENCES.isdisjoint, tables))
+        level = [each for one in tables for each in one.values()] + [each for one in lists for each in one]
+    return parts, depth, refers

@@ -1,0 +1,210 @@
+"""JSON Schema of topics: what does not fit is refused with its place, or counted, whichever way it comes in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+from unittest.mock import patch
+
+import orjson
+import pytest
+
+from penstock.core.commands.transactions import Transaction
+from penstock.core.publishing import body_checks
+from penstock.core.publishing.published import Published
+from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.expr.json_schema import BODY_MOST, DEEPEST, compile_check
+from penstock.records.entries import Publishes
+from penstock.server.judging import _answers, note  # pyright: ignore[reportPrivateUsage]
+from unit.core.world import DURABLE, World
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "integer"},
+        "lines": {"type": "array", "items": {"properties": {"sku": {"type": "string"}}}},
+    },
+}
+GOOD, BAD = {"id": 1, "lines": [{"sku": "a"}]}, {"id": 2, "lines": [{"sku": "a"}, {"sku": 4711}]}
+NAME = ("/", "", "orders")
+
+
+def made(**settings: object) -> World:
+    world = World()
+    world.core.declare_topic(world.now, *NAME, {"json_schema": text(SCHEMA), **settings})
+    world.declare("orders")
+    return world
+
+
+def text(value: object) -> str:
+    return json.dumps(value)
+
+
+def rows(world: World, *bodies: object, **more: Any) -> Publishes:
+    given = [body if isinstance(body, bytes) else orjson.dumps(body) for body in bodies]
+    return Publishes(world.core.topic(*NAME), DURABLE, given, **more)
+
+
+def publish(world: World, *bodies: object) -> Published:
+    return world.core.publish(world.now, rows(world, *bodies))
+
+
+def contents(world: World) -> list[object]:
+    world.turn()
+    return [orjson.loads(body) for body in world.contents(world.core.queue("/", "orders"))]
+
+
+def reasons(published: Published) -> dict[int, str]:
+    return {row: str(why) for row, why in published.refused}
+
+
+def test_a_body_that_does_not_fit_is_refused_with_its_place() -> None:
+    world = made()
+    told = reasons(publish(world, GOOD, BAD, b"no json", {"lines": []}, GOOD))
+    assert sorted(told) == [1, 2, 3]
+    assert told[1] == (
+        "the body does not fit the JSON Schema of topic 'orders': /lines/1/sku: the value is not of type \"string\""
+    )
+    assert "it is no JSON" in told[2]
+    assert told[3].endswith('/: "id" is a required property')
+    assert contents(world) == [GOOD, GOOD]
+    noted = world.core.check_failures(NAME)
+    assert (noted.count, "4711" in noted.last) == (3, False)
+
+
+@pytest.mark.parametrize(("mode", "count"), [("warn", 1), ("off", 0)])
+def test_warn_counts_and_off_does_not_look(mode: str, count: int) -> None:
+    world = made(json_schema_check=mode)
+    assert publish(world, GOOD, BAD).refused == ()
+    assert contents(world) == [GOOD, BAD]
+    assert world.core.check_failures(NAME).count == count
+
+
+def test_other_topics_and_what_leaves_the_schema() -> None:
+    world = made()
+    world.core.declare_topic(world.now, "/", "", "others", {})
+    assert not world.core.publish(world.now, Publishes(world.core.topic("/", "", "others"), DURABLE, [b"x"])).refused
+    mixed = Publishes([world.core.topic("/", "", "others"), world.core.topic(*NAME)], DURABLE, [b"x", b"x"])
+    assert sorted(reasons(world.core.publish(world.now, mixed))) == [1]
+    world.core.declare_topic(world.now, *NAME, {})
+    assert publish(world, BAD).refused == ()
+
+
+def test_a_pattern_of_topics_holds_all_that_match() -> None:
+    world = World()
+    world.core.declare_topic(world.now, "/", "", "^ord", {"json_schema": text(SCHEMA)})
+    assert sorted(reasons(publish(world, GOOD, BAD))) == [1]
+
+
+def test_transactions_and_batches_of_sinks_are_refused_whole() -> None:
+    world = made()
+    with pytest.raises(PreconditionFailed, match=r"message 2 of 2 is refused: .*/lines/1/sku"):
+        world.core.transact(world.now, Transaction(rows(world, GOOD, BAD), []))
+    with pytest.raises(PreconditionFailed, match=r"its message 2 is refused: .*/lines/1/sku"):
+        world.core.sink_commit(world.now, "q", 0, [rows(world, GOOD, BAD)])
+    assert contents(world) == []
+    world.core.sink_commit(world.now, "q", 0, [rows(world, GOOD)])
+    assert contents(world) == [GOOD]
+
+
+def test_what_was_decided_is_copied_whatever_the_schema_is_by_then() -> None:
+    from penstock.core.state.pending import DecidedPart
+
+    world = World()
+    world.declare("orders")
+    world.core.sink_decide(world.now, "q", 0, [DecidedPart("0" * 32, 1, 300, 1, "orders", "", "/")])
+    world.core.declare_topic(world.now, *NAME, {"json_schema": text(SCHEMA)})
+    world.core.sink_copy(world.now, "q", 1, [rows(world, BAD)])
+    world.turn()
+    assert contents(world) == [BAD]
+
+
+def test_a_delta_is_held_to_what_it_makes_of_its_record() -> None:
+    world = made(key=["/id"])
+    assert publish(world, GOOD).refused == ()
+    batch = rows(world, {"id": 1, "lines": []}, {"id": 1, "lines": [{"sku": 5}]}, {"id": "x"}, delta=True)
+    world.turn()
+    lacking = world.core.lacking(batch)
+    world.core.bodies_from(Held({lsn: orjson.dumps(GOOD) for lsn in lacking}))
+    assert sorted(reasons(world.core.publish(world.now, batch))) == [1, 2]
+    assert contents(world)[-1] == {"id": 1, "lines": []}
+
+
+class Held:
+    """Bodies of present records."""
+
+    def __init__(self, bodies: dict[int, bytes]) -> None:
+        self._bodies = bodies
+
+    def has(self, lsn: int) -> bool:
+        return lsn in self._bodies
+
+    def keep(self, lsn: int, body: bytes) -> None:
+        self._bodies[lsn] = body
+
+    def get(self, lsn: int) -> bytes | None:
+        return self._bodies.get(lsn)
+
+
+def test_a_large_batch_is_looked_at_off_the_loop_with_the_same_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_checks, "LOOP_ROWS", 3)
+    world = made()
+    bodies: list[object] = [GOOD, BAD, b"x" * 9000, GOOD, BAD]
+    batch = rows(world, *bodies)
+    [question] = world.core.unjudged(batch)
+    note(batch, [question], _answers([(batch, [question])], None)[0])
+    assert world.core.unjudged(batch) == []
+    with patch.object(type(compile_check(text(SCHEMA))), "fits", side_effect=AssertionError("it is known")):
+        there = reasons(world.core.publish(world.now, batch))
+    assert there == reasons(publish(made(), *bodies))
+    assert sorted(there) == [1, 2, 4]
+
+
+def test_bodies_and_schemas_are_bounded() -> None:
+    check = compile_check(text({"properties": {"a": {"$ref": "#"}}}))
+    deep = b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1)
+    assert not check.fits(deep)
+    assert "levels deep" in check.why(deep)
+    assert check.fits(deep[5:-1])
+    assert not check.fits(b'"' + b"x" * BODY_MOST + b'"')
+    assert "no more than" in check.why(b" " * (BODY_MOST + 1))
+    nested: object = {"type": "integer"}
+    for _ in range(150):
+        nested = {"allOf": [nested]}
+    for wrong, why in (
+        ("{", "no JSON"),
+        ("[]", "is an object"),
+        ('{"type": "nonsense"}', "json_schema: "),
+        ('{"pattern": "(?=a)"}', "json_schema: "),
+        ('{"$ref": "http://127.0.0.1:1/schema"}', "is disabled"),
+        ('{"$ref": "file:///etc/passwd"}', "is disabled"),
+        (text(nested), "levels deep"),
+        (text({"$ref": "#/x", "allOf": [{}] * 2000}), "with references 2000 are allowed"),
+    ):
+        with pytest.raises(InvalidArgument, match=why):
+            compile_check(wrong)
+
+
+def test_settings_that_cannot_be() -> None:
+    world = World()
+    for settings, why in (
+        ({"json_schema": "{"}, "no JSON"),
+        ({"json_schema": "{}", "json_schema_check": "maybe"}, "is one of off, warn, reject"),
+        ({"json_schema_check": "warn"}, "give one"),
+        ({"json_schema": "{}", "message_type": "nvfix"}, "bodies of JSON"),
+    ):
+        with pytest.raises(InvalidArgument, match=why):
+            world.core.declare_topic(world.now, *NAME, settings)
+
+
+def test_without_the_library_it_is_told_and_nothing_slips_through() -> None:
+    world = made()
+    compile_check.cache_clear()
+    with patch.dict(sys.modules, {"jsonschema_rs": None}):
+        with pytest.raises(PreconditionFailed, match=r"penstock\[json-schema\]"):
+            World().core.declare_topic(world.now, *NAME, {"json_schema": "{}"})
+        assert "penstock[json-schema]" in reasons(publish(world, GOOD))[0]
+    compile_check.cache_clear()
+    assert publish(world, GOOD).refused == ()
