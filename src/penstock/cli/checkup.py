@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.cli.driver_jobs import Door, door_of
+from penstock.cli.output import counted
 from penstock.errors import InvalidArgument, SettingsError, Unavailable
 from penstock.log.disk import LOCK_NAME, to_be
 from penstock.server.listening import OWN
@@ -60,6 +61,8 @@ def examine(settings: Settings) -> list[Finding]:
     if server is not None:
         findings.append(Finding("data folder", "good", f"{folder}, which process {server} serves at present"))
     findings += [port(name, address, server) for name, address in doors.items()]
+    if "amqp" in doors or "amqps" in doors:
+        findings.append(amqp_processes(settings, server))
     if settings.tls.certificate is not None:
         findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
@@ -145,13 +148,36 @@ def listens(process: int, number: int) -> bool:
     return any(sockets & _open_in(one) for one in (process, *_children(process)))
 
 
-def _children(process: int) -> Iterator[int]:
+def _children(process: int, module: bytes = b"penstock.server.") -> Iterator[int]:
     """Those that are parts of a server, as Flight's door is."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             child = int(stat.read_text().rpartition(")")[2].split()[1]) == process
-            if child and b"penstock.server." in (stat.parent / "cmdline").read_bytes():
+            if child and module in (stat.parent / "cmdline").read_bytes():
                 yield int(stat.parent.name)
+
+
+def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
+    """How many processes take AMQP's clients, and whether those of the server that runs are there."""
+    from penstock.server.amqp.doors import MEMORY_LEAST
+    from penstock.server.lifecycle import doors_of
+
+    what, wanted, cores = "AMQP processes", settings.server.doors, len(os.sched_getaffinity(0))
+    count = doors_of(wanted)
+    why = f"server.doors = {wanted}, {counted(cores, 'core')}"
+    if not count:
+        return Finding(what, "good", f"none: the server's own takes the clients ({why})")
+    bound = format_size(MEMORY_LEAST + settings.server.memory)
+    found = f"{count}, each may allocate {bound} ({why})"
+    if server is not None:
+        there = sum(1 for _ in _children(server, b"penstock.server.amqp.front"))
+        found += f"; {there} of them run"
+        if there < count:
+            return Finding(what, "poor", found, "the server's log says why; one that ends begins again within seconds")
+    if count >= cores > 1 or count > 1 == cores:
+        advice = f"the server's own process needs a core, too: at most {max(1, cores - 1)} are worth it"
+        return Finding(what, "poor", found, advice)
+    return Finding(what, "good", found)
 
 
 def _open_in(process: int) -> set[str]:

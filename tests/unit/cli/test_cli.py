@@ -20,6 +20,7 @@ from pyarrow import parquet
 from penstock import __version__
 from penstock.cli import checkup, messages, output, queues
 from penstock.cli.main import command as built
+from penstock.config.settings import Settings
 from penstock.errors import InvalidArgument
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
@@ -276,6 +277,26 @@ def test_doctor_knows_what_a_process_of_the_server_listens_to() -> None:
         assert checkup.listens(os.getpid(), number)
         assert not checkup.listens(os.getppid(), number)
         child.kill()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "verdict", "found"),
+    [
+        ("auto", 2, "good", "none: the server's own takes the clients (server.doors = auto, 2 cores)"),
+        ("auto", 16, "good", "4, each may allocate 384 MiB (server.doors = auto, 16 cores)"),
+        (1, 2, "good", "1, each may allocate 384 MiB (server.doors = 1, 2 cores)"),
+        (4, 4, "poor", "4, each may allocate 384 MiB (server.doors = 4, 4 cores)"),
+    ],
+)
+def test_doctor_tells_which_processes_take_amqps_clients(
+    monkeypatch: pytest.MonkeyPatch, wanted: object, cores: int, verdict: str, found: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    settings = Settings.model_validate({"server": {"doors": wanted, "memory": "128MiB"}})
+    finding = checkup.amqp_processes(settings)
+    assert (finding.verdict, finding.found) == (verdict, found)
+    none = wanted == "auto" and cores == 2
+    assert checkup.amqp_processes(settings, os.getpid()).verdict == ("good" if none else "poor"), "none of them runs"
 
 
 def test_doctor_takes_the_server_of_the_folder_for_no_mistake(tmp_path: Path) -> None:
