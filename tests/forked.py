@@ -138,8 +138,8 @@ class Forked:
         passed: descriptors that it has under the same numbers.  address: of who forks, for another than ours.
         """
         request = {
-            "command": list(command), "environ": dict(env), "folder": cwd or os.getcwd(), "group": group,
-            "children": children, "parent": os.getpid(), "passed": list(passed),
+            "command": list(command), "environ": dict(env), "folder": cwd or os.getcwd(),
+            "group": 0 if group else os.getpgrp(), "children": children, "parent": os.getpid(), "passed": list(passed),
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         }  # fmt: skip
         with open(os.devnull, "r+b") as nothing:

@@ -115,9 +115,7 @@ def fork_when_asked(
                     os.close(fd)
                 become(wanted, streams)
                 raise _Child(wanted)
-            if wanted.get("group"):
-                with contextlib.suppress(OSError):  # it did so itself and is something else by now
-                    os.setpgid(pid, pid)  # here as well, so that it is one when its number is told
+            join(pid, wanted)  # here as well, so that it is done when its number is told
             for fd in streams:
                 os.close(fd)
             waiting[pid] = told
@@ -131,6 +129,13 @@ def _tell(told: socket.socket, number: int) -> None:
         pass  # nobody waits for it any more
 
 
+def join(pid: int, request: Mapping[str, Any]) -> None:
+    """A process group of its own, or that of who asked: signals for a server are for what it started, too."""
+    if "group" in request:
+        with contextlib.suppress(OSError):  # it did so and is something else by now; or that is in another session
+            os.setpgid(pid, request["group"])
+
+
 def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     """Take the streams and other descriptors, the folder and the environment of the request."""
     passed = request.get("passed", [])
@@ -140,8 +145,7 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     for fd, number in zip(aside, (0, 1, 2, *passed), strict=True):
         os.dup2(fd, number)
         os.close(fd)
-    if request.get("group"):
-        os.setpgid(0, 0)
+    join(0, request)
     if "files" in request:
         resource.setrlimit(resource.RLIMIT_NOFILE, request["files"])
     os.chdir(request["folder"])

@@ -96,6 +96,7 @@ def test_what_works_beside_a_server_is_forked_or_new(
         first = bulk.pid
         assert first is not None
         assert (parent_of(first) == os.getpid()) is not forks
+        assert os.getpgid(first) == os.getpgrp()
         os.kill(first, signal.SIGKILL)
         eventually(lambda: bulk.pid != first)
         bulk.call("ping", {})
