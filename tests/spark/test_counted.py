@@ -83,6 +83,31 @@ def test_rules_and_late_rows_are_counted_once_each(lab: Lab, tmp_path: Path, mon
     one.stop()
 
 
+def test_a_batch_with_too_many_rows_that_fail_a_rule_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("mostly", "mostly-out")
+    lab.client.declare_topic("mostly-odd")
+    expect = [
+        {"name": "odd", "that": "id % 2 = 0", "otherwise": "dead-letter", "topic": "mostly-odd"},
+        {"name": "small", "that": "id < 100", "otherwise": "drop", "fail_above": "50 %"},
+    ]
+    one = running(
+        lab, tmp_path, name="mostly", **{"from": {"queue": "mostly", "columns": "id BIGINT"}},
+        sql="SELECT id FROM input", to=[{"queue": "mostly-out"}], expect=expect,
+    )  # fmt: skip
+    send(lab, "mostly", 1, 2, 200)
+    lab.until(lambda: one.look(lab.spark, time.monotonic()) or one.figures.rows == 3, 60)
+    assert rows(one) == {"odd": 1, "small": 1}
+    assert one.status()["phases"]["addBatch"] > 0
+    send(lab, "mostly", 3, 4, 200, 202)
+    lab.until(lambda: one.look(lab.spark, time.monotonic()) or one.failures > 0, 60)
+    one.stop()
+    assert one.error == (
+        "pipeline mostly: 2 of the 3 rows in a batch (66.7 %) fail the check small, and its fail_above is 50 %"
+    )
+    assert (lab.ids("mostly-out"), rows(one)) == ([2], {"odd": 1, "small": 1})
+    assert [json.loads(message.body)["id"] for message in lab.client.replay("mostly-odd")] == [1]
+
+
 def test_the_cause_in_python_and_a_first_message_that_is_waited_for(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,9 @@ def facts(one: Mapping[str, Any]) -> dict[str, object]:
     expect = cast("dict[str, Any]", told.pop("expect", None) or {})
     told["batch time"] = told_ms(told.pop("batch_ms", None))
     told.pop("batch_time", None)
+    phases = cast("dict[str, int]", told.pop("phases", None) or {})
+    spent = [f"{name} {told_ms(ms)}" for name, ms in sorted(phases.items(), key=lambda one: -one[1]) if ms]
+    told["phases"] = ", ".join(spent)
     rules = cast("list[dict[str, Any]]", expect.get("rules") or [])
     several = len({rule["input"] for rule in rules}) > 1
     for rule in rules:

@@ -51,6 +51,23 @@ class Expectation(Section):
     that: Statement = Field(description="A Spark SQL condition over the input's columns.  NULL does not satisfy it.")
     otherwise: Otherwise = Field(default="dead-letter", description="What becomes of rows that do not satisfy it.")
     topic: Name | None = Field(default=None, description="Where dead letters go; needed with `dead-letter`.")
+    fail_above: str | None = Field(
+        default=None, description="How many rows of a batch, or what share of them (`1 %`), may fail it at most."
+    )
+
+    @field_validator("fail_above", mode="before")
+    @classmethod
+    def _share(cls, value: object) -> object:
+        if value is None:
+            return None
+        text = str(value).strip()
+        number = text.removesuffix("%").strip()
+        plain = number.replace(".", "", 1) if text != number else number
+        if isinstance(value, bool) or not (plain.isascii() and plain.isdigit()):
+            raise ValueError(f"fail_above is {text!r}, not a whole number of rows or a share such as '1 %'")
+        if text != number and float(number) > 100:
+            raise ValueError(f"fail_above is {text!r}, and no more than 100 % of rows can fail")
+        return f"{number} %" if text != number else number
 
     @model_validator(mode="before")
     @classmethod
@@ -64,6 +81,8 @@ class Expectation(Section):
 
     @model_validator(mode="after")
     def _target(self) -> Expectation:
+        if self.otherwise == "fail" and self.fail_above is not None:
+            raise ValueError(f"rule {self.name!r}: otherwise = 'fail' stops at one row, so fail_above says nothing")
         if self.otherwise == "dead-letter" and self.topic is None:
             raise ValueError(f"rule {self.name!r}: otherwise = 'dead-letter' needs the topic where they go")
         if self.otherwise != "dead-letter" and self.topic is not None:

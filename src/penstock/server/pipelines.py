@@ -122,6 +122,7 @@ def known(status: Mapping[str, object]) -> dict[str, object]:
         if isinstance(value, list):
             found[name] = [str(one)[:TEXT_MOST] for one in cast("list[object]", value)[:100]]
     found["lag_by_input"] = _counts(status.get("lag_by_input"))
+    found["phases"] = _counts(status.get("phases"))
     expect = status.get("expect")
     if isinstance(expect, dict):
         table = cast("dict[str, object]", expect)

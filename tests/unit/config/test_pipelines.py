@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.load import load_mapping, load_text
+from penstock.config.pipeline_inputs import Expectation
 from penstock.errors import SettingsError
+from penstock.spark.pipelines.thresholds import Limit
 
 HEAD = '[[pipeline]]\nname = "p"\n'
 REST = 'sql = "SELECT 1"\nto = [{ topic = "t" }]\n'
@@ -25,6 +27,25 @@ def test_one_input_and_named_ones_are_one_form() -> None:
     )
     assert inline.pipeline == nested.pipeline
     assert [one.reads for one in inline.pipeline[0].source.values()] == ["log", "table"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("1 %", "1 %"), ("0.5%", "0.5 %"), (" 100 % ", "100 %"), (7, "7"), ("0", "0"), ("1.5", None), ("101 %", None),
+     ("many", None), ("-1", None), (True, None), ("1 % %", None)],
+)  # fmt: skip
+def test_how_many_rows_may_fail_a_rule(given: object, kept: str | None) -> None:
+    if kept is None:
+        with pytest.raises(ValueError, match="fail_above is"):
+            Expectation.model_validate({"that": "true", "otherwise": "drop", "fail_above": given})
+        return
+    rule = Expectation.model_validate({"that": "true", "otherwise": "drop", "fail_above": given})
+    assert rule.fail_above == kept
+    limit = Limit.of(kept)
+    assert not limit.passed(0, 0)
+    assert limit.passed(8, 8) == (kept != "100 %")
+    assert Limit.of("1 %").passed(2, 199)
+    assert not Limit.of("1 %").passed(2, 200)
 
 
 def test_rules_have_names_and_two_forms() -> None:

@@ -29,6 +29,7 @@ STATUS = {
     "error": None,
     "reads": ["queue flights"],
     "late_rows": 5,
+    "phases": {"addBatch": 120, "walCommit": 9, "wrong": "x"},
     "waits_for": None,
     "expect": {
         "rows": 30,
@@ -120,6 +121,7 @@ def test_told_over_flight_and_seen_over_flight_http_and_in_the_metrics() -> None
         'penstock_pipeline_state_bytes{pipeline="delays"} 1200.0',
         'penstock_pipeline_failures_total{pipeline="delays"} 1.0',
         'penstock_pipeline_late_rows_total{pipeline="delays"} 5.0',
+        'penstock_pipeline_phase_seconds{phase="addBatch",pipeline="delays"} 0.12',
         f'{FAILED}input="input",otherwise="keep",pipeline="delays",rule="delay is known"}} 2.0',
         f'{FAILED}input="input",otherwise="drop",pipeline="delays",rule="delay is known"}} 1.0',
         f'{FAILED}input="other",otherwise="keep",pipeline="delays",rule="delay is known"}} 4.0',

@@ -140,6 +140,11 @@ def _number(name: str, unit: int = 1) -> Callable[[Mapping[str, object]], float]
     return of
 
 
+def _phases(status: Mapping[str, object]) -> Mapping[Key, float]:
+    """Seconds of the phases of the last batch."""
+    return {name: spent / 1000 for name, spent in cast("dict[str, int]", status.get("phases") or {}).items()}
+
+
 def _unmet(status: Mapping[str, object]) -> Mapping[Key, float]:
     """Rows by input, rule, and what becomes of those that it is not true of."""
     rules = cast("dict[str, list[dict[str, Any]]]", status.get("expect") or {}).get("rules", ())
@@ -348,6 +353,8 @@ PIPELINES = Things(
     (
         Split("penstock_pipeline_expectation_failed_rows", "Input rows that a rule of a pipeline was not true of",
               ("input", "rule", "otherwise"), _unmet),
+        Split("penstock_pipeline_phase_seconds", "Time of the phases of the last batch, as Spark names them",
+              ("phase",), _phases, alone=True),
     ),
     get=_number,
 )  # fmt: skip

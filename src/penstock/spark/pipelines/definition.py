@@ -60,6 +60,7 @@ class Check:
     otherwise: str  # keep, drop, fail, dead-letter
     topic: str | None
     name: str
+    fail_above: str | None = None  # rows, or a share as in `1 %`, of a batch that may not meet it
 
 
 def in_order(checks: Iterable[Check]) -> tuple[Check, ...]:
@@ -118,7 +119,14 @@ class Input:
             dedup=tuple(source.get("dedup") or ()),
             refresh_us=source.get("refresh"),
             expect=in_order(
-                Check(one["that"], one["otherwise"], one.get("topic"), one.get("name") or one["that"]) for one in checks
+                Check(
+                    one["that"],
+                    one["otherwise"],
+                    one.get("topic"),
+                    one.get("name") or one["that"],
+                    one.get("fail_above"),
+                )
+                for one in checks
             ),
             **_given(source, _INPUT),
         )

@@ -26,6 +26,7 @@ from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.pipelines.expectations import Letters
 from penstock.spark.pipelines.lineage import Lineage
+from penstock.spark.pipelines.thresholds import Thresholds
 from penstock.spark.record_batches import column
 from penstock.spark.remote import Where, remote
 from penstock.spark.sink import commit, stage
@@ -89,6 +90,7 @@ class Outputs:
         lineage: Lineage | None = None,
         narrowed: bool = False,
         letters: Letters | None = None,
+        thresholds: Thresholds | None = None,
     ) -> None:
         """`settles`: the streams of queues that the query reads; their batches are settled by the commit.
 
@@ -96,6 +98,7 @@ class Outputs:
         lineage: what the batches are made of, as their commits tell it.
         narrowed: a batch that failed may come with fewer rows, so what an earlier try has written is replaced.
         letters: dead letters, which the tasks stage while they compute a batch.
+        thresholds: how many rows may fail a rule before the batch does.
         """
         self.where = where
         self.targets = tuple(targets)
@@ -106,6 +109,7 @@ class Outputs:
         self.lineage = lineage
         self.narrowed = narrowed
         self.letters = letters
+        self.thresholds = thresholds
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
     def declare(self, letters: Iterable[str] = ()) -> None:
@@ -172,6 +176,8 @@ class Outputs:
                     ran |= self.write_table(frame, target, name_of(query, batch))
             if not ran:
                 run(frame)
+            if self.thresholds is not None:
+                self.thresholds.refuse()
             self.commit(query, batch, stages)
         except BaseException:
             with suppress(PenstockError):  # what ended the batch is what is told; the next commit drops them too

@@ -30,6 +30,7 @@ from penstock.spark.pipelines.folders import refuse_unshared
 from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
 from penstock.spark.pipelines.reset import carry_out, places_of, request_of
+from penstock.spark.pipelines.thresholds import Thresholds
 from penstock.spark.reading.bodies import NO_MESSAGE
 from penstock.spark.remote import Where, remote
 from penstock.spark.source import examined
@@ -243,7 +244,10 @@ class Pipeline:
             writer = writer.trigger(availableNow=True)
         elif definition.trigger_us:
             writer = writer.trigger(processingTime=f"{max(1, definition.trigger_us // 1000)} milliseconds")
-        return writer.start()
+        query = writer.start()
+        if planned.outputs.thresholds is not None:
+            planned.outputs.thresholds.started(query)
+        return query
 
     def plan(self, spark: Any, columns: Mapping[str, str | None], patience: float | None = None) -> Planned:
         """Let Spark understand it, without running it.  Raises what is wrong with it.
@@ -276,6 +280,7 @@ class Pipeline:
         if PROCESSOR in plan:
             keep_in_rocksdb(session, definition)
         refuse_unsupported(spark, analyzed, mode, definition.name, fitting)
+        thresholds = Thresholds(definition)
         outputs = self.outputs_class(
             self.where,
             definition.to,
@@ -286,6 +291,7 @@ class Pipeline:
             lineage=self.lineage,
             narrowed=definition.poison_after > 0,
             letters=letters,
+            thresholds=thresholds if thresholds.wanted else None,
         )
         outputs.check(frame.schema)
         return Planned(frame, mode, outputs, self._made_for(session, plan, known, mode, digest))

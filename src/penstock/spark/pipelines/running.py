@@ -34,6 +34,9 @@ WINDOW_S = 10.0
 """Rows a second are those of so long."""
 
 
+WHOLE_BATCH = "triggerExecution"
+"""What Spark calls the time of a batch as a whole, beside those of its phases."""
+
 Rule: TypeAlias = "tuple[str, str, str]"
 """Input, name, and what becomes of rows: a rule whose consequence changes counts anew."""
 
@@ -52,6 +55,7 @@ class Figures:
     state_rows: int = 0
     state_bytes: int = 0
     watermark: str | None = None
+    phases: dict[str, int] = field(default_factory=dict[str, int])  # of the last batch, milliseconds
     late_rows: int = 0  # left out by a watermark, as Spark's steps count them
     failed: dict[Rule, int] = field(default_factory=dict[Rule, int])  # rows
     checked: int = 0
@@ -85,9 +89,10 @@ class Figures:
         self.batches += 1
         self.rows += rows
         self.batch_rows = rows
-        duration = progress["durationMs"].get("triggerExecution")
+        duration = progress["durationMs"].get(WHOLE_BATCH)
         self.batch_ms = None if duration is None else int(duration)
         self.batch_time = wall
+        self.phases = {name: int(spent) for name, spent in progress["durationMs"].items() if name != WHOLE_BATCH}
         self.recent.append((now, rows))
         operators = cast("Sequence[Any]", _get(progress, "stateOperators") or ())
         self.state_rows = sum(int(_get(one, "numRowsTotal") or 0) for one in operators)
@@ -137,6 +142,7 @@ class Figures:
             "state_bytes": self.state_bytes,
             "watermark": self.watermark,
             "late_rows": self.late_rows,
+            "phases": self.phases,
             "expect": {
                 "rows": self.checked,
                 "rules": [
