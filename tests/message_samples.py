@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import bson
+import fastavro
 import msgpack
 import orjson
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from penstock.client.body_schemas import avro, protobuf
+from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
 
 
@@ -28,6 +33,53 @@ def _xml(order: Mapping[str, Any]) -> bytes:
     return f"<order>{inner}</order>".encode()
 
 
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": name, "type": ["null", "long", "double", "string", "boolean"], "default": None} for name in FIX_TAGS
+    ],
+}
+"""An order's schema, of Avro."""
+
+AVRO = avro(ORDER)
+
+
+def _avro(order: Mapping[str, Any]) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, _PARSED, dict(order))
+    return out.getvalue()
+
+
+_PARSED = fastavro.parse_schema(ORDER)
+
+
+def order_file() -> descriptor_pb2.FileDescriptorProto:
+    """The same as a `.proto` file says it; each field is a text, and may be absent."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    order = file.message_type.add(name="Order")
+    for number, name in enumerate(FIX_TAGS):
+        order.oneof_decl.add(name=f"_{name}")
+        order.field.add(
+            name=name, number=number + 1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL, proto3_optional=True,
+            oneof_index=number,
+        )
+    return file
+
+
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(order_file())
+Order: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("shop.Order"))
+
+PROTOBUF = protobuf(Order)
+
+
+def _protobuf(order: Mapping[str, Any]) -> bytes:
+    return bytes(Order(**{name: str(value) for name, value in order.items()}).SerializeToString())
+
+
 @dataclass(frozen=True)
 class Sample:
     """One type: how an order is written, and how the path of one of its fields begins."""
@@ -37,6 +89,11 @@ class Sample:
     paths: Mapping[str, str]
     merges: bool = True  # deltas are merged
     texts: bool = False  # numbers are texts
+
+    @property
+    def label(self) -> str:
+        """Its name, without schemas."""
+        return self.name.partition(":")[0]
 
     def path(self, field: str) -> str:
         """The field as an expression spells it."""
@@ -59,7 +116,9 @@ SAMPLES = {
     "xml": Sample("xml", _xml, {name: f"/order/{name}" for name in FIX_TAGS}, merges=False, texts=True),
     "msgpack": Sample("msgpack", lambda order: bytes(msgpack.packb(dict(order))), {}),
     "bson": Sample("bson", lambda order: bytes(bson.encode(dict(order))), {}),
+    "avro": Sample(AVRO, _avro, {}, merges=False),
+    "protobuf": Sample(PROTOBUF, _protobuf, {}, merges=False, texts=True),
 }
 """Every type with fields."""
 
-assert set(SAMPLES) | {"binary"} == set(MESSAGE_TYPES), "a message type without a sample"
+assert set(SAMPLES) | {"binary"} == {*MESSAGE_TYPES, *SCHEMA_TYPES}, "a message type without a sample"

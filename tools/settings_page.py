@@ -178,7 +178,7 @@ def rows(table: type[BaseModel], before: str = "", within: tuple[type, ...] = ()
 
 def queue_type(key: QueueKey) -> str:
     """Type and bounds of a setting of queues."""
-    if key.kind is Kind.CHOICE:
+    if key.kind in (Kind.CHOICE, Kind.BODIES):
         return ", ".join(f'`"{one}"`' for one in key.choices)
     limits = ""
     if key.kind is Kind.DURATION:
@@ -195,7 +195,7 @@ def queue_default(key: QueueKey) -> str:
     if value is None or value in ("", ()):
         return ""
     text = in_line(written(key, value, "file"))
-    return f'`"{text}"`' if key.kind in (Kind.CHOICE, Kind.DURATION, Kind.SIZE, Kind.TEXT) else f"`{text}`"
+    return f'`"{text}"`' if key.kind in (Kind.BODIES, Kind.CHOICE, Kind.DURATION, Kind.SIZE, Kind.TEXT) else f"`{text}`"
 
 
 def queue_row(key: QueueKey) -> str:

@@ -40,6 +40,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.client import Bookmarks, Client, Message, aio, connect
+    from penstock.client.body_schemas import avro, protobuf
     from penstock.worker.app import App
     from penstock.worker.surrounding import Depends
 
@@ -49,7 +50,9 @@ _LAZY = {
     "Client": ("penstock.client", "Client"),
     "Depends": ("penstock.worker.surrounding", "Depends"),
     "Message": ("penstock.client", "Message"),
+    "avro": ("penstock.client.body_schemas", "avro"),
     "connect": ("penstock.client", "connect"),
+    "protobuf": ("penstock.client.body_schemas", "protobuf"),
     "aio": ("penstock.aio", None),
 }
 """Public name -> the module it lives in and its name there; None is the module itself."""
@@ -82,7 +85,9 @@ __all__ = [
     "Unroutable",
     "__version__",
     "aio",
+    "avro",
     "connect",
+    "protobuf",
 ]
 
 

@@ -30,6 +30,7 @@ PRINTS = {
     "settling.md": ["Reading(sensor='a', celsius=20.5)", "2 1", "parcel 1", "0 1"],
     "query.md": ["region", "north", "south", "2"],
     "replay.md": ["'region': 'north'", "'region': 'south'", "bill 1", "bill 2"],
+    "message-types.md": ["a-1"],
     "rabbitmq.md": ["order.new b'{\"id\": 1}'", " b'{}'"],
 }
 """What each guide prints, line by line: the line itself, or a part of it."""

@@ -31,7 +31,7 @@ CONFIG: dict[str, Any] = {
         *(
             {
                 "user": "ann",
-                kind: f"^{sample.name}-.*",
+                kind: f"^{sample.label}-.*",
                 "read": sample.said("{region} = 'north'"),
                 "write": sample.said("{total} < 3"),
             }
@@ -45,11 +45,11 @@ CONFIG: dict[str, Any] = {
             "json_schema": {"required": ["id"], "properties": {"amount": {"type": "number", "exclusiveMinimum": 0}}},
         },
         *(
-            {"name": f"{sample.name}-records", "message_type": sample.name, "key": [sample.path("id")]}
+            {"name": f"{sample.label}-records", "message_type": sample.name, "key": [sample.path("id")]}
             for sample in SAMPLES.values()
         ),
     ],
-    "queue": [{"name": f"{sample.name}-work", "message_type": sample.name} for sample in SAMPLES.values()],
+    "queue": [{"name": f"{sample.label}-work", "message_type": sample.name} for sample in SAMPLES.values()],
 }
 ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
 
@@ -60,7 +60,7 @@ def broker() -> Iterator[Broker]:
         for sample in SAMPLES.values():
             for order in ORDERS:
                 for name in ("work", "records"):
-                    one.publish(f"{sample.name}-{name}", sample.body(order))
+                    one.publish(f"{sample.label}-{name}", sample.body(order))
         yield one
 
 
@@ -86,17 +86,17 @@ def totals(sample: Sample, bodies: Any) -> list[int]:
 @ALL
 def test_reads_with_filters(client: penstock.Client, sample: Sample) -> None:
     north, descending = sample.said("{region} = 'north'"), sample.said("{total} DESC")
-    assert totals(sample, (one.body for one in client.peek(f"{sample.name}-work", filter=north))) == [1, 3, 5]
-    found = client.sow(f"{sample.name}-records", filter=north, order_by=descending)
+    assert totals(sample, (one.body for one in client.peek(f"{sample.label}-work", filter=north))) == [1, 3, 5]
+    found = client.sow(f"{sample.label}-records", filter=north, order_by=descending)
     assert totals(sample, (one.body for one in found)) == [5, 3, 1]
-    replay = client.replay(f"{sample.name}-records", filter=sample.said("{total} > 4"))
+    replay = client.replay(f"{sample.label}-records", filter=sample.said("{total} > 4"))
     assert totals(sample, (one.body for one in replay)) == [5, 6]
     if sample.merges:
         for follow in (False, True):
-            cut = client.replay(f"{sample.name}-records", select=f"-/, +{sample.path('id')}", follow=follow)
+            cut = client.replay(f"{sample.label}-records", select=f"-/, +{sample.path('id')}", follow=follow)
             assert next(iter(cut)).body == sample.body({"id": "a-1"})
     grouped = client.sow(
-        f"{sample.name}-work",
+        f"{sample.label}-work",
         projection=sample.said("{region} AS /r, COUNT({id}) AS /n"),
         grouping=sample.path("region"),
     )
@@ -107,24 +107,24 @@ def test_reads_with_filters(client: penstock.Client, sample: Sample) -> None:
 def test_sql(client: penstock.Client, sample: Sample) -> None:
     field = ".".join(f'"{step}"' for step in sample.path("region").strip("/").split("/"))
     for name in ("work", "records"):
-        sql = f'SELECT {field} AS region, count(*) AS n FROM "{sample.name}-{name}" GROUP BY 1 ORDER BY 1'
+        sql = f'SELECT {field} AS region, count(*) AS n FROM "{sample.label}-{name}" GROUP BY 1 ORDER BY 1'
         assert client.query(sql).to_arrow().to_pylist() == [{"region": "north", "n": 3}, {"region": "south", "n": 3}]
 
 
 @ALL
 def test_what_a_user_may_read_and_write(ann: penstock.Client, sample: Sample) -> None:
-    assert totals(sample, (one.body for one in ann.peek(f"{sample.name}-work"))) == [1, 3, 5]
-    found = ann.sow(f"{sample.name}-records", filter=sample.said("{total} > 2"))
+    assert totals(sample, (one.body for one in ann.peek(f"{sample.label}-work"))) == [1, 3, 5]
+    found = ann.sow(f"{sample.label}-records", filter=sample.said("{total} > 2"))
     assert sorted(totals(sample, (one.body for one in found))) == [3, 5]
-    assert totals(sample, (one.body for one in ann.replay(f"{sample.name}-records"))) == [1, 3, 5]
+    assert totals(sample, (one.body for one in ann.replay(f"{sample.label}-records"))) == [1, 3, 5]
     with pytest.raises(AccessRefused):
-        ann.publish(f"{sample.name}-records", sample.body(ORDERS[4]))
-    ann.publish(f"{sample.name}-records", sample.body(ORDERS[0]))
+        ann.publish(f"{sample.label}-records", sample.body(ORDERS[4]))
+    ann.publish(f"{sample.label}-records", sample.body(ORDERS[0]))
 
 
 @ALL
 def test_amqp_and_http(broker: Broker, sample: Sample) -> None:
-    name = f"{sample.name}-amqp"
+    name = f"{sample.label}-amqp"
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
         arguments = {"x-message-type": sample.name, "x-priority-expression": sample.path("total")}

@@ -86,6 +86,34 @@ def schema(
     return schemas, lambda _: write_list(rows, ("version", "schema"), as_json=False)
 
 
+@app.command("message-type")
+def message_type(
+    name: Annotated[str, typer.Argument(help="avro or protobuf.")],
+    files: Annotated[list[str], typer.Argument(help="A file of one schema, or some with their ids: 7=orders.avsc.")],
+    message: Annotated[str | None, typer.Option(help="Of protobuf: the message, such as shop.Order.")] = None,
+    json: Json = False,
+) -> None:
+    """Print the message type of bodies with these schemas, for `x-message-type` and all that takes a message type.
+
+    Of protobuf a file is what `protoc --include_imports --descriptor_set_out` has written.
+
+    Example: penstock topic message-type avro orders.avsc
+    """
+    from penstock.config.schema_files import of_files
+
+    numbered = {number: path for number, _, path in (one.partition("=") for one in files) if number.isdecimal()}
+    if len(numbered) < len(files) != 1:
+        raise InvalidArgument("several schemas need ids: 7=orders-7.avsc 9=orders-9.avsc")
+    try:
+        kind = of_files({name: numbered or files[0]} | ({} if message is None else {"message": message}))
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    if json:
+        write_json({"message_type": kind})
+    else:
+        write(kind)
+
+
 def _key(topic: dict[str, object]) -> str | None:
     key = topic.get("key")
     if isinstance(key, list):

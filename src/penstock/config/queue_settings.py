@@ -14,6 +14,7 @@ from typing import cast, get_args
 
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
+from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
 from penstock.records.queue_settings import (
@@ -333,11 +334,12 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             *QUEUE_TYPES,
             crash="`quorum` and `stream`: messages that were published as transient are kept too.",
         ),
-        _choice(
+        QueueKey(
             "message_type",
+            Kind.BODIES,
             "What its filters, priorities and keys read bodies as ([message types](message-types.md)); the topic that "
             "it shows has the same.",
-            *MESSAGE_TYPES,
+            choices=(*MESSAGE_TYPES, *SCHEMA_TYPES),
         ),
         _choice(
             "kind",

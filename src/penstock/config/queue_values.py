@@ -15,8 +15,10 @@ from enum import Enum
 from typing import Literal, TypeAlias, cast
 
 from penstock.config.known_names import known_name
+from penstock.config.schema_files import of_files
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
+from penstock.records.message_types import wrong_type
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import DURATION_UNITS, format_duration, parse_duration, parse_size, to_micros
 
@@ -34,6 +36,7 @@ class Kind(Enum):
 
     TEXT = "text"
     CHOICE = "one of"
+    BODIES = "message type"
     COUNT = "whole number"
     DURATION = "duration"
     SIZE = "size"
@@ -91,6 +94,18 @@ def _choice(key: QueueKey, value: object, spelled: str) -> str:
     text = _text(value, spelled)
     if text not in key.choices:
         raise BadValue(spelled, f"{text!r} is not one of {', '.join(key.choices)}{known_name(text, list(key.choices))}")
+    return text
+
+
+def _message_type(value: object, style: Style, spelled: str) -> str:
+    if style == "file" and isinstance(value, Mapping):  # files are for the settings file alone
+        try:
+            return of_files(cast("Mapping[str, object]", value))
+        except ValueError as error:
+            raise BadValue(spelled, str(error)) from None
+    text = _text(value, spelled)
+    if why := wrong_type(text):
+        raise BadValue(spelled, why)
     return text
 
 
@@ -351,6 +366,7 @@ class _Form:
 _FORMS: Mapping[Kind, _Form] = {
     Kind.TEXT: _Form(lambda key, value, style, at: _text(value, at)),
     Kind.CHOICE: _Form(lambda key, value, style, at: _choice(key, value, at)),
+    Kind.BODIES: _Form(lambda key, value, style, at: _message_type(value, style, at)),
     Kind.COUNT: _Form(lambda key, value, style, at: _count(value, key.low, key.high, at)),
     Kind.FLAG: _Form(lambda key, value, style, at: _flag(value, at)),
     Kind.DURATION: _Form(

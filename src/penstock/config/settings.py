@@ -7,7 +7,8 @@ inside, text with a unit in the file.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self, cast
 
 import orjson
 from pydantic import (
@@ -28,6 +29,7 @@ from penstock.config.cluster_section import ClusterSection
 from penstock.config.doors import BeforeLogin, Listeners, TlsSection
 from penstock.config.links import LinkSection
 from penstock.config.pipeline_section import Pipeline, Spark
+from penstock.config.schema_files import of_files
 from penstock.config.sections import MIB, Duration, Name, Section, Size
 from penstock.config.vhost_sections import (
     AddressSection,
@@ -40,6 +42,7 @@ from penstock.config.vhost_sections import (
     ViewSection,
 )
 from penstock.errors import InvalidArgument
+from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.event_actions import Action
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, wrong_type
@@ -273,7 +276,11 @@ class TopicSection(Section):
     key_domain: Name | None = Field(
         default=None, description="Topics with one key domain have the same number for equal key values."
     )
-    message_type: str = Field(default=JSON, description=f"What its bodies are read as: {', '.join(MESSAGE_TYPES)}.")
+    message_type: str = Field(
+        default=JSON,
+        description=f"What its bodies are read as: {', '.join((*MESSAGE_TYPES, *SCHEMA_TYPES))} "
+        "([message types](message-types.md)).",
+    )
     expiration: Duration | None = Field(
         default=None, ge=0, description="Records expire so long after their publish, unless the message says otherwise."
     )
@@ -295,6 +302,11 @@ class TopicSection(Section):
         description="What becomes of a body that does not fit it: nothing, it is counted and stored, or it is refused, "
         "which is so without this setting.",
     )
+
+    @field_validator("message_type", mode="before")
+    @classmethod
+    def _of_files(cls, value: object) -> object:
+        return of_files(cast("Mapping[str, object]", value)) if isinstance(value, Mapping) else value
 
     @field_validator("message_type")
     @classmethod

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Literal as OneOf
 from typing import NoReturn, cast
 
@@ -45,7 +45,7 @@ from penstock.expr.tree import (
     Source,
     Step,
 )
-from penstock.records.message_types import MessageType, untyped
+from penstock.records.message_types import JSON, MessageType, untyped
 
 TEXT_LIMIT = 32_768
 """Characters of one expression: a page of IN values fits, and the parser never holds the loop for long."""
@@ -125,11 +125,12 @@ class _Failed(Exception):
 
 def parse(text: str) -> Node:
     """The tree of an expression.  Raises ExpressionError with the offset of the first character that cannot stand."""
-    if len(text) > TEXT_LIMIT:
-        raise ExpressionError(
-            f"the expression has {len(text)} characters, at most {TEXT_LIMIT} are allowed", text=text, place=TEXT_LIMIT
-        )
     kind, asked = untyped(text)
+    size = len(asked) if kind == JSON else len(asked.lstrip())
+    if size > TEXT_LIMIT:
+        raise ExpressionError(
+            f"the expression has {size} characters, at most {TEXT_LIMIT} are allowed", text=text, place=TEXT_LIMIT
+        )
     if not asked.strip(" \t\r\n\f"):
         raise ExpressionError("the expression is empty", text=text, place=0)
     try:
@@ -142,7 +143,7 @@ def parse(text: str) -> Node:
         raise ExpressionError(message, text=text, place=place) from None
 
 
-@cache
+@lru_cache(maxsize=64)
 def _parser(kind: MessageType) -> Callable[[str], Node]:
     """The parser of expressions over bodies of a type."""
     lark = Lark(_GRAMMAR, parser="lalr", lexer="contextual", transformer=_Builder(kind), maybe_placeholders=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core.publishing.body_checks import check_mode
 from penstock.errors import NotFound
 from penstock.operations.operation import Answer, Operation
+from penstock.records import body_schemas
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.rights import SEES, TENDS, sees
 from penstock.records.schema_versions import version, versions
@@ -42,7 +43,8 @@ def _settings(f: Fields) -> dict[str, object]:
     given: dict[str, object] = {
         KEY: f.texts("key", 100), KEY_DOMAIN: f.optional_text("key_domain"), KEY_FROM: f.optional_text("key_from"),
         EXPIRATION: f.duration("expiration", 0), INDEX: f.optional_text("index"),
-        SCHEMA: f.optional_text("schema", TEXT_LIMIT), MESSAGE_TYPE: f.optional_text(MESSAGE_TYPE),
+        SCHEMA: f.optional_text("schema", TEXT_LIMIT),
+        MESSAGE_TYPE: f.optional_text(MESSAGE_TYPE, body_schemas.TEXT_MOST),
         JSON_SCHEMA: f.optional_text(JSON_SCHEMA, TEXT_LIMIT), JSON_SCHEMA_CHECK: f.optional_text(JSON_SCHEMA_CHECK),
     }  # fmt: skip
     f.finish()

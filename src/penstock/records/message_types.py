@@ -2,6 +2,7 @@
 
     /total > 500                fields of a JSON body
     [msgpack] /total > 500      the same field of a MessagePack body
+    [avro:eJyr..] /total > 500  of a type that needs schemas, which the text has in it (`records/body_schemas.py`)
 
 A text with such a beginning is a whole expression everywhere, in this process and in others: whoever knows of what type
 the bodies are puts it there (`typed`), and nobody has to be told beside the text.  What the types mean is in
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from penstock.errors import InvalidArgument
+from penstock.records.body_schemas import SCHEMA_TYPES, TEXT_MOST, named, unpacked
 
 MessageType: TypeAlias = str
 
@@ -27,7 +29,7 @@ TYPE_IN_SCHEMA = b"penstock.message_type"
 JSON = "json"
 
 MESSAGE_TYPES: tuple[MessageType, ...] = (JSON, "binary", "nvfix", "fix", "xml", "msgpack", "bson")
-"""Every type whose bodies are read; `binary` has no fields."""
+"""Every type whose bodies are read, but for those that need schemas; `binary` has no fields."""
 
 FIELDLESS = frozenset({"binary"})
 """Those whose bodies have no fields."""
@@ -42,6 +44,13 @@ CONTENT_TYPES: Mapping[str, MessageType] = {
     "application/vnd.msgpack": "msgpack",
     "application/bson": "bson",
     "application/fix": "fix",
+    "application/avro": "avro",
+    "application/vnd.apache.avro": "avro",
+    "application/x-avro": "avro",
+    "avro/binary": "avro",
+    "application/protobuf": "protobuf",
+    "application/x-protobuf": "protobuf",
+    "application/vnd.google.protobuf": "protobuf",
 }
 """What publishers say of their bodies, and the type that this is; `+json` and `+xml` are these too."""
 
@@ -52,10 +61,12 @@ def contradicts(content_type: object, kind: MessageType) -> MessageType | None:
         return None
     name = content_type.partition(";")[0].strip().lower()
     said = CONTENT_TYPES.get(name) or CONTENT_TYPES.get(f"application/{name.rpartition('+')[2]}")
-    return None if said in {None, kind} else said
+    return None if said is None or said == kind.partition(":")[0] else said
 
 
-_BEGINNING = re.compile(rf"\s*\[({'|'.join(MESSAGE_TYPES)})\](?=\s)")
+_BEGINNING = re.compile(
+    rf"\s*\[({'|'.join(MESSAGE_TYPES)}|(?:{'|'.join(SCHEMA_TYPES)}):[A-Za-z0-9_-]{{1,{TEXT_MOST}}})\](?=\s)"
+)
 
 
 def typed(text: str, kind: MessageType) -> str:
@@ -64,7 +75,9 @@ def typed(text: str, kind: MessageType) -> str:
     if found is None:
         return text if kind == JSON else f"[{kind}] {text}"
     if found[1] != kind:
-        raise InvalidArgument(f"the expression {text[:60]!r} reads {found[1]}, and the bodies here are {kind}")
+        raise InvalidArgument(
+            f"the expression {text[:60]!r} reads {named(found[1])}, and the bodies here are {named(kind)}"
+        )
     return text if kind != JSON else text[found.end() :].lstrip()
 
 
@@ -78,4 +91,11 @@ def wrong_type(value: object) -> str | None:
     """Why this is no message type; None: it is one."""
     if value in MESSAGE_TYPES:
         return None
-    return f"{str(value)[:60]!r} is no message type: there is {', '.join(MESSAGE_TYPES)}"
+    there = f"there is {', '.join((*MESSAGE_TYPES, *SCHEMA_TYPES))}"
+    if isinstance(value, str) and value.partition(":")[0] in SCHEMA_TYPES:
+        try:
+            unpacked(value)
+        except ValueError as error:
+            return f"{value[:60]!r}: {error}; {there}"
+        return None
+    return f"{str(value)[:60]!r} is no message type: {there}"

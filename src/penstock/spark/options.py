@@ -18,9 +18,10 @@ import orjson
 
 from penstock.client.urls import with_trust
 from penstock.errors import ExpressionError, InvalidArgument
+from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
-from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, MessageType
+from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, MessageType, wrong_type
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration, parse_size
 from penstock.wire.flight.bookmarks import Point, parse_span
@@ -247,9 +248,9 @@ WHATEVER = "whatever the bodies are"
 
 def _type(take: Taker, name: str) -> MessageType:
     kind = str(take.text(name))
-    if kind not in MESSAGE_TYPES or kind in FIELDLESS:
-        known = ", ".join(one for one in MESSAGE_TYPES if one not in FIELDLESS)
-        raise InvalidArgument(f"option {name} is {kind!r}, and {known} is what can be parsed")
+    if wrong_type(kind) or kind in FIELDLESS:
+        known = ", ".join(one for one in (*MESSAGE_TYPES, *SCHEMA_TYPES) if one not in FIELDLESS)
+        raise InvalidArgument(f"option {name} is {kind[:60]!r}, and {known} is what can be parsed")
     return kind
 
 

@@ -72,6 +72,7 @@ def test_the_tree_of_commands() -> None:
             "tls make",
         ),
         *("backup", "restore", "sow", "replay", "topic list", "topic show", "topic schema"),
+        "topic message-type",
         *("queue list", "queue show", "queue declare", "queue alter", "queue purge", "queue delete"),
         *("policy list", "policy set", "policy delete"),
         *("operator-policy list", "operator-policy set", "operator-policy delete"),

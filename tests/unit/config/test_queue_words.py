@@ -7,11 +7,13 @@ from dataclasses import fields
 
 import pytest
 
+from message_samples import AVRO
 from penstock.config.load import in_force
 from penstock.config.queue_arguments import arguments_of, given_names, queue_settings, queue_settings_from_mapping
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.queue_values import Kind, QueueKey, Style, in_line, read_value, written
 from penstock.config.settings import Settings
+from penstock.records.message_types import MESSAGE_TYPES
 from penstock.records.queue_settings import QueueSettings, Retry
 
 STYLES: tuple[Style, ...] = ("amqp", "file", "python")
@@ -24,6 +26,8 @@ def values_of(key: QueueKey) -> Iterable[object]:
             return ["a b", ""]
         case Kind.CHOICE:
             return key.choices
+        case Kind.BODIES:
+            return [*MESSAGE_TYPES, AVRO]
         case Kind.COUNT:
             return [key.low, key.low + 1]
         case Kind.DURATION:

@@ -11,6 +11,7 @@ from message_samples import SAMPLES, Sample
 from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, SettingsError
 from penstock.expr.bodies.type_table import body_type
+from penstock.records.body_schemas import named
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import Properties, encode
 from penstock.testing import Broker
@@ -200,7 +201,7 @@ def test_a_content_type_that_contradicts_is_refused(sample: Sample) -> None:
         [(row, why)] = told.refused
         assert (row, told.stored, one.stats("q")["ready"], len(one.sow("t"))) == (3, 3, 3, 1)
         assert str(why).startswith(f"content type {other!r} says ")
-        assert f", and the bodies of topic 't' are {sample.name}" in str(why)
+        assert f", and the bodies of topic 't' are {named(sample.name)}" in str(why)
         assert not sent(one, "t", [sample.body(ORDERS[0])], [other]).stored
 
 

@@ -45,6 +45,7 @@ from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.errors import InvalidArgument, PreconditionFailed, QueueFull, Unroutable
 from penstock.expr.batches import header_tables
+from penstock.records.body_schemas import named
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import size_of
@@ -153,7 +154,7 @@ class Publisher:
                 told = header_tables(data)[1].get("content_type")
                 if (said := contradicts(told, kind)) is not None:
                     out[row] = InvalidArgument(
-                        f"content type {told!r} says {said}, and the bodies of topic {topic.name!r} are {kind}"
+                        f"content type {told!r} says {said}, and the bodies of topic {topic.name!r} are {named(kind)}"
                     )
         return out
 

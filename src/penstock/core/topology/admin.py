@@ -38,6 +38,7 @@ from penstock.core.topology.topology import (
     canonical_table,
 )
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
+from penstock.records.body_schemas import alike, goes_on, named
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
@@ -155,10 +156,10 @@ class Admin(Register):
         key = settings.underlying_topic or name
         declared = self._topology.topics.get((vhost, settings.exchange, key))
         kind = settings.message_type if declared is None else declared.get(MESSAGE_TYPE, JSON)
-        if kind != settings.message_type:
+        if not alike(str(kind), settings.message_type):
             raise PreconditionFailed(
-                f"queue '{name}' in vhost '{vhost}' has message_type {settings.message_type}, and its topic '{key}' "
-                f"was declared with {kind}"
+                f"queue '{name}' in vhost '{vhost}' has message_type {named(settings.message_type)}, and its topic "
+                f"'{key}' was declared with {named(str(kind))}"
             )
 
     def altering(
@@ -173,9 +174,9 @@ class Admin(Register):
         if own.queue_type != present.own.queue_type:
             where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
             raise PreconditionFailed(f"{where} is {present.own.queue_type}: a type comes with the declare, and stays")
-        if own.message_type != present.own.message_type:
+        if own.message_type != present.own.message_type and not goes_on(own.message_type, present.own.message_type):
             where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-            kind = present.own.message_type
+            kind = named(present.own.message_type)
             raise PreconditionFailed(f"{where} has message_type {kind}: it comes with the declare, and stays")
         if own != present.own:
             check_settings(queue.vhost, queue.name, own)
@@ -403,12 +404,12 @@ class Admin(Register):
         kept = as_table(wrap(settings))
         if self._topology.topics.get((vhost, exchange, key)) == kept:
             return
-        kind = settings.get(MESSAGE_TYPE, JSON)
+        kind = str(settings.get(MESSAGE_TYPE, JSON))
         for queue in self._router.shows(vhost, exchange, key):
-            if (other := queue.settings.message_type) != kind:
+            if not alike(other := queue.settings.message_type, kind):
                 raise PreconditionFailed(
-                    f"topic '{key}' in vhost '{vhost}' is declared with message_type {kind}, and queue '{queue.name}', "
-                    f"which shows it, has {other}"
+                    f"topic '{key}' in vhost '{vhost}' is declared with message_type {named(kind)}, and queue "
+                    f"'{queue.name}', which shows it, has {named(other)}"
                 )
         now = self._outbox.at(now)
         header = {"vhost": vhost, "exchange": exchange, "settings": wrap(settings)}

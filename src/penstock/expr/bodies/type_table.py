@@ -1,18 +1,21 @@
 """The message types, one row each.  A new type is a name in `records/message_types.py`, a parser, and a row here.
 
 A row is made when the first body of its type is to be read, so that a library is loaded by those alone who need it.
+Types with schemas (`records/body_schemas.py`) have a row for each set of schemas; strangers may name such in their
+expressions, so not all are kept.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 
 import orjson
 
 from penstock.errors import PreconditionFailed
 from penstock.expr.bodies.body_type import BodyType, Fields, Made
+from penstock.records.body_schemas import AVRO, PROTOBUF, SCHEMA_TYPES, Schemas, unpacked
 from penstock.records.message_bodies import read_exact
 from penstock.records.message_types import JSON, MESSAGE_TYPES, MessageType
 
@@ -104,12 +107,37 @@ _ROWS: Mapping[MessageType, Callable[[], BodyType]] = {
 assert tuple(_ROWS) == MESSAGE_TYPES
 
 
-@cache
+def _avro(schemas: Schemas) -> BodyType:
+    from penstock.expr.bodies.avro import avro_reading
+
+    return BodyType(AVRO, "Avro", Made(avro_reading(schemas)), slowness=4)
+
+
+def _protobuf(schemas: Schemas) -> BodyType:
+    from penstock.expr.bodies.protobuf import protobuf_reading
+
+    return BodyType(PROTOBUF, "protobuf", Made(protobuf_reading(schemas)), slowness=8)
+
+
+_WITH_SCHEMAS: Mapping[str, Callable[[Schemas], BodyType]] = {AVRO: _avro, PROTOBUF: _protobuf}
+assert tuple(_WITH_SCHEMAS) == SCHEMA_TYPES
+
+KEPT = 256
+"""Rows that are kept."""
+
+
+@lru_cache(maxsize=KEPT)
 def body_type(kind: MessageType) -> BodyType:
-    """How bodies of a type are read.  PreconditionFailed where its library is not installed."""
+    """How bodies of a type are read.  PreconditionFailed where its library is not installed, or a schema is none."""
     try:
-        return _ROWS[kind]()
+        if kind in _ROWS:
+            return _ROWS[kind]()
+        base, schemas = unpacked(kind)
+        return _WITH_SCHEMAS[base](schemas)
     except ModuleNotFoundError as error:
+        extra = kind.partition(":")[0]
         raise PreconditionFailed(
-            f"message_type {kind} needs {error.name}, which is not installed: pip install 'penstock[{kind}]'"
+            f"message_type {extra} needs {error.name}, which is not installed: pip install 'penstock[{extra}]'"
         ) from None
+    except ValueError as error:
+        raise PreconditionFailed(f"message_type {kind[:60]!r}: {error}") from None

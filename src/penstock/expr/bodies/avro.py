@@ -1,0 +1,143 @@
+"""Avro: a body is one datum, bare or behind the id of its schema; what JSON has not is told in text, as of MessagePack.
+
+A schema decides how much a few bytes may become, so those are refused that leave it without a bound: one that contains
+itself, lists of what takes no bytes, and more than `VALUES_MOST` values in one datum beside what its lists hold.
+"""
+
+from __future__ import annotations
+
+# fastavro has no complete types
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import struct
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from io import BytesIO
+from typing import Any, cast
+from uuid import UUID
+
+import fastavro
+import orjson
+from fastavro.schema import SchemaParseException, UnknownType
+
+from penstock.expr.bodies.body_type import Reading
+from penstock.expr.bodies.packed import Told, plain
+from penstock.records.body_schemas import BARE, PREFIX, Schemas, id_of, unregistered
+
+VALUES_MOST = 10_000
+"""Values of one datum beside those of its lists."""
+
+DEPTH_MOST = 64
+"""Levels of a schema."""
+
+RATIO_MOST = 16
+"""Values of an item of a list for each byte that it takes at least."""
+
+_SIZES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
+
+
+def _moment(value: datetime) -> str:
+    return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+_TOLD: Mapping[type, Told] = {
+    bytes: lambda one: b64encode(one).decode(),
+    datetime: _moment,
+    date: date.isoformat,
+    time: time.isoformat,
+    Decimal: str,
+    UUID: str,
+}
+
+
+def avro_reading(schemas: Schemas) -> Reading:
+    """What reads bodies of these schemas.  ValueError for one that is none, or without bounds."""
+    read = {number: _parsed(str(text)) for number, text in schemas.items()}
+    bare = read.get(BARE)
+    told = dict(_TOLD)
+
+    def reading(body: bytes) -> object:
+        stream = BytesIO(body)
+        schema = bare
+        if schema is None:
+            number = id_of(body)
+            schema = read.get(number)
+            if schema is None:
+                raise unregistered(number)
+            stream.seek(PREFIX)
+        try:
+            value = fastavro.schemaless_reader(stream, cast("Any", schema), None)
+        except (EOFError, ValueError, LookupError, TypeError, ArithmeticError, struct.error) as error:
+            raise ValueError(str(error) or type(error).__name__) from None
+        if stream.tell() != len(body):
+            raise ValueError(f"{len(body) - stream.tell()} bytes follow")
+        return plain(value, told)
+
+    return reading
+
+
+def _parsed(text: str) -> object:
+    try:
+        schema = orjson.loads(text)
+        names: dict[str, Any] = {}
+        if "__fastavro_parsed__" in text or "__named_schemas" in text:
+            raise ValueError("it says that it was parsed")
+        parsed = fastavro.parse_schema(schema, names)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SchemaParseException, UnknownType) as e:
+        raise ValueError(f"no Avro schema: {str(e)[:200] or type(e).__name__}") from None
+    _Bounds(names).of(parsed, ())
+    return parsed
+
+
+class _Bounds:
+    """How many bytes a datum takes at least, and how many values it is beside its lists."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def of(self, schema: Any, inside: tuple[str, ...], levels: int = DEPTH_MOST) -> tuple[int, int]:
+        """Both.  ValueError for what has no bounds.  inside: names of what is open."""
+        if levels < 0:
+            raise ValueError(f"a schema that is nested more than {DEPTH_MOST} levels deep")
+        if isinstance(schema, list):
+            found = [self.of(one, inside, levels - 1) for one in schema]
+            if not found:
+                raise ValueError("a choice of nothing")
+            return 1 + min(size for size, _ in found), max(width for _, width in found)
+        if isinstance(schema, str):
+            return (_SIZES[schema], 1) if schema in _SIZES else self._named(schema, inside, levels)
+        kind = schema["type"]
+        match kind:
+            case "array" | "map":
+                size, width = self.of(schema["items" if kind == "array" else "values"], inside, levels - 1)
+                size += kind == "map"
+                if width > RATIO_MOST * size:
+                    raise ValueError(f"a list whose items are {width} values in {size} bytes: it has no bounds")
+                return 1, 1
+            case "record" | "error" | "enum" | "fixed":
+                return self._named(schema["name"], inside, levels)
+            case _:
+                return self.of(kind, inside, levels - 1)
+
+    def _named(self, name: str, inside: tuple[str, ...], levels: int) -> tuple[int, int]:
+        if name in inside:
+            raise ValueError(f"{name} contains itself: it has no bounds")
+        found = self._known.get(name)
+        if found is None:
+            schema = self._names[name]
+            match schema["type"]:
+                case "enum":
+                    found = 1, 1
+                case "fixed":
+                    found = int(schema["size"]), 1
+                    if found[0] < 0:
+                        raise ValueError(f"{name} has a size of {found[0]}")
+                case _:
+                    parts = [self.of(one["type"], (*inside, name), levels - 1) for one in schema["fields"]]
+                    found = sum(size for size, _ in parts), 1 + sum(width for _, width in parts)
+            if found[1] > VALUES_MOST:
+                raise ValueError(f"{name} has more than {VALUES_MOST} values")
+            self._known[name] = found
+        return found

@@ -1,0 +1,195 @@
+"""Protocol Buffers: fields by their names in the `.proto` file; what JSON has not is told in text, as of MessagePack.
+
+A field that is absent is not there where it could have been said (messages, `optional`, `oneof`), and else has its
+default.  Enums are their names, or numbers that have none.  Google's well-known types are what protobuf's own mapping
+to JSON makes of them: a Timestamp is ISO 8601, a Struct an object.
+
+protobuf's parser bounds how deep a body is nested.  How much a few bytes may become is bounded here (`VALUES_MOST`).
+"""
+
+from __future__ import annotations
+
+# what a pool gives has no types
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from penstock.expr.bodies.body_type import Reading
+from penstock.records.body_schemas import BARE, PREFIX, Schemas, id_of, unregistered
+
+VALUES_MOST = 1_000_000
+"""Values of one body."""
+
+Told = Callable[[Any], object]
+
+_WELL_KNOWN = "google.protobuf."
+
+
+def protobuf_reading(schemas: Schemas) -> Reading:
+    """What reads bodies of these messages.  ValueError for files that are none, or lack the message."""
+    read = {number: _Messages(*cast("tuple[str, str]", pair)) for number, pair in schemas.items()}
+    bare = read.get(BARE)
+
+    def reading(body: bytes) -> object:
+        if bare is not None:
+            return bare.read(body, bare.wanted)
+        number = id_of(body)
+        if number not in read:
+            raise unregistered(number)
+        found, at = read[number], PREFIX
+        places, at = _places(body, at)
+        return found.read(body[at:], found.at(places))
+
+    return reading
+
+
+def _places(body: bytes, at: int) -> tuple[list[int], int]:
+    """Which message of its file a body behind an id is: indexes, each within the one before; and where it begins."""
+    count, at = _zigzag(body, at)
+    if not 0 <= count <= len(body):
+        raise ValueError("it does not say which message it is")
+    places = list[int]()
+    for _ in range(count):
+        place, at = _zigzag(body, at)
+        places.append(place)
+    return places or [0], at
+
+
+def _zigzag(body: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(body) or shift > 35:
+            raise ValueError("it does not say which message it is")
+        value |= (body[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if body[at - 1] < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+class _Budget:
+    """How many values a body may still have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = VALUES_MOST
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise ValueError(f"it has more than {VALUES_MOST} values")
+
+
+class _Messages:
+    """The messages of some files."""
+
+    def __init__(self, files: str, name: str) -> None:
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            some = descriptor_pb2.FileDescriptorSet.FromString(b64decode(files))
+            for file in _in_order({one.name: one for one in some.file}):
+                pool.Add(file)
+            self.wanted: Descriptor = pool.FindMessageTypeByName(name)
+        except (DecodeError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"no message {name[:60]!r} in these files: {str(error)[:200]}") from None
+        self._classes: dict[str, Any] = {}
+        self._plans: dict[str, list[tuple[FieldDescriptor, Told | None]]] = {}
+
+    def at(self, places: list[int]) -> Descriptor:
+        """The message at these indexes of the file that has the wanted one."""
+        found: Any = None
+        for place in places:
+            some = list(self.wanted.file.message_types_by_name.values()) if found is None else found.nested_types
+            if not 0 <= place < len(some):
+                raise ValueError("its file has no such message")
+            found = some[place]
+        return cast("Descriptor", found)
+
+    def read(self, body: bytes, wanted: Descriptor) -> object:
+        made = self._classes.get(wanted.full_name)
+        if made is None:
+            made = self._classes[wanted.full_name] = message_factory.GetMessageClass(wanted)
+        try:
+            return self._plain(made.FromString(body), _Budget())
+        except (DecodeError, json_format.Error, UnicodeDecodeError, OverflowError, RecursionError) as error:
+            raise ValueError(str(error) or type(error).__name__) from None
+
+    def _plain(self, message: Any, budget: _Budget) -> object:
+        about: Descriptor = message.DESCRIPTOR
+        if about.full_name.startswith(_WELL_KNOWN):
+            budget.take(message.ByteSize())
+            return json_format.MessageToDict(message, preserving_proto_field_name=True)
+        plan = self._plans.get(about.full_name)
+        if plan is None:
+            plan = self._plans[about.full_name] = [(field, _told(field)) for field in about.fields]
+        budget.take(1 + len(plan))
+        out: dict[str, object] = {}
+        for field, told in plan:
+            name = field.name
+            if field.is_repeated:
+                out[name] = self._many(field, getattr(message, name), told, budget)
+            elif field.message_type is not None:
+                if message.HasField(name):
+                    out[name] = self._plain(getattr(message, name), budget)
+            elif not field.has_presence or message.HasField(name):
+                value = getattr(message, name)
+                out[name] = value if told is None else told(value)
+        return out
+
+    def _many(self, field: FieldDescriptor, values: Any, told: Told | None, budget: _Budget) -> object:
+        budget.take(len(values))
+        inner = field.message_type
+        if inner is not None and inner.GetOptions().map_entry:
+            field = inner.fields_by_name["value"]
+            told = _told(field)
+            whole = field.message_type is not None
+            return {
+                _name(key): self._plain(values[key], budget) if whole else told(values[key]) if told else values[key]
+                for key in values
+            }
+        if inner is not None:
+            return [self._plain(one, budget) for one in values]
+        return list(values) if told is None else [told(one) for one in values]
+
+
+def _told(field: FieldDescriptor) -> Told | None:
+    """How one value of a field is told; None: as it is."""
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda one: b64encode(one).decode()
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        numbers: Any = field.enum_type
+        names = {number: one.name for number, one in numbers.values_by_number.items()}
+        return lambda one: names.get(one, one)
+    return None
+
+
+def _name(key: object) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _in_order(files: Mapping[str, Any]) -> list[Any]:
+    """Files behind those that they import; Google's own, where they are not among them, are ours."""
+    out: dict[str, Any] = {}
+    todo = [(name, False) for name in reversed(list(files))]
+    while todo:
+        name, opened = todo.pop()
+        if name in out:
+            continue
+        file = files.get(name)
+        if file is None:
+            file = descriptor_pb2.FileDescriptorProto()
+            descriptor_pool.Default().FindFileByName(name).CopyToProto(file)
+        if opened or not file.dependency:
+            out[name] = file
+            continue
+        todo.append((name, True))
+        todo += [(one, False) for one in file.dependency if one not in out]
+        if len(todo) > 10_000:
+            raise ValueError("files that import each other")
+    return list(out.values())

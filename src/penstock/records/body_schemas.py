@@ -1,0 +1,132 @@
+"""Message types with schemas, as one text that carries them: `avro:` or `protobuf:`, and what readers need, packed.
+
+    message_type  what a user says               what is kept, and travels with each expression
+    avro          a schema, or some with ids     {"0": "{...}"} or {"7": "{...}", "9": "{...}"}
+    protobuf      a message, or some with ids    {"0": ["base64 of a FileDescriptorSet", "shop.Order"]}
+
+Id 0 alone: bodies are bare.  Other ids are those of a registry, and bodies begin as Confluent's serializers have them:
+a zero byte, the id in four bytes.  Whoever has the text can read the bodies: no process asks another one for a schema.
+
+It knows the form alone.  What a schema says is read where bodies are (`expr/bodies`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from typing import cast
+
+import orjson
+
+from penstock.errors import InvalidArgument
+
+AVRO, PROTOBUF = "avro", "protobuf"
+
+SCHEMA_TYPES = (AVRO, PROTOBUF)
+"""The types that need schemas."""
+
+TEXT_MOST = 65_536
+"""Characters of such a text."""
+
+UNPACKED_MOST = 1 << 20
+"""Bytes of what is packed in it."""
+
+VERSIONS_MOST = 256
+
+ID_MOST = (1 << 31) - 1
+
+BARE = 0
+"""The id of a schema whose bodies have none in front."""
+
+Schemas = Mapping[int, object]
+"""By id: of Avro a schema as JSON text; of protobuf a pair, files as base64 and the name of the message."""
+
+
+def packed(base: str, schemas: Schemas) -> str:
+    """The message type.  InvalidArgument for what is too large, or no schema by its form."""
+    if why := _wrong(base, schemas):
+        raise InvalidArgument(f"message_type {base}: {why}")
+    data = orjson.dumps({str(number): schemas[number] for number in sorted(schemas)})
+    if len(data) > UNPACKED_MOST:
+        raise InvalidArgument(f"message_type {base}: its schemas have {len(data)} bytes, at most {UNPACKED_MOST}")
+    text = f"{base}:{urlsafe_b64encode(zlib.compress(data, 9)).rstrip(b'=').decode()}"
+    if len(text) > TEXT_MOST:
+        raise InvalidArgument(f"message_type {base}: its schemas have {len(text)} characters packed, most {TEXT_MOST}")
+    return text
+
+
+def unpacked(kind: str) -> tuple[str, Schemas]:
+    """The type's name, and its schemas.  ValueError, with a sentence, for what `packed` did not give."""
+    base, colon, text = kind.partition(":")
+    if base not in SCHEMA_TYPES or len(kind) > TEXT_MOST:
+        raise ValueError("there is no such type")
+    if not colon:
+        raise ValueError(f"{base} needs a schema: penstock.{base}(...), or `penstock topic message-type {base} FILE`")
+    try:
+        reader = zlib.decompressobj()
+        data = reader.decompress(urlsafe_b64decode(text + "=" * (-len(text) % 4)), UNPACKED_MOST)
+        found: object = orjson.loads(data) if reader.eof else None
+        schemas = {int(name): one for name, one in cast("dict[str, object]", found).items()}
+    except (ValueError, zlib.error, AttributeError):
+        raise ValueError(f"what follows {base}: is no schema that `penstock topic message-type` has packed") from None
+    if why := _wrong(base, schemas):
+        raise ValueError(why)
+    return base, schemas
+
+
+def _wrong(base: str, schemas: Schemas) -> str | None:
+    if not schemas or len(schemas) > VERSIONS_MOST:
+        return f"it has {len(schemas)} schemas, and 1 to {VERSIONS_MOST} are possible"
+    if BARE in schemas and len(schemas) > 1:
+        return "schemas with ids and one without do not go together"
+    for number, schema in schemas.items():
+        if not 0 <= number <= ID_MOST:
+            return f"{number} is no id of a schema: 1 to {ID_MOST}"
+        fits = isinstance(schema, str) if base == AVRO else _is_pair(schema)
+        if not fits:
+            return f"schema {number} is not what {base} has"
+    return None
+
+
+def _is_pair(schema: object) -> bool:
+    if not isinstance(schema, list | tuple):
+        return False
+    parts = cast("list[object]", schema)
+    return len(parts) == 2 and all(isinstance(one, str) for one in parts)
+
+
+def named(kind: str) -> str:
+    """A message type for a sentence: without what is packed in it, but for so much that two can be told apart."""
+    base, colon, text = kind.partition(":")
+    return f"{base} ({zlib.crc32(text.encode()):08x})" if colon else base
+
+
+def goes_on(new: str, old: str) -> bool:
+    """Whether a type with schemas has all that the older one has: what that could read, it reads the same."""
+    try:
+        (base, later), (other, former) = unpacked(new), unpacked(old)
+    except ValueError:
+        return False
+    return base == other and all(number in later and later[number] == one for number, one in former.items())
+
+
+def alike(kind: str, other: str) -> bool:
+    """Whether bodies of one topic may be of both: they are the same, or one has the schemas of the other and more."""
+    return kind == other or goes_on(kind, other) or goes_on(other, kind)
+
+
+PREFIX = 5
+"""Bytes before a body whose schema has an id."""
+
+
+def id_of(body: bytes) -> int:
+    """The id that a body begins with.  ValueError where there is none."""
+    if len(body) < PREFIX or body[0]:
+        raise ValueError("it does not begin with a zero byte and the id of a schema")
+    return int.from_bytes(body[1:PREFIX], "big")
+
+
+def unregistered(number: int) -> ValueError:
+    """Why a body with such an id is not read."""
+    return ValueError(f"it has schema {number}, which its message_type has not")

@@ -1,0 +1,274 @@
+"""Avro and Protocol Buffers: what a type with schemas reads, what it refuses, and what bounds it has."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import orjson
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2, timestamp_pb2
+
+import penstock
+from choices import EFFORT, SEED
+from forked import penstock as penstock_command
+from message_samples import AVRO, ORDER, PROTOBUF, SAMPLES, Order, order_file
+from penstock.config.load import load_text
+from penstock.errors import ExpressionError, InvalidArgument, PreconditionFailed, SettingsError
+from penstock.expr import compile_filter, evaluate
+from penstock.expr.bodies.type_table import body_type
+from penstock.records.body_schemas import TEXT_MOST, goes_on, named, packed, unpacked
+from penstock.records.message_types import contradicts, typed, wrong_type
+from penstock.testing import Broker
+
+RICH: dict[str, Any] = {
+    "type": "record", "name": "Rich", "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "key", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "raw", "type": {"type": "fixed", "name": "Two", "size": 2}},
+        {"name": "side", "type": {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"]}},
+        {"name": "lines", "type": {"type": "array", "items": {
+            "type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}}},
+        {"name": "tags", "type": {"type": "map", "values": ["null", "int"]}},
+    ],
+}  # fmt: skip
+
+
+def written(schema: Any, value: Any) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+RICH_BODY = written(RICH, {
+    "at": datetime(2026, 11, 23, 4, 5, 6, 7000, UTC), "price": Decimal("1.10"), "day": date(2026, 1, 2),
+    "key": UUID(int=5), "raw": b"\xff\x00", "side": "SELL", "lines": [{"sku": "a"}, {"sku": "b"}],
+    "tags": {"x": 1, "y": None},
+})  # fmt: skip
+
+
+def behind(number: int, body: bytes, between: bytes = b"") -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + between + body
+
+
+def test_avro_values_that_json_has_not() -> None:
+    row = body_type(penstock.avro(RICH))
+    assert row.read(RICH_BODY) == {
+        "at": "2026-11-23T04:05:06.007000Z", "price": "1.10", "day": "2026-01-02", "key": str(UUID(int=5)),
+        "raw": "/wA=", "side": "SELL", "lines": [{"sku": "a"}, {"sku": "b"}], "tags": {"x": 1, "y": None},
+    }  # fmt: skip
+    assert orjson.loads(row.json(RICH_BODY)) == row.read(RICH_BODY)
+    text = typed("/price = 1.1 AND /lines[1]/sku = 'b' AND /side = 'SELL' AND /at > '2026-11-23'", penstock.avro(RICH))
+    assert evaluate(text, [RICH_BODY, RICH_BODY[:-1], RICH_BODY + b"x"]) == [True, None, None]
+
+
+def test_an_id_says_which_schema_a_body_has() -> None:
+    later = {**ORDER, "fields": [*ORDER["fields"], {"name": "urgent", "type": "boolean"}]}
+    kind = penstock.avro({7: ORDER, 9: orjson.dumps(later).decode()})
+    order = {"id": "a", "total": 5, "region": "north", "note": None}
+    bodies = [behind(7, written(ORDER, order)), behind(9, written(later, {**order, "urgent": True}))]
+    assert [body_type(kind).read(body) for body in bodies] == [order, {**order, "urgent": True}]
+    for body, why in {
+        behind(8, b""): "schema 8, which its message_type has not", b"\0\0\0": "does not begin with", b"": "does not",
+        b"\x01" + bodies[0][1:]: "does not begin with", behind(7, b""): ".",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=why):
+            body_type(kind).read(body)
+
+
+def test_protobuf_fields() -> None:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = order_file()
+    file.dependency.extend([timestamp_pb2.DESCRIPTOR.name, struct_pb2.DESCRIPTOR.name])
+    side = file.enum_type.add(name="Side")
+    side.value.add(name="BUY", number=0)
+    side.value.add(name="SELL", number=1)
+    rich = file.message_type.add(name="Rich")
+    entry = rich.nested_type.add(name="TagsEntry", options=descriptor_pb2.MessageOptions(map_entry=True))
+    entry.field.add(name="key", number=1, type=kinds.TYPE_BOOL, label=1)
+    entry.field.add(name="value", number=2, type=kinds.TYPE_BYTES, label=1)
+    line = rich.nested_type.add(name="Line")
+    line.field.add(name="sku", number=1, type=kinds.TYPE_STRING, label=1)
+    line.field.add(name="inner", number=2, type=kinds.TYPE_MESSAGE, type_name=".shop.Rich.Line", label=1)
+    for number, (name, kind, of, label) in enumerate([
+        ("at", kinds.TYPE_MESSAGE, ".google.protobuf.Timestamp", 1), ("side", kinds.TYPE_ENUM, ".shop.Side", 1),
+        ("lines", kinds.TYPE_MESSAGE, ".shop.Rich.Line", 3), ("tags", kinds.TYPE_MESSAGE, ".shop.Rich.TagsEntry", 3),
+        ("any", kinds.TYPE_MESSAGE, ".google.protobuf.Struct", 1), ("many", kinds.TYPE_INT64, "", 3),
+        ("first", kinds.TYPE_MESSAGE, ".shop.Order", 1), ("count", kinds.TYPE_UINT64, "", 1),
+    ], 1):  # fmt: skip
+        rich.field.add(name=name, number=number, type=kind, type_name=of or None, label=label)  # type: ignore[arg-type]
+    pool = descriptor_pool.DescriptorPool()
+    for known in (timestamp_pb2, struct_pb2):
+        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    made: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Rich"))
+    one = made(side=1, many=[1, 2**60], lines=[{"sku": "a"}, {}], tags={True: b"\xff"}, count=2**64 - 1)
+    one.at.FromJsonString("2026-11-23T04:05:06.007Z")
+    one.any["z"] = [1, {"y": None}]
+    one.first.id = "7"
+    body = one.SerializeToString()
+    row = body_type(penstock.protobuf(made))
+    expected = {
+        "at": "2026-11-23T04:05:06.007Z", "side": "SELL", "lines": [{"sku": "a"}, {"sku": ""}],
+        "tags": {"true": "/w=="}, "any": {"z": [1, {"y": None}]}, "many": [1, 2**60], "first": {"id": "7"},
+        "count": 2**64 - 1,
+    }  # fmt: skip
+    assert row.read(body) == expected
+    assert row.read(b"") == {"side": "BUY", "lines": [], "tags": {}, "many": [], "count": 0}
+    assert row.read(b"\x10\x05") == {"side": 5, "lines": [], "tags": {}, "many": [], "count": 0}  # an enum's new value
+    numbered = body_type(penstock.protobuf({3: made, 4: Order}))
+    assert numbered.read(behind(3, body, b"\x02\x02")) == expected  # indexes: one, the second message of its file
+    assert numbered.read(behind(4, Order(id="x").SerializeToString(), b"\0")) == {"id": "x"}
+    assert numbered.read(behind(3, b"\x0a\x01q", b"\x04\x02\x02")) == {"sku": "q"}  # and one within it
+    for bad in (behind(3, b""), behind(3, b"", b"\x02\x0a"), behind(3, b"", b"\x01"), behind(3, b"\xff" * 9), b""):
+        with pytest.raises(ValueError, match="."):
+            numbered.read(bad)
+    nested = b""
+    for _ in range(300):
+        nested = b"\x12" + bytes([len(nested) & 0x7F | 0x80, len(nested) >> 7]) + nested
+    with pytest.raises(ValueError, match="."):
+        row.read(b"\x1a" + bytes([len(nested) & 0x7F | 0x80, len(nested) >> 7]) + nested)
+    with pytest.raises(ValueError, match="more than 1000000 values"):
+        row.read(b"\x1a\x00" * 400_000)
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "array", "items": "null"}, "no bounds"),
+        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, "no bounds"),
+        ({"type": "array", "items": {"type": "record", "name": "E", "fields": []}}, "no bounds"),
+        ({"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A"]}]}, "A contains itself"),
+        ({"type": "fixed", "name": "Q", "size": -1}, "."),
+        ([], "a choice of nothing"),
+        ("nonsense", "no Avro schema"),
+        ({"type": "string", "__fastavro_parsed__": True}, "it says that it was parsed"),
+    ],
+)
+def test_schemas_without_bounds_are_refused(schema: Any, why: str) -> None:
+    with pytest.raises(PreconditionFailed, match=f"message_type.*{why}"):
+        body_type(packed("avro", {0: orjson.dumps(schema).decode()}))
+
+
+def test_a_schema_is_nested_and_wide_within_bounds() -> None:
+    deep: Any = "string"
+    for _ in range(200):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(PreconditionFailed, match="nested more than 64"):
+        body_type(packed("avro", {0: orjson.dumps(deep).decode()}))
+    wide: Any = {"type": "record", "name": "R0", "fields": [{"name": "n", "type": "null"}]}
+    for level in range(1, 25):  # each twice the one before: 2**24 values in no byte
+        fields = [{"name": "a", "type": wide}, {"name": "b", "type": f"R{level - 1}"}]
+        wide = {"type": "record", "name": f"R{level}", "fields": fields}
+    with pytest.raises(PreconditionFailed, match=r"more than 10000 values"):
+        body_type(packed("avro", {0: orjson.dumps(wide).decode()}))
+
+
+@pytest.mark.parametrize("name", ["avro", "protobuf"])
+def test_what_is_no_body_is_told_and_nothing_else_happens(name: str) -> None:
+    chance = random.Random(SEED)
+    kinds = {"avro": penstock.avro(RICH), "protobuf": PROTOBUF}
+    bodies = {"avro": RICH_BODY, "protobuf": SAMPLES["protobuf"].body({"id": "a", "total": "1.5", "note": "x" * 20})}
+    row, good = body_type(kinds[name]), bodies[name]
+    for _ in range(3000 * EFFORT):
+        body = bytearray(good)
+        for _ in range(chance.randrange(1, 5)):
+            body[chance.randrange(len(body))] = chance.randrange(256)
+        cut = bytes(body[: chance.randrange(len(body) + 1)]) if chance.random() < 0.3 else bytes(body)
+        try:
+            row.json(cut)
+        except ValueError:
+            assert row.table(cut) == {}
+
+
+def test_a_text_carries_its_schemas() -> None:
+    assert unpacked(AVRO)[0] == "avro"
+    assert orjson.loads(str(unpacked(AVRO)[1][0])) == ORDER
+    assert named(AVRO).startswith("avro (")
+    assert named("json") == "json"
+    with pytest.raises(InvalidArgument, match="characters packed"):
+        packed("avro", {0: b64encode(random.Random(1).randbytes(TEXT_MOST)).decode()})
+    with pytest.raises(InvalidArgument, match="do not go together"):
+        packed("avro", {0: "1", 1: "1"})
+    with pytest.raises(InvalidArgument, match="no id of a schema"):
+        packed("avro", {-1: "1"})
+    with pytest.raises(InvalidArgument, match="is no class of a message"):
+        penstock.protobuf(int)
+    with pytest.raises(InvalidArgument, match="no JSON"):
+        penstock.avro("{")
+    for bad in ("avro", "avro:", "avro:!!", "avro:eJyr", f"avro:{'x' * TEXT_MOST}", "protobuf:" + AVRO[5:]):
+        assert "there is json" in str(wrong_type(bad))
+    with pytest.raises(ExpressionError):
+        compile_filter("[avro] /a = 1")
+    with pytest.raises((InvalidArgument, PreconditionFailed, ExpressionError)):
+        compile_filter("[avro:eJyr] /a = 1").matches([b"x"])
+    with pytest.raises(InvalidArgument, match=r"reads avro \(.*, and the bodies here are protobuf"):
+        typed(f"[{AVRO}] /a = 1", PROTOBUF)
+    assert contradicts("application/avro", AVRO) is None
+    assert contradicts("application/x-protobuf", AVRO) == "protobuf"
+
+
+def test_later_schemas_join_and_none_changes() -> None:
+    later = {**ORDER, "name": "Later"}
+    first, both, other = penstock.avro({1: ORDER}), penstock.avro({1: ORDER, 2: later}), penstock.avro({1: later})
+    assert goes_on(both, first)
+    assert not goes_on(first, both)
+    assert not goes_on(other, first)
+    assert not goes_on(AVRO, first)
+    with Broker({"queue": [{"name": "q", "message_type": first, "filter": "/total > 5"}]}) as broker:
+        order = {"id": "a", "total": 9, "region": None, "note": None}
+        second = behind(2, written(later, order))
+        broker.publish("q", second)
+        assert broker.stats("q")["ready"] == 0
+        for wrong in (other, AVRO, "json"):
+            with pytest.raises(PreconditionFailed, match=r"has message_type avro \(.*, and stays"):
+                broker.alter("q", message_type=wrong)
+        broker.alter("q", message_type=both)
+        for body in (second, behind(1, written(ORDER, order)), behind(1, written(ORDER, {**order, "total": 1}))):
+            broker.publish("q", body)
+        assert broker.stats("q")["ready"] == 2
+        broker.crash()
+        broker.restart(config={"queue": [{"name": "q", "message_type": both, "filter": "/total > 5"}]})
+        got = [one.body for one in broker.subscribe("q", max_backlog=9).take()]
+        assert got == [second, behind(1, written(ORDER, order))]
+
+
+def test_the_settings_file_names_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.avsc").write_bytes(orjson.dumps(ORDER))
+    (tmp_path / "shop.pb").write_bytes(descriptor_pb2.FileDescriptorSet(file=[order_file()]).SerializeToString())
+    settings = load_text(
+        '[[topic]]\nname = "t"\nmessage_type = { avro = "orders.avsc" }\n'
+        '[[queue]]\nname = "q"\nmessage_type = { protobuf = "shop.pb", message = "shop.Order" }\n'
+        '[[queue]]\nname = "r"\nmessage_type = { avro = { 7 = "orders.avsc" } }\n'
+    )
+    assert settings.topic[0].message_type == AVRO == penstock.avro(tmp_path / "orders.avsc")
+    assert settings.queue[0].settings.message_type == penstock.protobuf((tmp_path / "shop.pb", "shop.Order"))
+    assert settings.queue[1].settings.message_type == penstock.avro({7: ORDER})
+    for value, why in {
+        '{ avro = "none.avsc" }': "none.avsc: No such file", '{ avro = "shop.pb" }': "shop.pb is no JSON",
+        '{ protobuf = "shop.pb" }': "a table is", '{ avro = { x = "orders.avsc" } }': "no id and no file",
+        "{}": "a table is",
+    }.items():  # fmt: skip
+        for section in ("topic", "queue"):
+            with pytest.raises(SettingsError, match=f"message_type.*{why}"):
+                load_text(f'[[{section}]]\nname = "x"\nmessage_type = {value}\n')
+
+
+def test_the_command_line_prints_a_type(tmp_path: Path) -> None:
+    (tmp_path / "orders.avsc").write_bytes(orjson.dumps(ORDER))
+    path = tmp_path / "orders.avsc"
+    assert penstock_command("topic", "message-type", "avro", str(path)).stdout.strip() == AVRO
+    assert penstock_command("topic", "message-type", "avro", f"7={path}").stdout.strip() == penstock.avro({7: ORDER})
+    told = penstock_command("topic", "message-type", "avro", str(path), str(path))
+    assert told.returncode != 0
+    assert "several schemas need ids" in told.stderr
