@@ -34,7 +34,7 @@ from penstock.server.bulk.upkeep import Compactor
 from penstock.server.clock import Alarm
 from penstock.server.engine import Engine
 from penstock.server.gates import scattered
-from penstock.server.lifecycle import Starting, Stopping, amqp_limits
+from penstock.server.lifecycle import Starting, Stopping, amqp_limits, doors_of
 from penstock.server.listening import connections_most, entry_of
 from penstock.server.logins import Logins
 from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
@@ -125,7 +125,7 @@ class App(Server):
         settings, loop = self.settings, asyncio.get_running_loop()
         self.loop = loop
         self.entry = entry_of(settings, loop)
-        self.shares.of("connections").bound(connections_most())
+        self.shares.of("connections").bound(connections_most(doors_of(settings.server.doors)))
         complain, guesses = self.entry.guards.complaints.tell, settings.before_login.wrong_logins
         self.logins = Logins(self.users, complain, loop=loop, guesses=guesses)
         data = make_folder(settings.server.data)

@@ -289,9 +289,12 @@ def entry_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> Entry:
     return _entry(terms, loop)
 
 
-def connections_most() -> int:
-    """Connections with a login that there are descriptors for, where no stranger has any."""
-    return max(LEAST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN)
+def connections_most(doors: int = 0) -> int:
+    """Connections with a login that there are descriptors for, where no stranger has any.
+
+    doors: processes that have them, each with as many; 0: this one has.
+    """
+    return max(1, doors) * max(LEAST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN)
 
 
 def patient(loop: asyncio.AbstractEventLoop) -> Entry:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import logging
+import resource
 from collections.abc import Callable
 from itertools import count
 
 import pytest
 
+from penstock.server.listening import LEAST, OWN, connections_most
 from penstock.server.strangers import (
     HEARD_MOST,
     MOST,
@@ -265,3 +267,9 @@ def test_the_same_word_about_the_same_host_is_written_once(lines: Callable[[], l
         house.complaints.tell("http", "10.0.0.1", "it sent no HTTP")
         house.complaints.tell("http", "10.0.0.2", "it sent no HTTP")
     assert len(lines()) == 2
+
+
+def test_each_door_that_is_a_process_has_as_many_connections_as_there_are_descriptors() -> None:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert connections_most() == connections_most(doors=1) == max(files - OWN, LEAST)
+    assert connections_most(doors=4) == 4 * connections_most()
