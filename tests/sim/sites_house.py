@@ -239,7 +239,7 @@ class Fabric:
             pairs = unpack_pairs(entry.body)[1]
             for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
                 for origin, low, high in sender.core.told_as(first, stop):
-                    core.settled_at(now, queue, sender.name, origin, low, high)
+                    core.settled_at(now, queue, sender.name, [(origin, low, high)])
         elif entry.kind is Kind.OWN:
             header, (_, pairs) = load(entry.header), unpack_pairs(entry.body)
             why: Why = header["why"]  # type: ignore[assignment]
@@ -249,8 +249,7 @@ class Fabric:
                 for first, stop in zip(pairs[::2], pairs[1::2], strict=True)
                 for one in sender.core.told_as(first, stop)
             ]
-            for span in spans:
-                core.owned_at(now, queue, sender.name, *span, claim)
+            core.owned_at(now, queue, sender.name, spans, claim)
         return True
 
     def ask(self) -> None:

@@ -102,8 +102,7 @@ class Hasty(Fabric):
         if self.asks:
             owner, asker, spans = self.asks.pop()
             site = self.sites[asker]
-            for origin, first, stop in spans:
-                site.core.owned_at(site.now, site.queue, owner, origin, first, stop, Claim(asker, 9, "transfer"))
+            site.core.owned_at(site.now, site.queue, owner, spans, Claim(asker, 9, "transfer"))
             site.turn()
 
 

@@ -51,9 +51,7 @@ def _settings(f: Fields) -> dict[str, object]:
     return {key: value for key, value in given.items() if value}
 
 
-def register_schema(
-    house: House, who: Who, topic: str, schema: str, exchange: str, vhost: str, unless: bool
-) -> Answer:
+def register_schema(house: House, who: Who, topic: str, schema: str, exchange: str, vhost: str, unless: bool) -> Answer:
     """Another schema for readers; the topic's other settings stay.  `unless`: one that it has stays as well."""
     found = house.core.register_schema(house.now(), vhost, exchange, topic, schema, unless=unless)
     return {"topic": topic, "schema": found[SCHEMA], "version": version(found)}

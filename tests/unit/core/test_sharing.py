@@ -195,7 +195,7 @@ def test_what_comes_from_another_site_is_stored_once_and_is_its_own(world: World
     world.restart(clean=False)
     assert carry(world, 8, [40, 46], "b") == 0
     queue = world.core.queue("/", "q")
-    world.core.owned_at(world.now, queue, "b", 8, 41, 42, Claim("a", 1, "transfer"))
+    world.core.owned_at(world.now, queue, "b", [(8, 41, 42)], Claim("a", 1, "transfer"))
     assert (queue.ready, queue.foreign_count) == (1, 3)
 
 
@@ -216,18 +216,18 @@ def test_of_a_group_local_queue_this_site_owns_what_others_published(world: Worl
 def test_l4_a_settle_that_crosses_a_grant_ends_the_lease(world: World) -> None:
     queue = world.core.queue("/", "q")
     carry(world, 8, [40], "b")
-    world.core.owned_at(world.now, queue, "b", 8, 40, 41, Claim("a", 1, "transfer"))
+    world.core.owned_at(world.now, queue, "b", [(8, 40, 41)], Claim("a", 1, "transfer"))
     consumer = world.subscribe(queue, max_backlog=1)
     assert queue.leased == 1
-    assert world.core.settled_at(world.now, queue, "b", 8, 40, 41) == 1
+    assert world.core.settled_at(world.now, queue, "b", [(8, 40, 41)]) == 1
     world.turn()
     assert (queue.leased, consumer.room) == (0, 1)
-    assert world.core.settled_at(world.now, queue, "b", 8, 40, 41) == 0
+    assert world.core.settled_at(world.now, queue, "b", [(8, 40, 41)]) == 0
 
 
 def test_l7_a_settle_before_its_message_is_remembered(world: World) -> None:
     queue = world.core.queue("/", "q")
-    assert world.core.settled_at(world.now, queue, "c", 8, 40, 42) == 0
+    assert world.core.settled_at(world.now, queue, "c", [(8, 40, 42)]) == 0
     world.turn()
     world.restart(clean=False)
     assert world.core.deferred_acks(world.core.queue("/", "q")) == 2
@@ -238,9 +238,9 @@ def test_l7_a_settle_before_its_message_is_remembered(world: World) -> None:
 
 def test_a_claim_to_what_has_not_come_yet_waits_for_it(world: World) -> None:
     queue = world.core.queue("/", "q")
-    world.core.owned_at(world.now, queue, "c", 8, 40, 42, Claim("c", 1, "transfer"))
-    world.core.owned_at(world.now, queue, "c", 8, 40, 43, Claim("a", 2, "transfer"))
-    world.core.owned_at(world.now, queue, "c", 8, 40, 43, Claim("c", 1, "transfer"))
+    world.core.owned_at(world.now, queue, "c", [(8, 40, 42)], Claim("c", 1, "transfer"))
+    world.core.owned_at(world.now, queue, "c", [(8, 40, 43)], Claim("a", 2, "transfer"))
+    world.core.owned_at(world.now, queue, "c", [(8, 40, 43)], Claim("c", 1, "transfer"))
     world.turn()
     assert [entry.kind for entry in world.entries[-2:]] == [Kind.CLAIMED, Kind.CLAIMED]  # type: ignore[union-attr]
     world.restart(clean=False)
@@ -248,11 +248,11 @@ def test_a_claim_to_what_has_not_come_yet_waits_for_it(world: World) -> None:
     queue = world.core.queue("/", "q")
     assert (queue.ready, queue.foreign_count) == (2, 0)
     assert [one[2:4] for one in world.core.early] == [(42, 43)]
-    world.core.settled_at(world.now, queue, "c", 8, 42, 43)
+    world.core.settled_at(world.now, queue, "c", [(8, 42, 43)])
     world.turn()
     assert not world.core.early, "an ack holds against all claims"
     assert canonical(world.core.durable_state()) == canonical(world.folded())
-    world.core.owned_at(world.now, queue, "c", 8, 50, 51, Claim("a", 2, "transfer"))
+    world.core.owned_at(world.now, queue, "c", [(8, 50, 51)], Claim("a", 2, "transfer"))
     world.core.delete_queue(world.now, queue)
     world.turn()
     assert not world.core.early
@@ -285,7 +285,7 @@ def test_what_a_link_has_lasts(world: World) -> None:
 def test_where_messages_stand_is_forgotten_and_they_are_known_all_the_same(world: World) -> None:
     carry(world, 8, [40, 41, 45, 46], "b")
     queue = world.core.queue("/", "q")
-    world.core.settled_at(world.now, queue, "b", 8, 40, 42)
+    world.core.settled_at(world.now, queue, "b", [(8, 40, 42)])
     world.turn()
     world.core.forget_carried(world.now, "b", queue.floor())
     world.turn()
@@ -295,7 +295,7 @@ def test_where_messages_stand_is_forgotten_and_they_are_known_all_the_same(world
     assert carry(world, 8, [40, 41, 44, 45], "b") == 1
     assert canonical(world.core.durable_state()) == canonical(world.folded())
     queue = world.core.queue("/", "q")
-    world.core.settled_at(world.now, queue, "c", 8, 40, 50)
+    world.core.settled_at(world.now, queue, "c", [(8, 40, 50)])
     assert world.core.deferred_acks(queue) == 5, "what has been here is none that comes"
 
 
@@ -318,7 +318,7 @@ def test_the_audit_finds_a_grant_of_what_another_site_owns(world: World) -> None
     assert audited(world) == []
     foreign = queue.ensure_foreign(world.core.peers)
     foreign.claims.put(first, first + 1, Claim("a", 3, "proxied"))  # in memory alone: as if it were forgotten
-    for run in foreign.waiting.extract(range(first, first + 1)):
+    for run in foreign.extract(range(first, first + 1)):
         queue.put_back(run)
     queue.go_on(world.now, world.core._out)
     world.turn()

@@ -28,7 +28,7 @@ HOLD: dict[str, set[Part]] = {
     "delays": {"retries", "scheduled"},
     "all_consumers": {"leases"},
     "letters": {"letters"},
-    "foreign": {"foreign"},
+    "foreign": {"foreign", "theirs"},
 }
 """Slots of a queue in which messages stand, and what the places there are called."""
 

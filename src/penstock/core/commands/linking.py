@@ -168,7 +168,7 @@ class LinkingCommands(LinkCommands):
                 mine = rows.slice(at, piece.rows)
                 for some in self._parted(mine, site) if origin == site else [mine]:
                     batch, there = self._batch(piece, some)
-                    self.carry(now, piece.path, batch, there, self._owners(batch, site, origin, there[0]))
+                    self.carry(now, piece.path, batch, there, self._owners(batch, site, origin, int(there[0])))
             at += piece.rows
 
     def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:
@@ -197,7 +197,7 @@ class LinkingCommands(LinkCommands):
             topics, properties, bodies, expires_at=_times(rows, "expires_at"), not_before=_times(rows, "not_before"),
             priority=_times(rows, "priority"), delta=False,
         )  # fmt: skip
-        return batch, rows.column("lsn").to_numpy().tolist()
+        return batch, cast("Sequence[int]", rows.column("lsn").to_numpy())
 
     def _owners(self, batch: Publishes, site: str, origin: str, first: int) -> dict[Queue, str]:
         """Of each queue that may take some of a batch and is shared, who may lease it first."""
@@ -215,14 +215,13 @@ class LinkingCommands(LinkCommands):
         queue = self.find_queue(told.vhost, told.queue)
         if queue is None or self.sharing.with_site(queue.id, site) is None:
             return
-        for span in told.spans:
-            if told.claim is None:
-                here = self._stand(*span)
-                if self.settled_at(now, queue, site, *span) and here and queue.foreign_count:
-                    came = self.stamps.of(here[0][0], now.wall)
-                    self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
-            else:
-                self.owned_at(now, queue, site, *span, told.claim)
+        if told.claim is not None:
+            self.owned_at(now, queue, site, told.spans, told.claim)
+        elif told.spans:
+            here = self._stand(*told.spans[0])
+            if self.settled_at(now, queue, site, told.spans) and here and queue.foreign_count:
+                came = self.stamps.of(here[0][0], now.wall)
+                self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
 
     # -- asking
 

@@ -7,22 +7,31 @@ of links sees to that.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
-from penstock.core.links.peers import HERE
+from penstock.core.links.peers import HERE, Peers
 from penstock.core.links.states import EarlyClaim, LinkState
+from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
+from penstock.core.state.lsns import Ints, flat
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
+
+AT_ONCE = 65_536
+"""LSNs of messages that are settled by one step; a span may have very many, and few messages."""
 
 
 class LinkCommands(QueueCommands):
@@ -60,22 +69,25 @@ class LinkCommands(QueueCommands):
         owners   of each queue that is shared, the site that may lease them first
         Nobody here is given what another owns, not even for a moment.  Acks that came before them are applied.
         """
-        if self.origin in path:
+        if self.origin in path or not len(there):
             return 0  # it has been here
         now = self._at(now)
         peer, site = self._site_of(path[0])
         numbers = self.carried.setdefault(peer, Numbers((), self._link_state(peer).floor))
-        new = [row for row, lsn in enumerate(there) if numbers.unknown(lsn, lsn + 1)]
+        lsns = np.asarray(there, dtype=np.int64)
+        new = _unknown(numbers, lsns)
         if not new:
             return 0
-        elsewhere = [queue for queue, owner in owners.items() if owner != self.peers.here]
+        if sum(map(len, new)) < len(lsns):
+            rows = [row for some in new for row in some]
+            batch, lsns = batch.select(rows), lsns[rows]
         self._out.begin()
-        for queue in elsewhere:
-            queue.drain(now, True, self._out)
         batch.checked = True  # where it was published first
-        published = self._publisher.publish(now, batch if len(new) == len(there) else batch.select(new))
-        lost = published.lost()
-        runs = _runs(published.positions, [there[row] for i, row in enumerate(new) if i not in lost])
+        with _coming(owners, self.peers):
+            published = self._publisher.publish(now, batch, numbered=True)
+        if lost := published.lost():
+            lsns = np.delete(lsns, sorted(lost))
+        runs = _runs(published.positions, lsns)
         if runs:
             body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
             self._out.record(Kind.CARRIED, site, {"peer": peer, "path": list(path)}, body)
@@ -84,17 +96,13 @@ class LinkCommands(QueueCommands):
             numbers.add(lsn, here, count)
             for one in self.early.came(path[0], lsn, lsn + count) if self.early else ():
                 early.append(one._replace(first=one.first + here - lsn, stop=one.stop + here - lsn))
-        for queue in elsewhere:
-            for here, _, count in runs:
-                self.own(now, queue, [(here, here + count)], Claim(owners[queue]))
         for claimed in early:
             if (found := self._by_id(claimed.queue)) is not None:
                 self.own(now, found, [(claimed.first, claimed.stop)], claimed.claim)
         for queue in owners:
             self._settle_deferred(now, queue, path[0], runs)
         self._out.end()
-        for queue in elsewhere:
-            queue.drain(now, self.draining, self._out)
+        for queue in owners:
             self._touch(queue)
         return sum(count for _, _, count in runs)
 
@@ -105,36 +113,43 @@ class LinkCommands(QueueCommands):
                 came, stand = range(lsn, lsn + count), range(here, here + count)
                 self._deferred.appeared(now, queue, origin, came, stand, self._out)
 
-    def settled_at(self, now: Now, queue: Queue, site: str, origin: int, first: int, stop: int) -> int:
-        """A site says that messages are done, which their origin calls [first, stop); how many that were here.
+    def settled_at(self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]]) -> int:
+        """A site says that messages are done: their origins, and what those call [first, stop); how many were here.
 
         What has not come yet is remembered, as an ack before its message is.  What the site published itself has come
         before it says so, or never will.
         """
         now = self._at(now)
-        here = self._stand(origin, first, stop)
-        count = sum([queue.settled_elsewhere(now, range(*span), site, self._out) for span in here])
-        known = origin in (self.origin, self._origin_of(site))
-        for span in [] if known else self._numbers(origin).unknown(first, stop):
-            self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out)
-            self.early.came(origin, *span, queue.id)
+        here, known = list[range](), (self.origin, self._origin_of(site))
+        for origin, first, stop in spans:
+            here += [range(*span) for span in self._stand(origin, first, stop)]
+            for span in [] if origin in known else self._numbers(origin).unknown(first, stop):
+                self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out)
+                self.early.came(origin, *span, queue.id)
+        if len(here) > 1 and sum(map(len, here)) <= AT_ONCE:
+            lsns = np.unique(flat(here))
+            count = queue.settled_elsewhere(now, packed(lsns), site, self._out)
+        else:
+            count = sum([queue.settled_elsewhere(now, one, site, self._out) for one in here])
         self._touch(queue)
         return count
 
-    def owned_at(self, now: Now, queue: Queue, site: str, origin: int, first: int, stop: int, claim: Claim) -> None:
-        """Hear from a site a claim to messages that their origin calls [first, stop).
+    def owned_at(self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], claim: Claim) -> None:
+        """Hear from a site a claim to messages: their origins, and what those call [first, stop).
 
         To those that have not come yet it holds when they do.  What the site published itself has come before it says
         so, or never will.
         """
-        if origin not in (self.origin, self._origin_of(site)):
-            for span in self._numbers(origin).unknown(first, stop):
-                if not self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
-                    continue
-                header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
-                self._at(now)
-                self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
-        self.own(now, queue, self._stand(origin, first, stop), claim)
+        now = self._at(now)
+        here, known = list[Span](), (self.origin, self._origin_of(site))
+        for origin, first, stop in spans:
+            here += self._stand(origin, first, stop)
+            for span in [] if origin in known else self._numbers(origin).unknown(first, stop):
+                if self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
+                    header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
+                    self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
+        if here:
+            self.own(now, queue, sorted(here), claim)
 
     # -- what lasts of a link
 
@@ -234,25 +249,51 @@ class LinkCommands(QueueCommands):
         queue.catch_up(now, self._out)
         if queue.busy:
             return []  # filters, or the order of its messages, are being worked out
-        out = grants(queue.claims(self.peers), asked, queue.ready_spans(), asker)
-        for one in out:
-            self.own(now, queue, [(one.first, one.stop)], one.claim)
+        claims = queue.claims(self.peers)
+        out = [one for span in asked for one in grants(claims, [span], queue.ready_spans(*span), asker)]
+        self._hand_on(now, queue, out)
         return out
+
+    def _hand_on(self, now: Now, queue: Queue, given: Iterable[Grant]) -> None:
+        """A record for all that one claim is made to."""
+        spans = dict[Claim, list[Span]]()
+        for one in given:
+            spans.setdefault(one.claim, []).append((one.first, one.stop))
+        for claim, some in spans.items():
+            self.own(now, queue, sorted(some), claim)
 
     def take_by_proxy(self, now: Now, queue: Queue, asked: Iterable[Span], absent: Iterable[str]) -> list[Grant]:
         """Own what was asked for here and belongs to sites that are away, as an operator has allowed."""
         out = proxied(queue.claims(self.peers), asked, self.peers.here, absent)
-        for one in out:
-            self.own(now, queue, [(one.first, one.stop)], one.claim)
+        self._hand_on(now, queue, out)
         return out
 
 
-def _runs(here: Iterable[int], there: Iterable[int]) -> list[tuple[int, int, int]]:
+def _unknown(numbers: Numbers, lsns: Ints) -> list[range]:
+    """Which of the ascending messages of another site are not here, as rows."""
+    out = list[range]()
+    for low, high in pairwise([0, *(np.flatnonzero(np.diff(lsns) != 1) + 1).tolist(), len(lsns)]):
+        first = int(lsns[low])
+        out += [range(low + a - first, low + b - first) for a, b in numbers.unknown(first, first + high - low)]
+    return out
+
+
+@contextmanager
+def _coming(owners: Mapping[Queue, str], peers: Peers) -> Generator[None]:
+    """What comes to these queues meanwhile is these sites'."""
+    before = {queue: queue.newcomers_of(Claim(owner), peers) for queue, owner in owners.items()}
+    try:
+        yield
+    finally:
+        for queue, claim in before.items():
+            queue.newcomers_of(claim, peers)
+
+
+def _runs(here: Sequence[int], there: Ints) -> list[tuple[int, int, int]]:
     """LSN here, LSN there, and how many, of messages that follow one another on both sides."""
-    runs = list[tuple[int, int, int]]()
-    for mine, theirs in zip(here, there, strict=True):
-        if runs and runs[-1][0] + runs[-1][2] == mine and runs[-1][1] + runs[-1][2] == theirs:
-            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
-        else:
-            runs.append((mine, theirs, 1))
-    return runs
+    if not len(there):
+        return []
+    mine = np.asarray(here, dtype=np.int64)
+    cuts = np.flatnonzero((np.diff(mine) != 1) | (np.diff(there) != 1)) + 1
+    bounds = [0, *cuts.tolist(), len(there)]
+    return [(int(mine[low]), int(there[low]), high - low) for low, high in pairwise(bounds)]

@@ -9,9 +9,10 @@ was settled, and who owns what.  Nothing is told twice, and what has no meaning 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Why
 from penstock.core.links.parcels import ROWS, Parcel, Piece, Told, split
 from penstock.core.links.peers import Peers
+from penstock.core.state.lsns import Ints, ints, merged
 from penstock.core.state.plain import load
 from penstock.expr import FilterSet, TopicPattern, compile_filter
 from penstock.records.chunks import unpack_pairs
@@ -32,6 +34,7 @@ GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
 """Kinds whose pairs have left their queue."""
 
 _TOLD = np.array(sorted([Kind.CARRIED, Kind.OWN, *GONE]), dtype=np.int8)
+_Record: TypeAlias = tuple[int, int, str, bytes, bytes]
 _COLUMNS = ("lsn", "kind", "name", "properties", "body")
 
 
@@ -123,7 +126,7 @@ class Telling:
         pieces, rows = list[Piece](), None
         if len(messages):
             pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)))
-        told = tuple(one for record in records if (one := self._record(*record)) is not None)
+        told = (*self._claims(records), *self._settled(records))
         return split(Parcel(self.upto, tuple(pieces), rows, told), before) if pieces or told else []
 
     # -- messages
@@ -210,31 +213,48 @@ class Telling:
 
     # -- what happened to messages
 
-    def _record(self, lsn: int, kind: int, name: str, header: bytes, body: bytes) -> Told | None:
-        if kind == Kind.CARRIED:
-            return None
-        number, pairs = unpack_pairs(body) if body else (0, ())
-        shared = self._home.shared_as(number, self._to.name)
-        if shared is None or not len(pairs):
-            return None
-        claim: Claim | None = None
-        if kind == Kind.OWN:
-            table = load(header)
+    def _claims(self, records: Sequence[_Record]) -> Iterator[Told]:
+        for _, kind, _, header, body in records:
+            if kind != Kind.OWN:
+                continue
+            number, pairs = unpack_pairs(body)
+            table, shared = load(header), self._home.shared_as(number, self._to.name)
             why = cast("Why", table["why"])
-            claim = Claim(str(table["site"]), cast("int", table["serial"]), why)
-            if why == "first":
-                return None  # every site knows that by itself
-        elif kind == Kind.SETTLE and load(header).get("site") == self._to.name:
-            return None  # it was the other side that told it
-        spans = [
-            span
-            for first, stop in zip(pairs[::2], pairs[1::2], strict=True)
-            for span in self._home.told_as(first, stop)
-        ]
-        return Told(*shared, tuple(spans), claim)
+            if shared is not None and why != "first":  # who owns it first every site knows by itself
+                claim = Claim(str(table["site"]), cast("int", table["serial"]), why)
+                yield Told(*shared, tuple(self._known(ints(pairs).reshape(-1, 2))), claim)
+
+    def _settled(self, records: Sequence[_Record]) -> Iterator[Told]:
+        """Of each queue all that ended in a batch, in few spans; not what the other side has told itself."""
+        ended = dict[int, list[Ints]]()
+        for _, kind, _, header, body in records:
+            if kind not in GONE or not body or (kind == Kind.SETTLE and load(header).get("site") == self._to.name):
+                continue
+            number, pairs = unpack_pairs(body)
+            if len(pairs):
+                ended.setdefault(number, []).append(ints(pairs).reshape(-1, 2))
+        for number, some in ended.items():
+            shared = self._home.shared_as(number, self._to.name)
+            if shared is not None:
+                yield Told(*shared, tuple(self._known(merged(some))))
+
+    def _known(self, pairs: Ints) -> Iterator[tuple[int, int, int]]:
+        """Messages of this log, pairs ascending, as every site knows them."""
+        ways, at = self._home.told_as(int(pairs[0, 0]), int(pairs[-1, 1])), int(pairs[0, 0])
+        begins = list[int]()
+        for _, first, stop in ways:
+            begins.append(at)
+            at += stop - first
+        for first, stop in pairs.tolist():
+            for way in range(bisect_right(begins, first) - 1, len(ways)):
+                if begins[way] >= stop:
+                    break
+                origin, there, end = ways[way]
+                low, high = max(first, begins[way]), min(stop, begins[way] + end - there)
+                yield origin, there + low - begins[way], there + high - begins[way]
 
 
-def _ways(records: Sequence[tuple[int, int, str, bytes, bytes]]) -> Iterator[_Way]:
+def _ways(records: Sequence[_Record]) -> Iterator[_Way]:
     """How those messages of a batch came that other sites published."""
     for _, kind, _, header, body in records:
         if kind == Kind.CARRIED:

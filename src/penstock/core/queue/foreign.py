@@ -10,28 +10,37 @@ import numpy as np
 
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Claims
 from penstock.core.links.peers import HERE, Peers
+from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import Run, packed, view
+from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.lsns import Ints
+from penstock.records.chunks import Chunk
 
 
 class Foreign:
     """The messages of other sites, and the claims to all messages of the queue."""
 
-    __slots__ = ("claims", "given", "peers", "taken", "waiting")
+    __slots__ = ("claims", "coming", "fresh", "given", "peers", "taken", "waiting")
 
     def __init__(self, peers: Peers) -> None:
         """peers: of the core, for all queues."""
         self.peers = peers
         self.claims = Claims(peers.here)
-        self.waiting = Returned()
+        self.coming: Claim | None = None  # whose newcomers are; None: this site's
+        self.fresh = Main()  # what was never delivered and stands at its own place
+        self.waiting = Returned()  # the rest
         self.taken = 0  # messages that came to be this site's, since the start
         self.given = 0  # and that ceased to be
 
     @property
     def count(self) -> int:
         """Messages of other sites that wait."""
-        return self.waiting.count
+        return self.waiting.count + self.fresh.count
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that wait."""
+        return [*self.fresh.extract(wanted), *self.waiting.extract(wanted)] if len(wanted) else []
 
     def keep(self, run: Run) -> list[Run]:
         """Of a run that is ready the part of other sites stays here; the rest is given back."""
@@ -46,7 +55,10 @@ class Foreign:
             return [run]
         kept = run if elsewhere.all() else run.part(packed(lsns[elsewhere]), False)
         kept.deadline, kept.by, kept.granted = 0, None, 0
-        self.waiting.push(kept)
+        if kept.tally == FRESH and not kept.place and kept.chunk[0] > self.fresh.last():
+            self.fresh.append(kept.chunk, solid=False)
+        else:
+            self.waiting.push(kept)
         return [] if kept is run else [run.part(packed(lsns[~elsewhere]), False)]
 
     def spans(self) -> list[tuple[int, int, int, int]]:

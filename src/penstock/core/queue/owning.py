@@ -5,7 +5,7 @@ Whatever settles a message settles it wherever it stands, so nothing of this ask
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
@@ -13,7 +13,8 @@ from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.peers import HERE, Peers
 from penstock.core.queue.order.runs import Run, packed, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.stages import Stage, put_back
+from penstock.core.queue.stages import Newcomers, Stage, put_back
+from penstock.core.queue.whole import State
 from penstock.core.state.lsns import Ints, flat, within
 from penstock.records.causes import TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
@@ -29,6 +30,16 @@ class _Elsewhere(Stage):
 
     def present(self, queue: Contents) -> bool:
         return queue.foreign is not None
+
+    def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
+        foreign = queue.foreign
+        if foreign is None or foreign.coming is None:
+            return
+        first, stop = new.chunk[0], new.chunk[-1] + 1  # between them are no others of the queue
+        foreign.claims.put(first, stop, foreign.coming)
+        _tell(queue, foreign.coming, [(first, stop)], foreign.peers, sink)
+        new.elsewhere = new.left()[0]
+        foreign.fresh.append(new.elsewhere, solid=False)
 
     def readmit(self, queue: Contents, run: Run) -> list[Run]:
         return [run] if queue.foreign is None else queue.foreign.keep(run)
@@ -75,15 +86,12 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
             changed += foreign.claims.put(first, stop, claim)
     if not changed:
         return 0
-    header: dict[str, object] = {
-        "owner": peers.number(claim.owner) or HERE, "site": claim.owner, "serial": claim.serial, "why": claim.why,
-    }  # fmt: skip
-    sink.record(Kind.OWN, queue.name, header, pack_pairs(queue.id, [end for span in changed for end in span]))
+    _tell(queue, claim, changed, peers, sink)
     count = sum(stop - first for first, stop in changed)
     mine = claim.owner == foreign.claims.here.owner
     for first, stop in changed:
         if mine:
-            for run in foreign.waiting.extract(range(first, stop)):
+            for run in foreign.extract(range(first, stop)):
                 put_back(queue, run)
         else:
             for run in queue.extract_ready(range(first, stop)):
@@ -95,6 +103,13 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
     foreign.claims.forget_below(queue.floor())
     queue.carry_on(now, sink)
     return count
+
+
+def _tell(queue: Contents, claim: Claim, spans: Sequence[Span], peers: Peers, sink: Sink) -> None:
+    header: dict[str, object] = {
+        "owner": peers.number(claim.owner) or HERE, "site": claim.owner, "serial": claim.serial, "why": claim.why,
+    }  # fmt: skip
+    sink.record(Kind.OWN, queue.name, header, pack_pairs(queue.id, [end for span in spans for end in span]))
 
 
 def settled_elsewhere(queue: Contents, now: Now, wanted: Chunk, site: str, sink: Sink) -> int:
@@ -125,41 +140,63 @@ def claims(queue: Contents, peers: Peers) -> Claims:
     return Claims(peers.here) if queue.foreign is None else queue.foreign.claims
 
 
+def newcomers_of(queue: Contents, claim: Claim | None, peers: Peers) -> Claim | None:
+    """Whose messages are that come from now on, None: this site's; what was said before."""
+    if claim is not None and claim.owner == peers.here:
+        claim = None
+    if queue.foreign is None and claim is None:
+        return None
+    foreign = queue.ensure_foreign(peers)
+    before, foreign.coming = foreign.coming, claim
+    return before
+
+
 def renamed(queue: Contents) -> None:
     """This site is called otherwise now."""
     if queue.foreign is not None:
         queue.foreign.renamed()
 
 
-def _living(queue: Contents, first: int, stop: int) -> Ints:
-    """What is in the queue of [first, stop), in whatever state."""
-    pieces = [within(chunk, first, stop) for chunk in queue.chunks() if len(chunk)]
-    pieces = [piece for piece in pieces if len(piece)]
-    return flat([range(a, b) for piece in pieces for a, b in piece.tolist()])
+def _living(queue: Contents, first: int, stop: int, *states: State) -> Ints:
+    """What is in the queue of [first, stop), in these states or in whatever state."""
+    pieces = list[Chunk]()
+    for place in queue.places(*states):
+        if place.between is not None:
+            pieces.append(place.between(first, stop))
+        else:
+            some = [within(chunk, first, stop) for chunk in place.chunks() if chunk[0] < stop and chunk[-1] >= first]
+            pieces += [range(a, b) for piece in some for a, b in piece.tolist()]
+    return flat([piece for piece in pieces if len(piece)])
 
 
-def ready_spans(queue: Contents) -> list[Span]:
-    """What is ready and this site's, ascending."""
-    lsns = flat([chunk for chunk in queue.chunks("ready") if len(chunk)])
+def ready_spans(queue: Contents, first: int, stop: int) -> list[Span]:
+    """What of [first, stop) is ready and this site's, ascending."""
+    return _spans(_living(queue, first, stop, "ready"))
+
+
+def _spans(lsns: Ints) -> list[Span]:
     pairs = pairs_of(packed(lsns), False) if len(lsns) else []
     return list(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 def foreign_spans(queue: Contents) -> Iterator[tuple[int, int, Claim]]:
-    """What waits and is another's, ascending, with the claim to it."""
+    """What waits and is another's, ascending, with the claim to it.  Whoever needs the first alone may stop there."""
     foreign = queue.foreign
-    if foreign is None or not foreign.count:
+    if foreign is None:
         return
-    lsns = flat([run.chunk for run in foreign.waiting.runs()])
-    pairs = pairs_of(packed(lsns), False)
-    for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
-        yield from foreign.claims.spans(first, stop)
+    chunks: Iterable[Chunk] = foreign.fresh.chunks()
+    if foreign.waiting.count:
+        chunks = [packed(flat([*chunks, *(run.chunk for run in foreign.waiting.runs())]))]
+    for chunk in chunks:
+        pairs = pairs_of(chunk, False)
+        for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+            yield from foreign.claims.spans(first, stop)
 
 
 def expire_foreign(queue: Contents, chunk: Chunk, sink: Sink) -> None:
     """These are over: another site's go without a dead letter, which is its owner's affair."""
     foreign = queue.foreign
-    runs = [] if foreign is None else foreign.waiting.extract(chunk)
+    runs = [] if foreign is None else foreign.extract(chunk)
     if runs:
         queue.left(runs)
         queue.counted().expired(TIME_LIMIT, sum(len(run.chunk) for run in runs))

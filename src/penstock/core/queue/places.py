@@ -27,6 +27,7 @@ from penstock.records.chunks import Chunk
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.foreign import Foreign
     from penstock.core.queue.shares import Shares
 
 
@@ -41,7 +42,7 @@ def _places(queue: Contents) -> Iterator[Place]:
         loose = main.copies if isinstance(main, PriorityOrder) and main.in_rows else None
         yield Place(
             "ready", "main", main.count, main.chunks, loose=loose, lowest=main.lowest, extract=main.extract,
-            page=main.page, solid=main.solid,
+            page=main.page, solid=main.solid, between=None if isinstance(main, PriorityOrder) else main.between,
         )  # fmt: skip
     if returned.count:
         yield Place(
@@ -74,11 +75,7 @@ def _places(queue: Contents) -> Iterator[Place]:
             page=lambda move: _page_leases(queue, move),
         )  # fmt: skip
     if queue.foreign is not None and queue.foreign.count:
-        waiting = queue.foreign.waiting
-        yield Place(
-            "foreign", "foreign", waiting.count, back=waiting.runs, lowest=waiting.lowest, extract=waiting.extract,
-            page=waiting.page,
-        )  # fmt: skip
+        yield from _foreign(queue.foreign)
     if queue.letters.count:
         yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
 
@@ -117,6 +114,20 @@ def _held(queue: Contents) -> Iterator[Place]:
         )  # fmt: skip
     if older is not None and older.count:
         yield Place("held", "found", older.count, lambda: older.chunks, extract=older.extract, page=older.page)
+
+
+def _foreign(foreign: Foreign) -> Iterator[Place]:
+    fresh, waiting = foreign.fresh, foreign.waiting
+    if fresh.count:
+        yield Place(
+            "foreign", "theirs", fresh.count, fresh.chunks, lowest=fresh.lowest, extract=fresh.extract, page=fresh.page,
+            between=fresh.between,
+        )  # fmt: skip
+    if waiting.count:
+        yield Place(
+            "foreign", "foreign", waiting.count, back=waiting.runs, lowest=waiting.lowest, extract=waiting.extract,
+            page=waiting.page,
+        )  # fmt: skip
 
 
 def _page_leases(queue: Contents, move: Move) -> None:

@@ -259,6 +259,7 @@ class Queue(Surface):
     own = owning.own
     claims = owning.claims
     renamed = owning.renamed
+    newcomers_of = owning.newcomers_of
     settled_elsewhere = owning.settled_elsewhere
     ready_spans = owning.ready_spans
     foreign_spans = owning.foreign_spans

@@ -52,6 +52,7 @@ class Newcomers:
     barriers: Sequence[int] | None = None
     delayed: Chunk | None = None  # those that are not due yet
     dead: Chunk | None = None  # those that have expired already
+    elsewhere: Chunk | None = None  # those that another site owns
     taken: Chunk | None = None  # those that stand in line
     placed: bool = False  # the others stand in an order of their own
     ready_before: int = 0  # messages that were ready as they came
@@ -62,7 +63,7 @@ class Newcomers:
     @property
     def gone(self) -> list[Chunk]:
         """Those that went elsewhere: no array may span them and be called solid."""
-        return [part for part in (self.delayed, self.dead, self.taken) if part is not None]
+        return [part for part in (self.delayed, self.dead, self.elsewhere, self.taken) if part]
 
     def part(self, start: int, stop: int) -> Newcomers:
         """Some of them, before any stage has seen them."""

@@ -51,7 +51,7 @@ OWNED: tuple[State, ...] = WAITING[:-1]
 
 Part: TypeAlias = Literal[
     "main", "returned", "tenants", "lines", "unkeyed", "barriers", "found", "tail", "retries", "scheduled", "leases",
-    "letters", "foreign",
+    "letters", "foreign", "theirs",
 ]  # fmt: skip
 
 
@@ -69,6 +69,7 @@ class Place:
     lowest   an LSN that none here is older than, or none of the messages before which these wait
     extract  takes those of the wanted that are here, and tells nobody but whoever knows where they stood
     page     moves what may leave the heap to an arena
+    between  those with LSNs in [first, stop), where that costs less than a look at all
     solid    arrays within which no other message of the queue lies, but for those in `back`
     """
 
@@ -82,6 +83,7 @@ class Place:
     extract: Callable[[Chunk], list[Run]] | None = None
     page: Callable[[Move], None] = _stays
     solid: Callable[[], Iterable[Chunk]] = tuple
+    between: Callable[[int, int], Chunk] | None = None
 
     def lsns(self) -> Iterable[Chunk]:
         """Those of `fresh`, in any order."""
