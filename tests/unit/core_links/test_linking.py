@@ -100,6 +100,7 @@ def test_what_is_published_here_is_kept_there_and_worked_where_somebody_asks(pai
     here = b.inbox[consumer]
     assert b.core.told_as(here[0], here[1] + 1) == [(11, first, first + 2)]
     b.core.settle(b.now, b.q(), [range(here[0], here[1] + 1)], Verb.ACK, by=consumer)
+    assert len(b.core.asks(b.now)) == 1, "it has room again, and was answered"
     b.send(a)
     assert (a.q().ready, a.q().foreign_count, b.q().leased) == (1, 0, 0)
     assert a.send(b) == [], "who has told it need not hear it"

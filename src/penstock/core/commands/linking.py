@@ -215,13 +215,15 @@ class LinkingCommands(LinkCommands):
         queue = self.find_queue(told.vhost, told.queue)
         if queue is None or self.sharing.with_site(queue.id, site) is None:
             return
+        here = self._stand(*told.spans[0]) if told.spans else []
         if told.claim is not None:
-            self.owned_at(now, queue, site, told.spans, told.claim)
-        elif told.spans:
-            here = self._stand(*told.spans[0])
-            if self.settled_at(now, queue, site, told.spans) and here and queue.foreign_count:
-                came = self.stamps.of(here[0][0], now.wall)
-                self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
+            before = queue.claims(self.peers).of(here[0][0]).owner if here else ""
+            count = self.owned_at(now, queue, site, told.spans, told.claim)
+            if count and told.claim.owner == self.peers.here and queue.id in self._askings:
+                self._askings[queue.id].granted(before, count)
+        elif told.spans and self.settled_at(now, queue, site, told.spans) and here and queue.foreign_count:
+            came = self.stamps.of(here[0][0], now.wall)
+            self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
 
     # -- asking
 

@@ -134,8 +134,8 @@ class LinkCommands(QueueCommands):
         self._touch(queue)
         return count
 
-    def owned_at(self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], claim: Claim) -> None:
-        """Hear from a site a claim to messages: their origins, and what those call [first, stop).
+    def owned_at(self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], claim: Claim) -> int:
+        """Hear from a site a claim to messages: their origins, and what those call [first, stop); it holds for so many.
 
         To those that have not come yet it holds when they do.  What the site published itself has come before it says
         so, or never will.
@@ -148,8 +148,7 @@ class LinkCommands(QueueCommands):
                 if self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
                     header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
                     self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
-        if here:
-            self.own(now, queue, sorted(here), claim)
+        return self.own(now, queue, sorted(here), claim) if here else 0
 
     # -- what lasts of a link
 
