@@ -105,6 +105,16 @@ def test_a_leader_that_slept_through_its_lease_does_not_go_on(tmp_path: Path) ->
         assert publisher.confirmed <= set(drain(cluster.leader()))
 
 
+def test_a_server_that_is_stopped_is_killed_by_its_member_and_never_wakes_up(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2, section='lease = "1s"\nack_timeout = "1s"\nstall = "1s"\nmin_in_sync = 1') as cluster:
+        stopped = cluster.leader()
+        cluster.level()
+        assert stopped.process is not None
+        stopped.process.send_signal(signal.SIGSTOP)
+        assert stopped.process.wait(20) == -signal.SIGKILL
+        assert cluster.leader() is not stopped
+
+
 def publisher_on(cluster: Cluster, before: Publisher) -> Publisher:
     """The same one with a new connection."""
     after = Publisher(cluster)

@@ -101,16 +101,18 @@ class Cluster:
     def _start(self) -> None:
         """`subprocess` runs no code of ours between fork and exec, so threads do no harm."""
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine = os.pidfd_open(os.getpid())
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.server.cluster.process", str(theirs.fileno())],
+                [sys.executable, "-m", "penstock.server.cluster.process", str(theirs.fileno()), str(mine)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), mine],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
             )
         finally:
             theirs.close()
+            os.close(mine)
         chosen = self.settings
         assert chosen.listen is not None
         self._sock.send(

@@ -387,8 +387,8 @@ class Member:
                     in_sync.keeps(sending.member, sending.kept)
                     last = self.files.log.last
                     in_sync.acked(sending.member, message.synced, last, now, level=sending.level and message.intact)
+                    self._tell()  # first: clients wait for it
                     self._do()
-                    self._tell()
             case Bye():
                 raise ProtocolError(f"{sending.member} says: {message.why}")
             case _:

@@ -1,4 +1,4 @@
-"""A member's own process: `python -m penstock.server.cluster.process FD`.  It ends when the server's socket does.
+"""A member's own process: `python -m penstock.server.cluster.process FD PIDFD`, the server's.  It ends when FD does.
 
 The stream and the beats live here, so that no client's flood stops a confirm and no busy core a beat.  While this
 member follows, the server beside it waits with nothing but HTTP open; when it is to lead, this lets the folder go and
@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -78,7 +79,7 @@ def main() -> None:
     asked = orjson.loads(sock.recv(1 << 16))
     sock.setblocking(False)
     try:
-        asyncio.run(Process(sock, asked).run())
+        asyncio.run(Process(sock, int(sys.argv[2]), asked).run())
     except PenstockError as error:
         sock.setblocking(True)
         sock.send(b"E" + str(error).encode())
@@ -88,8 +89,9 @@ def main() -> None:
 class Process:
     """The world of a member: sockets, timers, a thread for the register."""
 
-    def __init__(self, sock: socket.socket, asked: dict[str, Any]) -> None:
-        self._sock = sock
+    def __init__(self, sock: socket.socket, server: int, asked: dict[str, Any]) -> None:
+        """server: a pidfd, for another process may have the number of one that has ended."""
+        self._sock, self._server = sock, server
         self._asked = asked
         self._secret = asked["secret"].encode()
         self._tls = None if asked["tls"] is None else Tls(*asked["tls"])
@@ -260,7 +262,8 @@ class Process:
             while self._sock.recv(1 << 16):
                 pass  # until it has gone
         except OSError:
-            os.kill(os.getppid(), signal.SIGKILL)  # it was stopped, or hangs: it must not wake up and send
+            with suppress(OSError):  # it was stopped, or hangs: it must not wake up and send
+                signal.pidfd_send_signal(self._server, signal.SIGKILL)
         os._exit(LOST)
 
     # the server
