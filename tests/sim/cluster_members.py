@@ -626,6 +626,7 @@ ACTIONS: dict[Action, int] = {
 Mood = Mapping[Action, int]
 LEADING: Mood = {World.roll: 1, World.stage: 0, World.upkeep: 0, World.snapshot: 0, World.revert: 0}
 STAGING: Mood = {**LEADING, World.stage: 14, World.crash: 6}
+FILLING: Mood = {**LEADING, World.stage: 30, World.deliver: 20, World.publish: 6, World.crash: 6}
 IDLING: Mood = {**LEADING, World.publish: 8, World.crash: 6}
 REVERTING: Mood = {**LEADING, World.snapshot: 1, World.revert: 1}
 """What happens oftener or not at all: a fault that takes long is found where nothing else comes in between."""

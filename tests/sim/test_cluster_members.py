@@ -21,7 +21,7 @@ from penstock.server.cluster import member as members
 from penstock.server.cluster import sending
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
-from sim.cluster_members import IDLING, LEADING, REVERTING, STAGING, Broken, Mood, World
+from sim.cluster_members import FILLING, IDLING, LEADING, REVERTING, STAGING, Broken, Mood, World
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
@@ -130,6 +130,11 @@ def _decides_before_it_is_everywhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "keep", kept)
 
 
+def _counts_without_files(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sending.Sending, "kept", property(lambda self: 1 << 60))
+    patch.setattr(sending, "PIECE_MOST", 5)  # a stage takes some messages, as large ones do
+
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -152,16 +157,16 @@ PLANTED: dict[str, Plant] = {
         Election, "read", _any_folder_is_believed
     ),
     "a batch is decided before its stages are everywhere": _decides_before_it_is_everywhere,
-    "a follower counts without the files beside the log": lambda patch: patch.setattr(
-        sending.Sending, "kept", property(lambda self: 1 << 60)
-    ),
+    "a follower counts without the files beside the log": _counts_without_files,
 }
 
 
 WHERE: dict[str, tuple[tuple[int, int], Mood]] = {
+    "nothing is cut": ((3, 1), IDLING),
+    "every term is taken to go on to the end": ((3, 1), IDLING),
     "marks are not cut": ((3, 1), IDLING),
     "a folder is believed whatever the register says": ((3, 2), REVERTING),
-    "a batch is decided before its stages are everywhere": ((3, 1), STAGING),
+    "a batch is decided before its stages are everywhere": ((3, 1), FILLING),
     "a follower counts without the files beside the log": ((3, 1), STAGING),
 }
 """In which schedules it is found soonest, where not in those of `LEADING` with the first shape."""
