@@ -16,11 +16,10 @@ from penstock.core.effects import delivered as sent
 from penstock.core.outbox import Outbox
 from penstock.core.queue.lasting import page
 from penstock.core.queue.queue import Queue
-from penstock.memory.mapped_file import Arena
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.allocator import give_back, resident_bytes
-from penstock.server.scratch_pages import ScratchFile
+from penstock.server.scratch_pages import Arena, ScratchFile
 
 NOW = Now(1, 1)
 BATCH = 10_000

@@ -40,7 +40,7 @@ APART = {
     "penstock.server.bulk.child": (
         {}, ("penstock.history.view", "penstock.server.bulk.requests", "penstock.server.allocator"),
     ),
-    "penstock.server.sql.child": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
+    "penstock.server.sql.sql_child": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
 }  # fmt: skip
 """What has memory of its own: the variables that it begins with, and what it has loaded beside itself, and no more."""
 

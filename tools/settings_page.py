@@ -24,11 +24,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from penstock.config.address_settings import ADDRESS_KEYS
-from penstock.config.doors import Address
 from penstock.config.load import in_file
 from penstock.config.queue_arguments import DECLARED
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey, in_line, written
+from penstock.config.sections import Address
 from penstock.config.settings import Queue, Settings
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import format_duration

@@ -16,8 +16,8 @@ from live_server import LiveServer
 from penstock.errors import LogDamaged
 from penstock.log.disk import OsDisk
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
-from penstock.server.bulk.upkeep import Compactor
 from sim.logkit import SMALL, commit, messages, opened
 
 pytestmark = pytest.mark.conformance

@@ -24,7 +24,7 @@ from pika.exceptions import AMQPError
 import penstock
 from hostile.strangers import HELLO, JUNK, PROTOCOLS, STATES, UNDER_TLS, Crowd, State, Stranger, addresses, floods, pour
 from hostile.watching import MIB, Bounds, Watched
-from penstock.config.doors import DOORS
+from penstock.config.sections import DOORS
 from tls_lab import Files, TlsServer
 from waiting import eventually
 

@@ -23,7 +23,7 @@ from pyarrow import flight
 
 import penstock
 from penstock.server.flight.calls import Caller
-from penstock.server.shares import THINGS
+from penstock.server.user_shares import THINGS
 from penstock.wire.amqp import methods as m
 from rights_house import HELD, PASSWORD, House, Link
 from waiting import eventually

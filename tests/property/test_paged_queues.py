@@ -13,8 +13,8 @@ import pytest
 from penstock.core.arena import Move
 from penstock.core.queue import expiry
 from penstock.core.queue.lasting import page
-from penstock.memory import mapped_file as arenas
-from penstock.memory.mapped_file import Arena
+from penstock.server import scratch_pages as arenas
+from penstock.server.scratch_pages import Arena
 from penstock.testing.instance import NoFile
 from property import test_ordered_queue_walks
 from property.queue_walk import Walk

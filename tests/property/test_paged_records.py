@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from penstock.core.arena import Move
 from penstock.core.sow import index as index_module
 from penstock.core.sow.index import Index
-from penstock.memory.mapped_file import Arena
 from penstock.server import scratch_pages
+from penstock.server.scratch_pages import Arena
 from penstock.testing import Broker
 from penstock.testing.instance import NoFile
 from property import test_sow_model

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.log.cut_files import cut_files
 from penstock.log.log import Log
+from penstock.log.mending import cut_files
 from penstock.log.replica import Beside, Replica
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import header_in

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.config.doors import TlsSection
+from penstock.config.sections import TlsSection
 from penstock.errors import InvalidArgument
 from penstock.server.tls import load
 from penstock.spark.options import COMMON, Taker

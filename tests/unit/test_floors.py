@@ -149,7 +149,7 @@ def test_every_import_points_down() -> None:
             "parse.py:3:",
         ),
         ("penstock/log/writer.py", "from ..server import app", "writer.py:1:"),
-        ("penstock/operations/table.py", "from penstock.server.http import door", "operations know of the server"),
+        ("penstock/operations/acts.py", "from penstock.server.http import door", "operations know of the server"),
         ("penstock/wire/http/routes.py", "from penstock.operations import table", "routes.py:1:"),
         ("penstock/utils/misc.py", "import os", "no line for 'utils'"),
         ("pyspark_penstock/__init__.py", "import penstock.server", "may import ['penstock.spark']"),

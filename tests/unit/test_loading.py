@@ -33,8 +33,10 @@ main()
 NOT_IN_AN_EMPTY_SERVER = (
     "cryptography", "duckdb", "lark", "pandas", "prometheus_client", "pyarrow.compute", "pyspark", "rich", "starlette",
     "uvicorn",
-    "penstock.client", "penstock.config.ampsconfig", "penstock.config.foreign.artemis",
-    "penstock.config.foreign.rabbitmq", "penstock.core.audit", "penstock.expr.scan", "penstock.log.simdisk",
+    "penstock.client", "penstock.config.foreign.amps_actions", "penstock.config.foreign.amps_elements",
+    "penstock.config.foreign.amps_queues", "penstock.config.foreign.amps_values", "penstock.config.foreign.ampsconfig",
+    "penstock.config.foreign.artemis", "penstock.config.foreign.rabbitmq", "penstock.core.audit",
+    "penstock.expr.scan", "penstock.log.simdisk",
     "penstock.log.verify", "penstock.server.bulk.backup", "penstock.server.bulk.child", "penstock.server.http",
     "penstock.server.tls", "penstock.spark", "penstock.testing", "penstock.wire.http",
 )  # fmt: skip

@@ -18,7 +18,7 @@ from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockEr
 from penstock.records.field_tables import FieldValue
 from penstock.wire.amqp import frames
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp.method_codec import Method, decode_method
+from penstock.wire.amqp.frames import Method, decode_method
 
 M = TypeVar("M", bound=Method)
 

@@ -53,7 +53,7 @@ def backup(
 
 def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
     from penstock.cli.logfiles import archive_place, open_folder
-    from penstock.history.alone import stand_alone
+    from penstock.history.view import stand_alone
     from penstock.server.bulk.backup import run
     from penstock.server.bulk.requests import Request
 

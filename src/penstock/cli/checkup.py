@@ -31,8 +31,7 @@ from penstock.server.listening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.config.cluster_section import ClusterSection
-    from penstock.config.doors import Address
+    from penstock.config.sections import Address, ClusterSection
     from penstock.config.settings import Settings
     from penstock.replication.register import ClusterState
 

@@ -29,7 +29,7 @@ from penstock.errors import PenstockError, PreconditionFailed, SettingsError, Un
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.config.cluster_section import ClusterSection
+    from penstock.config.sections import ClusterSection
     from penstock.replication.register import ClusterState
 
 app = family("cluster", "Servers that keep one log: who leads, who follows.")
@@ -156,8 +156,8 @@ def lost(config: ConfigFile = None, json: Json = False) -> None:
     """
     from pathlib import Path
 
-    from penstock.log.cut_files import cut_files
     from penstock.log.disk import OsDisk
+    from penstock.log.mending import cut_files
 
     data = Path(read_settings(config, {}).server.data)
     found = [one._asdict() for one in cut_files(OsDisk(data))] if data.is_dir() else []

@@ -3,7 +3,7 @@
 from penstock.client.client import Client, connect
 from penstock.client.consumer import Consumer
 from penstock.client.messages import Message, Receipt, Refusal, TableReceipt
-from penstock.client.replaying import Bookmarks, Replay
+from penstock.client.replay import Bookmarks, Replay
 from penstock.client.transactions import Transaction
 
 __all__ = [

@@ -21,12 +21,12 @@ from typing import Annotated, NamedTuple, Union, cast, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from penstock.config.address_settings import OWN, read_address_value
-from penstock.config.conflicts import impossible
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
 from penstock.config.known_names import Path_, known_name
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
+    impossible,
     in_our_words,
     lines_of,
     place_at,

@@ -25,12 +25,20 @@ from pydantic import (
 )
 
 from penstock.config.action_section import ActionSection
-from penstock.config.cluster_section import ClusterSection
-from penstock.config.doors import BeforeLogin, Listeners, TlsSection
 from penstock.config.links import LinkSection
 from penstock.config.pipeline_section import Pipeline, Spark
 from penstock.config.schema_files import of_files
-from penstock.config.sections import MIB, Duration, Name, Section, Size
+from penstock.config.sections import (
+    MIB,
+    BeforeLogin,
+    ClusterSection,
+    Duration,
+    Listeners,
+    Name,
+    Section,
+    Size,
+    TlsSection,
+)
 from penstock.config.vhost_sections import (
     AddressSection,
     ConflatedSection,

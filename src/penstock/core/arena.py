@@ -2,7 +2,7 @@
 
 Large arrays of a queue's state, or of the index of a topic, go to a file and are views of it from then on: equal in
 every way, and never changed in place.  Who has to change one takes it back to the heap (`heap`).  The log is the truth;
-the file is scratch and is never read by another process.  The file itself is `memory.mapped_file`'s; no disk here.
+the file is scratch and is never read by another process.  The file itself is `server.scratch_pages`'s; no disk here.
 """
 
 from __future__ import annotations

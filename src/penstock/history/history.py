@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.expr.context import RECORDS, Context
 from penstock.expr.text_patterns import PatternError, searcher
-from penstock.history.places import Kept, Missing, check_missing, resolve
+from penstock.history.spans import Kept, Missing, check_missing, resolve
 from penstock.log.catalog import Span as Rows
 from penstock.log.name_index import Wanted
 from penstock.log.record_batches import joined as as_one
@@ -210,7 +210,7 @@ class History:
             yield batch
 
     def resolve(self, span: Span, missing: Missing | None = None) -> tuple[int, int]:
-        """The LSNs [start, end) of a span at this moment; `missing` as in `history.places.resolve`."""
+        """The LSNs [start, end) of a span at this moment; `missing` as in `history.spans.resolve`."""
         found = resolve(self._log, span, missing)
         end = self._log.durable + 1
         if found.end is not None:

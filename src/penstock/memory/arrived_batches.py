@@ -13,9 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.memory.budget import Budget
-from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, PendingCache
+from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
 from penstock.memory.slab import Piece, Slab, batch_cost, missing
-from penstock.memory.target_area import Line, TargetArea
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed

@@ -24,9 +24,8 @@ from typing import TypeVar
 
 from penstock.memory.arrived_batches import Arrivals, Parting, Takers, nobody
 from penstock.memory.budget import GATHER_LEAST, Budget
-from penstock.memory.shelf import HeadQueueCache, PendingCache, Shelf
+from penstock.memory.shelf import HeadQueueCache, Line, PendingCache, Shelf, TargetArea, TargetList
 from penstock.memory.slab import Piece, missing
-from penstock.memory.target_area import Line, TargetArea, TargetList
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes, Rows
 

@@ -21,9 +21,8 @@ from itertools import chain, islice
 
 from penstock.memory.budget import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.caches import SLAB_BYTES, Caches
-from penstock.memory.shelf import Shelf
+from penstock.memory.shelf import MEAN_FIRST, Line, Shelf, TargetList
 from penstock.memory.slab import Slab
-from penstock.memory.target_area import MEAN_FIRST, Line, TargetList
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Rows
 

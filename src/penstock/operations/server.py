@@ -1,19 +1,23 @@
-"""The server as a whole: who is connected, how it is, that it runs empty; and who reads on and on: durable streams, and
-Spark pipelines as their drivers tell of them.
+"""The server as a whole: who is connected, how it is, that it runs empty; who reads on and on; and its cluster.
+
+Durable streams and Spark pipelines, as their drivers tell of them, read on and on.  Of a cluster is said who leads, who
+is a member, and which format its log has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import AccessRefused, InvalidArgument, NotFound
-from penstock.operations.operation import Answer, Operation
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
+from penstock.operations.operation import Answer, Operation, Path
 from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, MONITORING, REPORTS, WATCHES
 from penstock.wire.fields import count, flag, name, shown, table, text, texts
 
 if TYPE_CHECKING:
     from penstock.operations.house import Beside, House
+    from penstock.replication.register import ClusterState
     from penstock.server.access import Who
 
 
@@ -137,4 +141,54 @@ PIPELINE_LEAVE = Operation(
 PIPELINE_STATUS = Operation(
     "pipeline_status", pipeline_status, "read", "pipeline: how it is, or all of them", WATCHES, (text("pipeline"),),
     cli="pipeline status", missing="who programs asks for the action, or over HTTP",
+)  # fmt: skip
+
+
+def switchover(house: House, who: Who, member: str | None) -> Answer:
+    """The doors close, all that was taken is copied, another leads, and this process ends to follow."""
+    return house.cluster.switch(member)
+
+
+async def remove(house: House, who: Who, member: str) -> Answer:
+    """One that is not needed any more, or whose machine is gone.  Its process ends when it sees it."""
+    after = await house.cluster.change(partial(removed, member=member))
+    return {"members": sorted(after.members), "in_sync": sorted(after.in_sync)}
+
+
+def removed(state: ClusterState, member: str) -> ClusterState:
+    """The value without it.  NotFound, InvalidArgument for the leader."""
+    return state.without_member(state.key_of(member))
+
+
+async def finalize(house: House, who: Who) -> Answer:
+    """After an upgrade of all members: from now on the log is written so that older versions cannot read it."""
+    after = await house.cluster.change(finalized)
+    return {"format": after.format}
+
+
+def finalized(state: ClusterState) -> ClusterState:
+    """The value with the newest format that all can read.  PreconditionFailed where that is the present one."""
+    after = state.finalized()
+    if after == state:
+        reads = ", ".join(f"{one.name} reads {one.reads}" for _, one in sorted(state.members.items()))
+        raise PreconditionFailed(f"the log is of format {state.format} already: {reads}")
+    return after
+
+
+_BY_HAND = "who runs a cluster asks by command or over HTTP"
+
+SWITCHOVER = Operation(
+    "cluster_switchover", switchover, "look", "member: hand the lead over, to this one or to any that is level",
+    ADMINISTERS, (text("member"),), cli="cluster switchover", missing=_BY_HAND,
+    path=Path("POST", "/api/cluster/switchover", {}, "Hand the lead over to a member that is level", "member"),
+)  # fmt: skip
+REMOVE = Operation(
+    "cluster_remove", remove, "change", "member: it is none any more", ADMINISTERS, (name("member"),),
+    cli="cluster remove", missing=_BY_HAND,
+    path=Path("POST", "/api/cluster/remove", {}, "Remove a member that does not lead", "member"),
+)  # fmt: skip
+FINALIZE = Operation(
+    "cluster_finalize", finalize, "change", "the newest format of the log that all members can read", ADMINISTERS,
+    cli="cluster finalize", missing=_BY_HAND,
+    path=Path("POST", "/api/cluster/finalize", {}, "End an upgrade: the newest format that all members can read"),
 )  # fmt: skip

@@ -29,8 +29,8 @@ from penstock.memory.caches import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
 from penstock.server.bulk import RESTORE_PART
+from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
-from penstock.server.bulk.upkeep import Compactor
 from penstock.server.clock import Alarm
 from penstock.server.engine import Engine
 from penstock.server.gates import scattered

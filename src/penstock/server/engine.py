@@ -38,7 +38,7 @@ from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
 from penstock.server.runtime import Runtime, run_once
 from penstock.server.scanning import Backfills, Scans
-from penstock.server.shares import Shares
+from penstock.server.user_shares import Shares
 from penstock.server.views.views import Views
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.dispatching.consumers import TargetList as Matches
     from penstock.core.queue.queue import Queue
-    from penstock.memory.target_area import TargetList
+    from penstock.memory.shelf import TargetList
     from penstock.records.entries import Topic
     from penstock.server.runtime import Runtime
 

@@ -38,14 +38,14 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from penstock.config.doors import DOORS
+from penstock.config.sections import DOORS
 from penstock.errors import SettingsError
 from penstock.server.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 
 if TYPE_CHECKING:
-    from penstock.config.doors import Address
+    from penstock.config.sections import Address
     from penstock.config.settings import Settings
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.amqp.doors import Doors

@@ -76,7 +76,7 @@ class _Around:
 
 def lsn_at(log: Log, time: int) -> int:
     """The first LSN of a log whose record is not older than this time (microseconds).  Any thread."""
-    from penstock.history.places import lsn_at
+    from penstock.history.spans import lsn_at
 
     return lsn_at(_Around(log.origin, log.durable, log.first_lsn, log), time)
 

@@ -17,7 +17,7 @@ from penstock.server.counters import Counters
 from penstock.server.pools import Pools
 from penstock.server.progress import Progress
 from penstock.server.rounds import Pulse
-from penstock.server.shares import Shares
+from penstock.server.user_shares import Shares
 from penstock.server.users import Users
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from penstock.records.dataclass import dataclass
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.config.doors import TlsSection
+    from penstock.config.sections import TlsSection
 
 
 NEAR = timedelta(days=30)

@@ -14,17 +14,17 @@ from typing import Any, TypeVar, cast
 
 from penstock.core.queue.explaining import Reason
 from penstock.errors import InvalidArgument, LogBroken, NotFound
+from penstock.operations.acts import OPERATIONS
 from penstock.operations.messages import VERBS, known
 from penstock.operations.story import Event, Record
 from penstock.operations.story import tell as tell_story
-from penstock.operations.table import OPERATIONS
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.server.access import Who
 from penstock.testing.instance import Instance, TellingLog
 from penstock.testing.life import VHOST, check_count, check_text, micros_of
-from penstock.testing.publishing import NO_END, Publishing
-from penstock.testing.subscribing import Subscribing
+from penstock.testing.publisher import NO_END, Publishing
+from penstock.testing.subscriber import Subscribing
 from penstock.wire.fields import Fields
 from penstock.wire.flight.bookmarks import format_bookmark
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.ampsconfig.action_elements import DO, ON
 from penstock.config.foreign import read_foreign
+from penstock.config.foreign.amps_actions import DO, ON
 from penstock.config.load import judged, load_file
 from penstock.errors import SettingsError
 from penstock.testing import Broker

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.core.audit import audit, histories, records
 from penstock.core.audit.histories import Part, QueuePart, verdict
-from penstock.history.alone import stand_alone
+from penstock.history.view import stand_alone
 from penstock.log.disk import OsDisk
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Group

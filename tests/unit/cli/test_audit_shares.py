@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.audit.histories import Report, shares, verdict
-from penstock.history.alone import stand_alone
+from penstock.history.view import stand_alone
 from penstock.log.disk import OsDisk
 from penstock.spark.audits import judged, parted
 from unit.cli.forging import forged

@@ -257,7 +257,7 @@ def test_doctor_looks_at_this_machine(run: Run, tmp_path: Path) -> None:
 def test_doctor_finds_a_taken_port() -> None:
     import socket
 
-    from penstock.config.doors import Address
+    from penstock.config.sections import Address
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -304,7 +304,7 @@ def test_doctor_takes_the_server_of_the_folder_for_no_mistake(tmp_path: Path) ->
     import os
     import socket
 
-    from penstock.config.doors import Address
+    from penstock.config.sections import Address
 
     assert checkup.serving_process(tmp_path) is None
     disk = OsDisk(tmp_path)

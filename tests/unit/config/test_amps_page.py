@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from penstock.config.ampsconfig.element_tree import QUEUE
+from penstock.config.foreign.amps_elements import QUEUE
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "proofs" / "amps.md").read_text()

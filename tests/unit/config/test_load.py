@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from penstock.config.doors import Address
 from penstock.config.load import chosen, in_force, load_file, load_mapping, load_text
 from penstock.config.mistakes import LATER_SECTIONS
+from penstock.config.sections import Address
 from penstock.config.settings import Settings
 from penstock.errors import SettingsError
 from penstock.records.event_actions import Action, OnExpire, PublishStep

@@ -11,11 +11,11 @@ import pytest
 from penstock.core.broker import Core
 from penstock.core.queue.order import main_order
 from penstock.core.state.durable import canonical
-from penstock.memory import mapped_file as arenas
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
+from penstock.server import scratch_pages as arenas
 from penstock.server.scratch_pages import Scratch
 from penstock.testing.instance import NoFile
 

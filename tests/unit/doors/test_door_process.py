@@ -19,7 +19,7 @@ from penstock.server.doors.line import HEAD, VERSION, Broken, Ended, Kind, Line,
 from penstock.server.flight.call_streams import CALL_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entrance import Entrance, Peers
-from penstock.server.shares import Shares
+from penstock.server.user_shares import Shares
 from waiting import eventually
 
 CALLED = {

@@ -17,7 +17,7 @@ from penstock.server.flight.calls import Caller
 from penstock.server.flight.door import FlightDoor
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Abandoned
-from penstock.server.shares import Shares
+from penstock.server.user_shares import Shares
 
 BASIC = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q=")]
 

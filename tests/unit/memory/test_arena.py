@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.core.arena import Move, heap
-from penstock.memory.mapped_file import EXTENT, PAGE, Arena, Spans
+from penstock.server.scratch_pages import EXTENT, PAGE, Arena, Spans
 from penstock.testing.instance import NoFile
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 from penstock.memory.caches import Caches
 from penstock.memory.loader import READ_LEAST, Loader
-from penstock.memory.shelf import Shelf
+from penstock.memory.shelf import Shelf, TargetList
 from penstock.memory.slab import batch_cost
-from penstock.memory.target_area import TargetList
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Rows, Topic
 

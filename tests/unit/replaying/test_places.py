@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.history.places import Missing, Stretch, check_missing, resolve
+from penstock.history.spans import Missing, Stretch, check_missing, resolve
 from penstock.records.schema import TIMESTAMP
 from penstock.wire.flight.bookmarks import Point, parse_span
 

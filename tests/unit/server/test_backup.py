@@ -12,9 +12,8 @@ import pytest
 
 from bulk_lab import Still, Writer, rows
 from penstock.errors import InvalidArgument, LogDamaged, PenstockError
-from penstock.history.alone import stand_alone
 from penstock.history.history import History
-from penstock.history.view import Folder, listing
+from penstock.history.view import Folder, listing, stand_alone
 from penstock.log import checkpoints
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log

@@ -10,8 +10,7 @@ import pytest
 
 from bulk_lab import Writer, rows
 from penstock.errors import LogDamaged
-from penstock.history.alone import stand_alone
-from penstock.history.view import Folder, Listing, Moved, View, listing
+from penstock.history.view import Folder, Listing, Moved, View, listing, stand_alone
 from penstock.log.disk import OsDisk
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Control

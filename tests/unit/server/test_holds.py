@@ -6,8 +6,8 @@ import pytest
 
 from penstock.errors import Unavailable
 from penstock.server.access import Who
-from penstock.server.shares import Share, Shares, Terms
 from penstock.server.upkeep.retention import HOLD_US, Holds
+from penstock.server.user_shares import Share, Shares, Terms
 from sim.serverkit import clock
 
 ANN, BOB = Who("ann"), Who("bob")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 import penstock
-from penstock.history import places
+from penstock.history import spans
 from penstock.server.opening import apply_settings, new_times
 from penstock.testing import Broker
 from sim.serverkit import Life, SimDisk, clock, load
@@ -24,13 +24,13 @@ def test_alter_with_a_time_reads_the_log_in_the_threads_of_its_call(monkeypatch:
             broker.publish("q", b"%d" % number)
             broker.advance(60.0)
         middle = datetime.fromtimestamp(broker.now() - 90, UTC).isoformat()
-        look = places.lsn_at
+        look = spans.lsn_at
 
-        def watched(log: places.Kept, time: int) -> int:
+        def watched(log: spans.Kept, time: int) -> int:
             readers.append(threading.current_thread().name)
             return look(log, time)
 
-        monkeypatch.setattr(places, "lsn_at", watched)
+        monkeypatch.setattr(spans, "lsn_at", watched)
         client.alter("q", recovery_point=middle)
         assert [message.body for message in broker.sow("q")] == [b"2"]
         assert len(readers) == 1

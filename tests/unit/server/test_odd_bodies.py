@@ -21,7 +21,7 @@ from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.expr.batches import parsed
 from penstock.expr.view_definition import Definition
-from penstock.server.sql.engine import Bounds, Engine
+from penstock.server.sql.duckdb_engine import Bounds, Engine
 from penstock.wire.http.routes import read_once
 
 ALL = {name: body for name, (body, _) in ODD.items()} | DEEP

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.server.sql.engine import Bounds, Engine
+from penstock.server.sql.duckdb_engine import Bounds, Engine
 from penstock.server.sql.statement import COMPUTE, OTHERS, TABLES
 
 CANARY = "canary-7f3a"

@@ -12,7 +12,7 @@ import pytest
 
 from message_samples import SAMPLES, Sample
 from penstock.expr.bodies.type_table import body_type
-from penstock.server.sql.engine import Bounds, Engine
+from penstock.server.sql.duckdb_engine import Bounds, Engine
 from penstock.server.sql.statement import Use
 
 pytest.importorskip("duckdb")

@@ -16,7 +16,7 @@ from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
 from penstock.server.http.statements import encoded_rows
 from penstock.server.sql import children, value_types
-from penstock.server.sql.engine import Bounds, Engine
+from penstock.server.sql.duckdb_engine import Bounds, Engine
 from penstock.server.sql.queries import Queries, SqlLimits
 
 

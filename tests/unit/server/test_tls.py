@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.config.doors import TlsSection
+from penstock.config.sections import TlsSection
 from penstock.errors import SettingsError
 from penstock.server import tls
 from penstock.server.amqp.links import FIRST

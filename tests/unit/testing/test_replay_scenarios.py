@@ -12,7 +12,7 @@ from penstock.records.entries import Publishes
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
 from penstock.testing.settings import Config
-from penstock.testing.subscribing import TopicSubscription
+from penstock.testing.subscriber import TopicSubscription
 
 CONFIG: Config = {
     "queue": [

@@ -18,7 +18,7 @@ from penstock.cli.main import whole
 from penstock.errors import QueueFull
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
-from penstock.testing.subscribing import TopicSubscription
+from penstock.testing.subscriber import TopicSubscription
 
 NAMED = (
     "queue_depth", "inactive_message_count", "backlog", "age_of_oldest_lease", "seconds_behind", "expired_leases",

@@ -14,7 +14,7 @@ import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
 from penstock.server.notices import TEXT_MOST, Feed
-from penstock.server.shares import Terms
+from penstock.server.user_shares import Terms
 from penstock.testing.life import Doors
 from waiting import eventually
 

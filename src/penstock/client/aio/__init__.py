@@ -20,14 +20,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
-from penstock.client import replaying as blocking_replaying
+from penstock.client import replay as blocking_replaying
 from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
 from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
 from penstock.client.queue_options import QueueOptions
 from penstock.client.reading import Result
-from penstock.client.replaying import Bookmarks
+from penstock.client.replay import Bookmarks
 from penstock.client.retrying import PATIENCE
 from penstock.units import Duration
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from penstock.client import batches, consumer, messages, replaying, tracing
+from penstock.client import consumer, messages, replay, tracing
 from penstock.client.messages import B, Following, Values
 from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration
@@ -91,11 +91,11 @@ class Message(Values, Generic[B]):
 
 
 class Batch(Generic[B]):
-    """What came together, as one Arrow batch; settled together or row by row, as `client.batches.Batch`."""
+    """What came together, as one Arrow batch; settled together or row by row, as `client.consumer.Batch`."""
 
     __slots__ = ("_inner", "_run")
 
-    def __init__(self, inner: batches.Batch[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    def __init__(self, inner: consumer.Batch[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._inner = inner
         self._run = run
 
@@ -311,10 +311,10 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, close))
 
 
-class Replay(Stream[replaying.Replay, messages.Message, messages.Message]):
+class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
     """An async iterator of the messages of topics.  Made by `Client.replay`."""
 
-    def __init__(self, start: Callable[[], Awaitable[replaying.Replay]]) -> None:
+    def __init__(self, start: Callable[[], Awaitable[replay.Replay]]) -> None:
         super().__init__(start, "penstock-aio-replay")
 
     @property
@@ -342,5 +342,5 @@ class Replay(Stream[replaying.Replay, messages.Message, messages.Message]):
         """Go on, from now on at this rate if one is given."""
         await self._run(partial((await self._open()).resume, rate))
 
-    async def _end(self, opened: replaying.Replay) -> None:
+    async def _end(self, opened: replay.Replay) -> None:
         opened.close()

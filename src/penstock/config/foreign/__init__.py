@@ -39,7 +39,8 @@ def read_foreign(path: str | Path, environ: Mapping[str, str] | None = None, *, 
 
         return read_definitions(data, shown)
     root = parse_xml(data, shown)
-    from penstock.config.ampsconfig import SECTIONS, read_ampsconfig
+    from penstock.config.foreign.amps_elements import SECTIONS
+    from penstock.config.foreign.ampsconfig import read_ampsconfig
 
     if root.name == "AMPSConfig" or root.name in SECTIONS:
         return read_ampsconfig(root, Path(path), environ or {})

@@ -24,7 +24,7 @@ from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken, head_of, number, plain, text
 from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import client_capabilities
-from penstock.wire.amqp.method_codec import decode_method
+from penstock.wire.amqp.frames import decode_method
 
 if TYPE_CHECKING:
     from penstock.records.field_tables import FieldValue

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.connection import Connection
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
-    from penstock.wire.amqp.frames import Limits
-    from penstock.wire.amqp.method_codec import Method
+    from penstock.wire.amqp.frames import Limits, Method
 
 
 class Out(Protocol):

@@ -30,8 +30,8 @@ from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.deliver import delivery
+from penstock.wire.amqp.frames import decode_method
 from penstock.wire.amqp.machine import ServerConnection
-from penstock.wire.amqp.method_codec import decode_method
 
 if TYPE_CHECKING:
     from penstock.server.amqp.links import Link

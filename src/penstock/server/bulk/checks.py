@@ -22,8 +22,7 @@ from penstock.core.audit.histories import Report
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.errors import DiskFull, LogDamaged
-from penstock.history.alone import base_of
-from penstock.history.view import View, rows_of
+from penstock.history.view import View, base_of, rows_of
 from penstock.log.archive import archive_disk
 from penstock.log.archive.manifest import FULL, Part
 from penstock.log.catalog import Segment

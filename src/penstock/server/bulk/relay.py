@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.history.history import Batches, History, Past
 from penstock.history.measuring import Limits, Measured
-from penstock.history.places import check_missing
+from penstock.history.spans import check_missing
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads
 from penstock.server.bulk.process import batches_of, on_log

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.dataclass import dataclass
+from penstock.server.bulk.log_upkeep import Upkeep
 from penstock.server.bulk.relay import Relay
-from penstock.server.bulk.upkeep import Upkeep
 from penstock.server.flight.call_streams import Answers, FromDoor, Sent
 from penstock.server.flight.calls import Caller, Calls, Intake, People, Slot
 from penstock.server.flight.consume import Exchange

@@ -42,7 +42,7 @@ from penstock.server.flight.calls import Caller, People, told_of
 from penstock.server.flight.connections import Peer, Strangers
 from penstock.server.flight.handover import Abandoned, Piece
 from penstock.server.loading import of_a_door
-from penstock.server.shares import Share, Shares
+from penstock.server.user_shares import Share, Shares
 from penstock.version import __version__
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.received import Bounds

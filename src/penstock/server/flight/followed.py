@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.core.sow.select import narrowed_select, parse_select
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.history.history import History
-from penstock.history.places import Stretch, check_missing, reads, resolve
+from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece

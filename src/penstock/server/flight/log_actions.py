@@ -45,7 +45,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow as SowTopic
     from penstock.ports import Disk
-    from penstock.server.bulk.upkeep import Upkeep
+    from penstock.server.bulk.log_upkeep import Upkeep
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
     from penstock.server.flight.copier import Copier

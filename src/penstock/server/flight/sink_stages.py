@@ -44,7 +44,7 @@ from penstock.server.flight.stage_files import (
     pieces,
     rows_of,
 )
-from penstock.server.shares import Share, Shares
+from penstock.server.user_shares import Share, Shares
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER, Stage
 from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, receive

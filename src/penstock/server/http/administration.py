@@ -8,11 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
-from penstock.operations import people, policies, vhosts
+from penstock.operations import people, vhosts
 from penstock.operations.people import PERMISSIONS, TAGS_MOST, TOPIC_PERMISSIONS, USERS
-from penstock.operations.policies import DELETE_POLICY, POLICIES, PRIORITY_MOST, SET_POLICY
 from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, PIPELINE_STATUS, REASON_MOST
-from penstock.operations.vhosts import CLUSTER_NAME, LIMIT_MOST, LIMITS, SET_LIMIT, SET_VALUE, VALUES, VHOSTS
+from penstock.operations.vhosts import (
+    CLUSTER_NAME,
+    DELETE_POLICY,
+    LIMIT_MOST,
+    LIMITS,
+    POLICIES,
+    PRIORITY_MOST,
+    SET_LIMIT,
+    SET_POLICY,
+    SET_VALUE,
+    VALUES,
+    VHOSTS,
+)
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.wire.fields import Lenient, short, shown
@@ -243,7 +254,7 @@ def parameters(
 ) -> Iterator[dict[str, object]]:
     """Parameters with RabbitMQ's field names."""
     if component in {None, OPERATOR}:
-        for one in map(policy_item, policies.policies(house, who, vhost, operator=True)):
+        for one in map(policy_item, vhosts.policies(house, who, vhost, operator=True)):
             value = {key: item for key, item in one.items() if key not in {"vhost", "name"}}
             yield {"vhost": one["vhost"], "component": OPERATOR, "name": one["name"], "value": value}
     if component in {None, VHOST_LIMITS}:

@@ -20,9 +20,8 @@ from penstock.config.queue_arguments import MIRRORS, NO_MIRRORS, arguments_of, q
 from penstock.core.topology.register import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
-from penstock.operations import people, policies, queues, topology, vhosts
-from penstock.operations.policies import DELETE_POLICY, SET_POLICY, policy_of
-from penstock.operations.vhosts import LIMIT_MOST
+from penstock.operations import people, queues, topology, vhosts
+from penstock.operations.vhosts import DELETE_POLICY, LIMIT_MOST, SET_POLICY, policy_of
 from penstock.records.password_hashes import SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, RULES
 from penstock.server.access import Who
@@ -195,7 +194,7 @@ OUT: Mapping[str, Callable[[Definitions, str | None], Iterable[Mapping[str, obje
     "topic_permissions": lambda house, _: people.topic_permissions(house, NOBODY, None, None),
     "parameters": lambda house, vhost: parameters(house, NOBODY, None, vhost),
     "global_parameters": lambda house, _: vhosts.values(house, NOBODY),
-    "policies": lambda house, vhost: map(policy_item, policies.policies(house, NOBODY, vhost, operator=False)),
+    "policies": lambda house, vhost: map(policy_item, vhosts.policies(house, NOBODY, vhost, operator=False)),
     "queues": lambda house, vhost: house.shared_queues(vhost),
     "exchanges": lambda house, vhost: (
         one for one in topology.exchanges(house, NOBODY, vhost) if one["name"] not in PREDECLARED

@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
-from penstock.operations.table import OPERATIONS
+from penstock.operations.acts import OPERATIONS
 from penstock.server.http import overview
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
 from penstock.server.http.app import KEPT_S, create_app

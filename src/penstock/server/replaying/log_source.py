@@ -16,7 +16,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.history.places import Stretch
+from penstock.history.spans import Stretch
 from penstock.records.dataclass import dataclass
 from penstock.server.follow import Follow, Sign, Source
 from penstock.server.replaying.page import PAGE_ROWS, Page

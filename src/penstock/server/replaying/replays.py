@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import LogBroken, PenstockError
 from penstock.expr import Filter
-from penstock.history.places import Stretch, check_missing, reads, resolve
+from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
 from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate

@@ -31,7 +31,7 @@ class Child:
             theirs.set_inheritable(True)
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "penstock.server.sql.child", str(theirs.fileno())],
+                    [sys.executable, "-m", "penstock.server.sql.sql_child", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

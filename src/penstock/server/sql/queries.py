@@ -27,11 +27,11 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Resou
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk import requests
 from penstock.server.flight.handover import Abandoned
-from penstock.server.shares import THINGS, Shares
 from penstock.server.sql import FOLDER
 from penstock.server.sql.children import Child, Children
 from penstock.server.sql.statement import COMPLETE, Found, Statement, Use, find, missing, names
 from penstock.server.sql.value_types import PIECE_BYTES, ROW_BYTES_MOST
+from penstock.server.user_shares import THINGS, Shares
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:

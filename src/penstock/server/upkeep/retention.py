@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.ports import Clock
     from penstock.server.access import Who
     from penstock.server.runtime import Runtime
-    from penstock.server.shares import Share
+    from penstock.server.user_shares import Share
 
 
 SHARE = 0.5

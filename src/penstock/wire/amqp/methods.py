@@ -1,13 +1,13 @@
 """Every method of AMQP 0-9-1 that a RabbitMQ client may send or receive, as typed values.
 
-A class below is the whole description of its method; `method_codec` encodes and decodes it.
+A class below is the whole description of its method; `frames` encodes and decodes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import field
 
-from penstock.wire.amqp.method_codec import (
+from penstock.wire.amqp.frames import (
     METHODS,
     Bit,
     FieldTable,

@@ -1,4 +1,4 @@
-"""The SQL process: `python -m penstock.server.sql.child FD`, one statement after another.
+"""The SQL process: `python -m penstock.server.sql.sql_child FD`, one statement after another.
 
     in   {"sql", "memory", "spill", "by_disk", "folder", "threads"}
     out  {"statement": ...}             the tables it names
@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from penstock.server.allocator import give_back, keep_close
 from penstock.server.bulk import requests
-from penstock.server.sql.engine import Bounds, Engine, told
+from penstock.server.sql.duckdb_engine import Bounds, Engine, told
 from penstock.server.sql.statement import COMPLETE, TABLES_MAX, Use
 
 STACKS = 64 << 20

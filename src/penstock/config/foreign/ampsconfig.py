@@ -1,4 +1,9 @@
-"""The whole document: each section to its reader, in an order in which a later one may ask for an earlier one.
+"""AMPSConfig XML, as documented for AMPS 5.2 to 5.3, read into our settings.
+
+Each section goes to its reader, in an order in which a later one may ask for an earlier one: `amps_elements` has the
+tables, `amps_values` the ways values are written, `amps_queues` and `amps_actions` one section each.  What AMPS refuses
+is refused with its line; what is another thing here is remarked; what this version does not do yet is written all the
+same, so that `config.load` refuses it by name.
 
 Of the instance itself its name and group, the transaction log and replication are read here.  An `Entitlement` whose
 module allows everything needs no setting; what another decides is not known here.
@@ -14,9 +19,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.config.ampsconfig import values
-from penstock.config.ampsconfig.action_elements import read_actions
-from penstock.config.ampsconfig.element_tree import (
+from penstock.config.foreign import amps_values
+from penstock.config.foreign.amps_actions import read_actions
+from penstock.config.foreign.amps_elements import (
     DIFFERENT,
     LOGGED_TOPIC,
     NO_MEANING,
@@ -27,8 +32,8 @@ from penstock.config.ampsconfig.element_tree import (
     stray,
     unknown,
 )
-from penstock.config.ampsconfig.queue_elements import read_sow, typed
-from penstock.config.ampsconfig.values import NO
+from penstock.config.foreign.amps_queues import read_sow, typed
+from penstock.config.foreign.amps_values import NO
 from penstock.config.foreign.converted import BYTES_MAX, Book, Converted, Element, Verdict, parse_xml, read_bytes
 from penstock.config.known_names import Path_, Place, known_name
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
@@ -133,7 +138,7 @@ def _read_name(book: Book, element: Element, key: str) -> None:
     """`Name` and `Group` into `[server]`."""
     place = element.place("<AMPSConfig>")
     try:
-        name = values.name(element.text)
+        name = amps_values.name(element.text)
     except ValueError as error:
         book.wrong(place, str(error))
         return
@@ -235,7 +240,7 @@ def _destination(book: Book, element: Element) -> None:
     of = "<Destination>"
     for kind in element.all("SyncType"):
         try:
-            values.words("sync", "async")(kind.text)
+            amps_values.words("sync", "async")(kind.text)
         except ValueError as error:
             book.wrong(kind.place(of), str(error))
     for tag in ("SyncType", "Topic", "Transport"):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from penstock.config.ampsconfig import values
-from penstock.config.ampsconfig.values import Read
+from penstock.config.foreign import amps_values
+from penstock.config.foreign.amps_values import Read
 from penstock.config.foreign.converted import Book, Element, Verdict
 from penstock.config.known_names import Place, known_name
 from penstock.records.dataclass import dataclass
@@ -21,7 +21,7 @@ class Row:
     """One element.  `many` may stand more than once and gives a list; `inner` is an element with elements inside."""
 
     key: str = ""
-    read: Read = values.text
+    read: Read = amps_values.text
     many: bool = False
     inner: bool = False
     why: str = ""
@@ -32,35 +32,35 @@ def _not_here(why: str) -> Row:
 
 
 _NAMED = {
-    "Name": Row("name", values.name),
-    "Topic": Row("name", values.name),
+    "Name": Row("name", amps_values.name),
+    "Topic": Row("name", amps_values.name),
     "MessageType": Row("message_type"),
 }
 _FILES = "the log is the only store here"
 
 QUEUE: Mapping[str, Row] = {
     **_NAMED,
-    "UnderlyingTopic": Row("underlying_topic", values.name),
-    "DefaultPublishTarget": Row("default_publish_target", values.name),
-    "LeasePeriod": Row("lease_period", values.interval_or_none),
-    "Semantics": Row("semantics", values.words("at-least-once", "at-most-once")),
-    "MaxBacklog": Row("max_backlog", values.count(1)),
-    "MaxPerSubscriptionBacklog": Row("max_per_subscription_backlog", values.count(1)),
-    "Expiration": Row("expiration", values.interval_or_none),
-    "ExpirationModel": Row("expiration_model", values.words("default", "queue", "latest", "earliest")),
+    "UnderlyingTopic": Row("underlying_topic", amps_values.name),
+    "DefaultPublishTarget": Row("default_publish_target", amps_values.name),
+    "LeasePeriod": Row("lease_period", amps_values.interval_or_none),
+    "Semantics": Row("semantics", amps_values.words("at-least-once", "at-most-once")),
+    "MaxBacklog": Row("max_backlog", amps_values.count(1)),
+    "MaxPerSubscriptionBacklog": Row("max_per_subscription_backlog", amps_values.count(1)),
+    "Expiration": Row("expiration", amps_values.interval_or_none),
+    "ExpirationModel": Row("expiration_model", amps_values.words("default", "queue", "latest", "earliest")),
     "Filter": Row("filter"),
-    "RecoveryPoint": Row("recovery_point", values.recovery_point),
-    "FairnessModel": Row("fairness_model", values.words("fast", "round-robin", "proportional")),
-    "Leasing": Row("leasing", values.words("sublet", "strict")),
-    "MaxDeliveries": Row("max_deliveries", values.count(0)),
-    "MaxCancels": Row("max_cancels", values.count(0)),
+    "RecoveryPoint": Row("recovery_point", amps_values.recovery_point),
+    "FairnessModel": Row("fairness_model", amps_values.words("fast", "round-robin", "proportional")),
+    "Leasing": Row("leasing", amps_values.words("sublet", "strict")),
+    "MaxDeliveries": Row("max_deliveries", amps_values.count(0)),
+    "MaxCancels": Row("max_cancels", amps_values.count(0)),
     "Priority": Row("priority_expression"),
     "BarrierExpression": Row("barrier_expression"),
-    "FileBackedMetadata": Row("file_backed_metadata", values.yes_or_no),
-    "TargetQueueDepth": Row("target_queue_depth", values.count(1000)),
-    "DeferredAckExpiration": Row("deferred_ack_expiration", values.interval),
-    "InitialOwner": Row("initial_owner", values.name),
-    "GroupLocalQueueDomain": Row("group_local_queue_domain", values.name),
+    "FileBackedMetadata": Row("file_backed_metadata", amps_values.yes_or_no),
+    "TargetQueueDepth": Row("target_queue_depth", amps_values.count(1000)),
+    "DeferredAckExpiration": Row("deferred_ack_expiration", amps_values.interval),
+    "InitialOwner": Row("initial_owner", amps_values.name),
+    "GroupLocalQueueDomain": Row("group_local_queue_domain", amps_values.name),
 }
 """A queue of any kind."""
 
@@ -84,7 +84,7 @@ TOPIC: Mapping[str, Row] = {
     "IncrementSize": _not_here(_FILES),
     "HashIndex": _not_here("indexes are made as queries need them"),
     "Index": _not_here("indexes are made as queries need them"),
-    "KeyDomain": Row("key_domain", values.name),
+    "KeyDomain": Row("key_domain", amps_values.name),
     "RecoveryPoint": _not_here("a topic recovers from the log"),
     "Preprocessing": Row("preprocessing", inner=True),
     "Enrichment": Row("enrichment", inner=True),
@@ -100,8 +100,8 @@ VIEW: Mapping[str, Row] = {
     "Projection": Row("select", inner=True),
     "Grouping": Row("group_by", inner=True),
     "Filter": Row("filter"),
-    "Conflation": Row("conflation", values.words("none", "inline")),
-    "JoinNullEquivalency": Row("join_null_equivalency", values.yes_or_no),
+    "Conflation": Row("conflation", amps_values.words("none", "inline")),
+    "JoinNullEquivalency": Row("join_null_equivalency", amps_values.yes_or_no),
     "FileName": _not_here(_FILES),
     "HashIndex": _not_here("indexes are made as queries need them"),
     "KeyDomain": _not_here("the key of a row is the values of its group"),
@@ -109,8 +109,8 @@ VIEW: Mapping[str, Row] = {
 
 CONFLATED_TOPIC: Mapping[str, Row] = {
     **_NAMED,
-    "UnderlyingTopic": Row("source", values.name),
-    "Interval": Row("interval", values.interval),
+    "UnderlyingTopic": Row("source", amps_values.name),
+    "Interval": Row("interval", amps_values.interval),
     "Filter": Row("filter"),
     "HashIndex": _not_here("indexes are made as queries need them"),
     "Enrichment": Row("enrichment", inner=True),
@@ -179,7 +179,7 @@ SECTIONS = frozenset({*_READ, *NO_MEANING, *DIFFERENT})
 
 TRANSACTION_LOG: Mapping[str, Row] = {
     "JournalDirectory": Row("data"),
-    "JournalSize": Row("segment", values.size),
+    "JournalSize": Row("segment", amps_values.size),
     "Topic": Row("topic", many=True, inner=True),
     "PreallocatedJournalFiles": _not_here("room is made as the log grows"),
     "MinJournalSize": _not_here("segments grow as they are written"),
@@ -188,7 +188,7 @@ TRANSACTION_LOG: Mapping[str, Row] = {
     "BatchSize": _not_here("a commit takes what has gathered"),
     "O_DIRECT": _not_here("a confirm waits for its own sync: see server.sync"),
     "MessageDiscoveryDirectory": _not_here("the log is its own index"),
-    "InactiveClientAckExpiration": Row("publisher_expiration", values.interval_or_none),
+    "InactiveClientAckExpiration": Row("publisher_expiration", amps_values.interval_or_none),
 }
 
 LOGGED_TOPIC: Mapping[str, Row] = {**_NAMED}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from penstock.config.ampsconfig import values
-from penstock.config.ampsconfig.element_tree import (
+from penstock.config.foreign import amps_values
+from penstock.config.foreign.amps_elements import (
     CONFLATED_TOPIC,
     QUEUE,
     QUEUE_KINDS,
@@ -128,7 +128,7 @@ def _read_topic(book: Book, element: Element) -> None:
         book.remark(Verdict.DIFFERS, fields.place("expiration"), "the expiration of a message itself always holds")
     elif lifetime is not None:
         try:
-            read = values.interval_or_none(lifetime)
+            read = amps_values.interval_or_none(lifetime)
         except ValueError as error:
             book.wrong(fields.place("expiration"), f"{error}, enabled or disabled")
             read = None

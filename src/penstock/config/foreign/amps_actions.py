@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import NamedTuple, cast
 
-from penstock.config.ampsconfig import values
-from penstock.config.ampsconfig.element_tree import Fields, Row, read_fields, stray, unknown
+from penstock.config.foreign import amps_values
+from penstock.config.foreign.amps_elements import Fields, Row, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Verdict
 from penstock.config.known_names import Path_, Place
 from penstock.errors import InvalidArgument
@@ -160,7 +160,7 @@ def _do(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict
     return {key: values}
 
 
-STEP: Mapping[str, Row] = {"Module": Row("module", values.name), "Options": Row("options", inner=True)}
+STEP: Mapping[str, Row] = {"Module": Row("module", amps_values.name), "Options": Row("options", inner=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Module:
 def _reasons(value: str) -> list[str]:
     found = [part.strip() for part in value.split(",")]
     for part in found:
-        values.words(*ENDS)(part)
+        amps_values.words(*ENDS)(part)
     return found
 
 
@@ -195,7 +195,7 @@ def _assignment(value: str) -> tuple[str, str]:
     return name.strip(), expression.strip()
 
 
-_TOPIC = {"Topic": Row("topic", values.name), "MessageType": Row("message_type")}
+_TOPIC = {"Topic": Row("topic", amps_values.name), "MessageType": Row("message_type")}
 _WHOLE = "the first message in order is taken here"
 
 ON: Mapping[str, Module] = {
@@ -205,16 +205,16 @@ ON: Mapping[str, Module] = {
         "publish",
         {
             **_TOPIC,
-            "MessageSource": Row("source", values.words("all", "local", "replicated")),
+            "MessageSource": Row("source", amps_values.words("all", "local", "replicated")),
             "Filter": Row("filter"),
         },
     ),
     "amps-action-on-deliver-message": Module("deliver", _TOPIC),
     "amps-action-on-oof-message": Module(
-        "oof", {**_TOPIC, "Type": Row("type", values.words("match", "delete", "expire", "all"))}
+        "oof", {**_TOPIC, "Type": Row("type", amps_values.words("match", "delete", "expire", "all"))}
     ),
     "amps-action-on-schedule": Module(
-        "schedule", {"Every": Row("schedule", _schedule), "Name": Row("name", values.name)}, ("schedule",)
+        "schedule", {"Every": Row("schedule", _schedule), "Name": Row("name", amps_values.name)}, ("schedule",)
     ),
 }
 """What sets an action off."""
@@ -225,8 +225,8 @@ DO: Mapping[str, Module] = {
         {
             **_TOPIC,
             "Data": Row("data"),
-            "Delta": Row("delta", values.yes_or_no),
-            "UpdateOnly": Row("update_only", values.yes_or_no),
+            "Delta": Row("delta", amps_values.yes_or_no),
+            "UpdateOnly": Row("update_only", amps_values.yes_or_no),
         },
         ("topic", "data"),
         {"update_only": "an action publishes whether or not the key is there"},
@@ -237,7 +237,7 @@ DO: Mapping[str, Module] = {
         {
             **_TOPIC,
             "Filter": Row("filter"),
-            "CaptureData": Row("capture", values.name),
+            "CaptureData": Row("capture", amps_values.name),
             "DefaultData": Row("default"),
             "OrderBy": Row("order_by"),
             "Options": Row("options"),
@@ -252,7 +252,7 @@ DO: Mapping[str, Module] = {
     ),
     "amps-action-do-increment-counter": Module(
         "increment_counter",
-        {"Key": Row("counter", values.name), "Value": Row("capture", values.name)},
+        {"Key": Row("counter", amps_values.name), "Value": Row("capture", amps_values.name)},
         ("counter", "capture"),
     ),
     "amps-action-do-echo-message": Module("echo_message", {"Message": Row("message")}, ("message",)),
