@@ -31,7 +31,6 @@ from penstock.log.mending import Recovery
 from penstock.log.name_index import Indexes, Wanted
 from penstock.log.reader import Reader, Vias, damaged, decode
 from penstock.log.record_batches import column
-from penstock.log.recover import newest_base, open_segments
 from penstock.log.segment import NotASegment, read_header
 from penstock.ports import Disk
 from penstock.records.kinds import Kind
@@ -328,6 +327,8 @@ def stand_alone(disk: Disk, archive: Archive | None = None) -> View:
     LogDamaged where the files do not fit together.  Beside a running server the last batches may not be synced yet, and
     files come and go; so what does not fit is believed when it is the same twice.  (`log.verify` is exact there.)
     """
+    from penstock.log.recover import open_segments  # the bulk child's reads do without what opens a folder
+
     said = ""
     while True:
         catalog = Catalog()
@@ -343,6 +344,8 @@ def stand_alone(disk: Disk, archive: Archive | None = None) -> View:
 
 
 def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery, archive: Archive | None) -> View:
+    from penstock.log.recover import newest_base
+
     segments = catalog.segments
     base = newest_base(segments[0], recovery)
     last = segments[-1]
@@ -382,6 +385,8 @@ def _stand_alone(disk: Disk, catalog: Catalog, recovery: Recovery, archive: Arch
 
 def base_of(view: View) -> Base | None:
     """The base that the listed segments need; None when they need none.  LogDamaged when that is missing."""
+    from penstock.log.recover import newest_base
+
     oldest = view.catalog.segments[0]
     neediest = max((segment.header for segment in view.catalog.segments), key=attrgetter("floor"))
     if not oldest.header.previous and not neediest.floor:
