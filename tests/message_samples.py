@@ -63,7 +63,11 @@ def order_file() -> descriptor_pb2.FileDescriptorProto:
     for number, name in enumerate(FIX_TAGS):
         order.oneof_decl.add(name=f"_{name}")
         order.field.add(
-            name=name, number=number + 1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL, proto3_optional=True,
+            name=name,
+            number=number + 1,
+            type=kinds.TYPE_STRING,
+            label=kinds.LABEL_OPTIONAL,
+            proto3_optional=True,
             oneof_index=number,
         )
     return file

@@ -43,6 +43,8 @@ class Core(
         """
         super().boot(now, clean=clean, next_lsn=next_lsn, leads=leads)
         self._go_on_ruling(now)
+        for queue in self._admin.by_id.values() if self.peers.here else ():
+            self._say_owner(now, queue)
 
     @property
     def dead_lettered(self) -> Mapping[str, int]:

@@ -213,6 +213,36 @@ def test_of_a_group_local_queue_this_site_owns_what_others_published(world: Worl
     assert (queue.foreign_count, len(world.inbox[consumer])) == (0, 2)
 
 
+def test_of_a_group_local_queue_its_initial_owner_owns_what_is_published_anywhere(world: World) -> None:
+    theirs = world.declare("theirs", kind="group-local", initial_owner="b", group_local_queue_domain="d")
+    ours = world.declare("ours", kind="group-local", initial_owner="a", group_local_queue_domain="d")
+    unmet = world.declare("unmet", kind="group-local", initial_owner="z", group_local_queue_domain="d")
+    for queue in (theirs, ours, unmet):
+        consumer = world.subscribe(queue)
+        world.publish(queue.name, b"0", b"1")
+        world.publish(queue.name, b"2", properties=header(headers={"x-delay": 2000}))
+        world.advance(3)
+        assert len(world.inbox[consumer]) == (3 if queue is ours else 0)
+    assert (theirs.foreign_count, ours.foreign_count, unmet.foreign_count) == (3, 0, 3)
+    first = theirs.floor()
+    assert theirs.claims(world.core.peers).of(first) == Claim("b")
+    assert world.core.take_by_proxy(world.now, unmet, [(unmet.floor(), unmet.floor() + 1)], ["z"])
+    world.turn()
+    assert unmet.leased == 1
+    world.core.meet(world.now, Site("z", 44, "west"))
+    world.core.alter_queue(world.now, theirs, QueueSettings(kind="group-local", initial_owner="a"))
+    world.publish("theirs", b"3")
+    assert (theirs.foreign_count, theirs.leased) == (3, 1)
+    for _ in range(2):
+        world.restart(clean=False)
+        assert canonical(world.core.durable_state()) == canonical(world.folded())
+        world.publish("unmet", b"3")
+    queue = world.core.queue("/", "unmet")
+    assert (queue.foreign_count, queue.ready) == (4, 1)
+    group = [entry for table in world.tables for entry in table["kind"].to_pylist()]
+    assert Kind.OWN in group
+
+
 def test_l4_a_settle_that_crosses_a_grant_ends_the_lease(world: World) -> None:
     queue = world.core.queue("/", "q")
     carry(world, 8, [40], "b")

@@ -17,7 +17,7 @@ import numpy as np
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
 from penstock.core.links.carried import Numbers
-from penstock.core.links.identity import Site
+from penstock.core.links.identity import Site, first_owner
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
 from penstock.core.links.peers import HERE, Peers
 from penstock.core.links.states import EarlyClaim, LinkState
@@ -29,6 +29,9 @@ from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
+
+UNKNOWN = 0
+"""Stands for the origin of a site that settings name and no link has reached yet."""
 
 AT_ONCE = 65_536
 """LSNs of messages that are settled by one step; a span may have very many, and few messages."""
@@ -44,7 +47,7 @@ class LinkCommands(QueueCommands):
         """
         known = self.peers.number(site.name)
         mine = site.origin == self.origin
-        if known is not None and (self.peers.sites[known].origin != site.origin):
+        if known is not None and self.peers.sites[known].origin not in (site.origin, UNKNOWN):
             raise PreconditionFailed(
                 f"a site with the log {site.origin} is called '{site.name}', as the one with the log "
                 f"{self.peers.sites[known].origin} is: every site needs a name of its own"
@@ -57,7 +60,17 @@ class LinkCommands(QueueCommands):
             self.peers.put(number, site)
             for queue in self._admin.by_id.values() if number == HERE else ():
                 queue.renamed()
+                self._say_owner(now, queue)
         return number
+
+    def _say_owner(self, now: Now, queue: Queue) -> None:
+        here, claim = self.peers.here, None
+        owner = first_owner(queue.settings, here) if here else None
+        if owner not in (None, here) and why_not_shared(queue.settings) is None:
+            claim = Claim(str(owner))
+            if self.peers.number(claim.owner) is None:
+                self.meet(now, Site(claim.owner, UNKNOWN))
+        queue.newcomers_of(claim, self.peers)
 
     def carry(
         self, now: Now, path: Sequence[int], batch: Publishes, there: Sequence[int], owners: Mapping[Queue, str]

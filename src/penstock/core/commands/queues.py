@@ -180,9 +180,13 @@ class QueueCommands(RecoveryCommands):
                     queue.drain(now, True, self._out)
                 self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
+                self._say_owner(now, queue)
         finally:
             self._out.end()
         return queue
+
+    def _say_owner(self, now: Now, queue: Queue) -> None:
+        """Whose messages are that are published here: of a group-local queue its initial owner's, met or not."""
 
     def used_queue(self, now: Now, queue: Queue) -> None:
         """Somebody declared the queue, or asked whether it is there: what counts as use for `queue_expires`."""
@@ -263,6 +267,7 @@ class QueueCommands(RecoveryCommands):
             queue.alter(now, settings, self._out)
             self._paging.wanted |= bool(settings.file_backed_metadata)
             self._admin.altered(queue)
+            self._say_owner(now, queue)
             if moved:
                 self._begin_pass(queue)
         self._out.end()

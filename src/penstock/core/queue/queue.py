@@ -115,8 +115,9 @@ class Surface(Contents):
         return count <= bounds.length and (self.ready > 0 or bounds.size == NEVER)
 
     def gives_way(self, count: int, size: int) -> bool:
-        """Whether something may give way to so many newcomers, of so many bytes together."""
-        return self.last_values is not None or self._bounds.yields(self, count, size)
+        """Whether something may give way to so many newcomers, of so many bytes together, or says whose they are."""
+        told = self.last_values is not None or (self.foreign is not None and self.foreign.coming is not None)
+        return told or self._bounds.yields(self, count, size)
 
     @property
     def newest(self) -> int:

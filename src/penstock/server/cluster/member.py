@@ -34,9 +34,7 @@ AGAIN = 200_000
 class Member:
     """One, from the start of its process to its end.  After `Outside.end` it does nothing."""
 
-    def __init__(
-        self, disk: Disk, known: folder.Known, terms: Terms, outside: Outside, beside: Beside = ALONE
-    ) -> None:
+    def __init__(self, disk: Disk, known: folder.Known, terms: Terms, outside: Outside, beside: Beside = ALONE) -> None:
         """disk: locked.  known: of this start.  LogDamaged, OSError."""
         self.known = known
         self.terms = terms
