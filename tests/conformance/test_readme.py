@@ -15,6 +15,7 @@ import pytest
 from penstock import connect
 from penstock.records.kinds import Kind
 from penstock.testing.process import ServerProcess
+from spark_java import light_java
 
 pytestmark = pytest.mark.conformance
 
@@ -51,7 +52,7 @@ def test_there_is_code_to_run() -> None:
 def test_every_block_runs(server: ServerProcess, tmp_path: Path) -> None:
     with connect(server.flight_url) as client:
         client.declare("invoices")
-    environment = {**os.environ, "PENSTOCK_URL": server.flight_url}
+    environment = {**os.environ, **light_java(), "PENSTOCK_URL": server.flight_url}
     for number, block in enumerate(BLOCKS):
         code = of_here(block, server) + (WAIT if "writeStream" in block else "")
         done = subprocess.run(
