@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from http_lab import NO_TLS
 from live_server import LiveServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -174,7 +175,7 @@ def test_peers_are_measured_beside_ours(tmp_path: Path) -> None:
         assert "measured: Penstock, Penstock" in done.stderr
         assert "Redis (" in done.stderr
         address = f"http://{peer.ready['http']}/api"
-        assert httpx.get(f"{address}/queues", auth=("guest", "guest"), timeout=20).json() == []
+        assert httpx.get(f"{address}/queues", verify=NO_TLS, auth=("guest", "guest"), timeout=20).json() == []
     command[command.index("--amqp") + 1] = "amqp://127.0.0.1:1"
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2

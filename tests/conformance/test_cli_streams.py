@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from forked import penstock as command
+from http_lab import NO_TLS
 from penstock.testing.process import ServerProcess
 
 pytestmark = pytest.mark.conformance
@@ -57,7 +58,9 @@ def test_streams_from_the_command_line(server: ServerProcess) -> None:
         assert "behind                  5 messages" in shown
         assert "/n > 2" in shown
         assert f"begins at LSN           {start}" in shown
-        metrics = httpx.get(f"{server.http_url}/metrics/per-object", auth=("guest", "guest"), timeout=20).text
+        metrics = httpx.get(
+            f"{server.http_url}/metrics/per-object", verify=NO_TLS, auth=("guest", "guest"), timeout=20
+        ).text
         assert 'penstock_stream_lag_messages{mode="queue",stream="shared"} 10.0' in metrics
         assert 'penstock_stream_lag_messages{mode="log",stream="eu"} 5.0' in metrics
         assert 'penstock_stream_lag_lsns{mode="log",stream="eu"}' in metrics

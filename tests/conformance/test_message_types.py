@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from http_lab import NO_TLS
 from message_samples import SAMPLES, Sample
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.type_table import body_type
@@ -138,7 +139,7 @@ def test_amqp_and_http(broker: Broker, sample: Sample) -> None:
         while len(got) < 3:
             connection.process_data_events(time_limit=1)
         assert totals(sample, got) == [6, 4, 2]
-        facts = httpx.get(f"{broker.http_url}/api/queues/%2F/{name}", auth=("guest", "guest")).json()
+        facts = httpx.get(f"{broker.http_url}/api/queues/%2F/{name}", verify=NO_TLS, auth=("guest", "guest")).json()
         assert facts["arguments"]["x-message-type"] == sample.name
 
 
@@ -169,7 +170,7 @@ def test_a_body_that_does_not_fit_its_schema_is_refused_at_every_door(broker: Br
         transaction.publish("payments", {"id": 4, "amount": "5"})
     sent = {"routing_key": "payments", "payload": '{"id": 5, "amount": "5"}', "payload_encoding": "string"}
     url = f"{broker.http_url}/api/exchanges/%2F/amq.default/publish"
-    answer = httpx.post(url, auth=("guest", "guest"), json={**sent, "properties": {}})
+    answer = httpx.post(url, verify=NO_TLS, auth=("guest", "guest"), json={**sent, "properties": {}})
     assert (answer.status_code, "does not fit the JSON Schema" in answer.text) == (400, True)
     told = client.publish_table("payments", pa.table({"body": [b'{"id": 6}', b'{"amount": 1}']}))
     [refusal] = told.refused

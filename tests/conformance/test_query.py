@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import penstock
 from bulk_lab import alive
+from http_lab import NO_TLS
 from penstock.cli.main import whole
 from penstock.errors import (
     AccessRefused,
@@ -238,7 +239,9 @@ def kill_a_command(broker: Broker, command: list[str], endless: str, runs: Calla
 
 def leave_http(broker: Broker, command: list[str], endless: str, runs: Callable[[], bool]) -> None:
     with pytest.raises(httpx.TimeoutException):
-        httpx.post(f"{broker.http_url}/api/query", json={"sql": endless}, auth=("guest", "guest"), timeout=2)
+        httpx.post(
+            f"{broker.http_url}/api/query", verify=NO_TLS, json={"sql": endless}, auth=("guest", "guest"), timeout=2
+        )
 
 
 def running() -> set[int]:
@@ -268,7 +271,9 @@ def test_what_wants_too_much_ends_alone(broker: Broker, client: penstock.Client)
         beside = other.query("SELECT * FROM range(1000000)")
         with pytest.raises(ResourceExhausted, match=r"more than sql\.memory and sql\.spill allow"):
             rows(client, bomb)
-        answer = httpx.post(f"{broker.http_url}/api/query", json={"sql": bomb}, auth=("guest", "guest"), timeout=20)
+        answer = httpx.post(
+            f"{broker.http_url}/api/query", verify=NO_TLS, json={"sql": bomb}, auth=("guest", "guest"), timeout=20
+        )
         assert (answer.status_code, "sql.memory" in answer.json()["reason"]) == (400, True)
         assert beside.to_arrow().num_rows == 1_000_000
     assert rows(client, "SELECT count(*) AS n FROM topic.orders") == [{"n": 40}]
@@ -308,23 +313,25 @@ def seconds_of(pid: int) -> float:
 def test_over_http(broker: Broker) -> None:
     url, who = f"{broker.http_url}/api/query", ("guest", "guest")
     sql = 'SELECT region, count(*) AS n FROM "to-ship" GROUP BY 1 ORDER BY 1'
-    answer = httpx.post(url, json={"sql": sql}, auth=who, timeout=20)
+    answer = httpx.post(url, verify=NO_TLS, json={"sql": sql}, auth=who, timeout=20)
     assert answer.json() == {
         "columns": [{"name": "region", "type": "string"}, {"name": "n", "type": "int64"}],
         "rows": [["e", 9], ["n", 9], ["s", 9], ["w", 9]],
         "row_count": 4,
     }
     accept = {"accept": "application/vnd.apache.arrow.stream"}
-    stream = httpx.post(url, json={"sql": sql}, auth=who, headers=accept, timeout=20)
+    stream = httpx.post(url, verify=NO_TLS, json={"sql": sql}, auth=who, headers=accept, timeout=20)
     assert pa.ipc.open_stream(stream.content).read_all().column("n").to_pylist() == [9, 9, 9, 9]
-    wide = httpx.post(url, json={"sql": "SELECT repeat('x', 1000000) FROM range(100)"}, auth=who, timeout=60)
+    wide = httpx.post(
+        url, verify=NO_TLS, json={"sql": "SELECT repeat('x', 1000000) FROM range(100)"}, auth=who, timeout=60
+    )
     assert (wide.status_code, "more than 67108864 bytes: add a LIMIT" in wide.json()["reason"]) == (400, True)
-    types = httpx.post(url, json={"sql": "SELECT * FROM test_all_types()"}, auth=who, timeout=20)
+    types = httpx.post(url, verify=NO_TLS, json={"sql": "SELECT * FROM test_all_types()"}, auth=who, timeout=20)
     assert (types.status_code, "column 'hugeint' has a value" in types.json()["reason"]) == (400, True)
-    many = httpx.post(url, json={"sql": "SELECT * FROM range(200000)"}, auth=who, timeout=20)
+    many = httpx.post(url, verify=NO_TLS, json={"sql": "SELECT * FROM range(200000)"}, auth=who, timeout=20)
     assert "add a LIMIT" in many.json()["reason"]
-    assert httpx.post(url, json={"sql": "SELECT 1", "x": 1}, auth=who, timeout=20).status_code == 400
-    refused = httpx.post(url, json={"sql": "SELECT * FROM secret"}, auth=("ann", "ann"), timeout=20)
+    assert httpx.post(url, verify=NO_TLS, json={"sql": "SELECT 1", "x": 1}, auth=who, timeout=20).status_code == 400
+    refused = httpx.post(url, verify=NO_TLS, json={"sql": "SELECT * FROM secret"}, auth=("ann", "ann"), timeout=20)
     assert refused.status_code == 401, refused.text
 
 

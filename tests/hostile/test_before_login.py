@@ -24,6 +24,7 @@ from pika.exceptions import AMQPError
 import penstock
 from hostile.strangers import HELLO, JUNK, PROTOCOLS, STATES, UNDER_TLS, Crowd, State, Stranger, addresses, floods, pour
 from hostile.watching import MIB, Bounds, Watched
+from http_lab import NO_TLS
 from penstock.config.sections import DOORS
 from tls_lab import Files, TlsServer
 from waiting import eventually
@@ -136,7 +137,7 @@ class Served:
     def ask(self) -> None:
         """HTTP."""
         address = f"http://127.0.0.1:{self.server.port_of('http')}/api/whoami"
-        assert httpx.get(address, auth=("guest", "guest"), timeout=30).status_code == 200
+        assert httpx.get(address, verify=NO_TLS, auth=("guest", "guest"), timeout=30).status_code == 200
 
     def ask_over_tls(self) -> None:
         """HTTP over TLS."""
@@ -251,7 +252,7 @@ def test_every_door_keeps_the_table(server: LimitedServer, row: Callable[[Limite
 
 
 def test_what_was_done_about_strangers_is_counted(server: LimitedServer) -> None:
-    text = httpx.get(f"http://127.0.0.1:{server.port_of('http')}/metrics", timeout=30).text
+    text = httpx.get(f"http://127.0.0.1:{server.port_of('http')}/metrics", verify=NO_TLS, timeout=30).text
     for door in PROTOCOLS:
         assert f'penstock_strangers{{door="{door}"}}' in text, text
         for reason in ("time", "bytes", "sockets"):

@@ -22,6 +22,7 @@ import pytest
 from pyarrow import flight
 
 import penstock
+from http_lab import NO_TLS
 from penstock.server.flight.calls import Caller
 from penstock.server.user_shares import THINGS
 from penstock.wire.amqp import methods as m
@@ -313,7 +314,9 @@ def test_those_who_wait_for_a_statement_leave_room_for_others(house: House) -> N
         with contextlib.closing(asked(house, TAGGED, "POST /api/query", orjson.dumps({"sql": LONG}))) as link:
             assert why in answer(link)
         began = time.monotonic()
-        found = httpx.get(f"http://127.0.0.1:{house._port('http')}/api/queues", auth=(SECOND, PASSWORD), timeout=20)
+        found = httpx.get(
+            f"http://127.0.0.1:{house._port('http')}/api/queues", verify=NO_TLS, auth=(SECOND, PASSWORD), timeout=20
+        )
         assert found.status_code == 200
         assert time.monotonic() - began < 5
         taken.append(run(house, SECOND))
@@ -324,12 +327,15 @@ def test_those_who_wait_for_a_statement_leave_room_for_others(house: House) -> N
 
 def test_each_thing_has_a_row_and_is_told_of(house: House) -> None:
     assert {way.thing for way in (*WAYS, *WITH_SQL)} | {"sql_waiting"} == THINGS.keys()
-    text = httpx.get(f"http://127.0.0.1:{house._port('http')}/metrics", timeout=20).text
+    text = httpx.get(f"http://127.0.0.1:{house._port('http')}/metrics", verify=NO_TLS, timeout=20).text
     for thing in THINGS:
         for name in ("taken", "taken_of_user", "limit", "limit_of_user", "refused_total"):
             assert f'penstock_share_{name}{{of="{thing}"}}' in text, (thing, name)
     overview = httpx.get(
-        f"http://127.0.0.1:{house._port('http')}/api/overview", auth=(ADMINISTRATOR, PASSWORD), timeout=20
+        f"http://127.0.0.1:{house._port('http')}/api/overview",
+        verify=NO_TLS,
+        auth=(ADMINISTRATOR, PASSWORD),
+        timeout=20,
     ).json()
     shares: Mapping[str, Any] = overview["penstock"]["shares"]
     assert shares.keys() == THINGS.keys()

@@ -15,6 +15,7 @@ import pytest
 from pyarrow import flight
 
 import penstock
+from http_lab import NO_TLS
 from penstock.config.foreign import read_foreign
 from penstock.testing import Broker
 from waiting import eventually
@@ -75,7 +76,7 @@ def test_over_http_it_is_to_be_tried_again() -> None:
         fill(broker)
         body = {"routing_key": "q", "payload": "3", "payload_encoding": "string", "properties": {}}
         url = f"{broker.http_url}/api/exchanges/%2F/amq.default/publish"
-        answer = httpx.post(url, json=body, auth=("guest", "guest"), timeout=20)
+        answer = httpx.post(url, verify=NO_TLS, json=body, auth=("guest", "guest"), timeout=20)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert "queue 'q' in vhost '/' holds its publishers up" in answer.json()["reason"]
 

@@ -11,6 +11,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker, NackError
 
 import penstock
+from http_lab import NO_TLS
 from penstock.errors import AccessRefused, Draining
 from penstock.testing import Broker
 
@@ -37,9 +38,9 @@ def nobody(*_: object) -> None:
 
 def ready(broker: Broker) -> tuple[int, str]:
     """Status of readiness, and what health says."""
-    health = httpx.get(f"{broker.http_url}/healthz")
+    health = httpx.get(f"{broker.http_url}/healthz", verify=NO_TLS)
     assert health.status_code == 200
-    return httpx.get(f"{broker.http_url}/readyz").status_code, health.json()["status"]
+    return httpx.get(f"{broker.http_url}/readyz", verify=NO_TLS).status_code, health.json()["status"]
 
 
 def test_leases_end_and_nothing_new_begins(broker: Broker, run: Run) -> None:
@@ -88,7 +89,7 @@ def test_over_amqp_and_http(broker: Broker) -> None:
             taking.basic_consume("q", nobody)
         assert closed.value.reply_code == 506
         answer = httpx.post(
-            f"{broker.http_url}/api/exchanges/%2F/amq.default/publish", auth=("guest", "guest"),
+            f"{broker.http_url}/api/exchanges/%2F/amq.default/publish", verify=NO_TLS, auth=("guest", "guest"),
             json={"routing_key": "q", "payload": "4", "payload_encoding": "string", "properties": {}},
         )  # fmt: skip
         assert (answer.status_code, "drains" in answer.json()["reason"]) == (503, True)

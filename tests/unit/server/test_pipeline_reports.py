@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import penstock
-from http_lab import Http
+from http_lab import NO_TLS, Http
 from penstock.cli.pipeline_status import facts, trouble
 from penstock.errors import InvalidArgument, NotFound
 from penstock.server.pipelines import FORGOTTEN_US, SILENT_US, PipelineReports, known
@@ -110,8 +110,10 @@ def test_told_over_flight_and_seen_over_flight_http_and_in_the_metrics() -> None
         assert http.get("pipelines") == [shown]
         assert http.get("pipelines/delays") == shown
         assert http.ask("GET", "pipelines/sums").status_code == 404
-        metrics = httpx.get(f"{broker.http_url}/metrics/per-object", auth=("guest", "guest"), timeout=20).text
-        summed = httpx.get(f"{broker.http_url}/metrics", timeout=20).text
+        metrics = httpx.get(
+            f"{broker.http_url}/metrics/per-object", verify=NO_TLS, auth=("guest", "guest"), timeout=20
+        ).text
+        summed = httpx.get(f"{broker.http_url}/metrics", verify=NO_TLS, timeout=20).text
     for line in (
         "penstock_pipelines 1.0",
         'penstock_pipeline_rows_total{pipeline="delays"} 30.0',

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from http_lab import Http
+from http_lab import NO_TLS, Http
 
 OVERVIEW = """
 rabbitmq_build_info rabbitmq_channels rabbitmq_channels_closed_total rabbitmq_channels_opened_total rabbitmq_connections
@@ -39,7 +39,7 @@ JOINED = {"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}
 
 
 def series(http: Http, path: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    text = httpx.get(f"{http.broker.http_url}{path}", auth=("guest", "guest"), timeout=20).text
+    text = httpx.get(f"{http.broker.http_url}{path}", verify=NO_TLS, auth=("guest", "guest"), timeout=20).text
     out: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -84,4 +84,4 @@ def test_detailed_metrics_have_the_families_and_vhosts_that_are_named(http: Http
 
 @pytest.mark.parametrize("path", ["/metrics/detailed?family=queue_metrics", "/metrics/per-object"])
 def test_who_asks_for_names_logs_in(http: Http, path: str) -> None:
-    assert httpx.get(f"{http.broker.http_url}{path}").status_code == 401
+    assert httpx.get(f"{http.broker.http_url}{path}", verify=NO_TLS).status_code == 401

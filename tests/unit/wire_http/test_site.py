@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import penstock.dashboard
-from http_lab import Http
+from http_lab import NO_TLS, Http
 
 HOME = Path(penstock.dashboard.__file__).parent
 FILES = sorted(one.name for one in HOME.iterdir() if one.suffix in {".html", ".css", ".js", ".svg"})
@@ -18,7 +18,7 @@ PATHS = dict(re.findall(r'^  (\w+): "([A-Z]+ /api/[^"]*)",$', (HOME / "paths.js"
 
 
 def at(http: Http, path: str, **more: Any) -> httpx.Response:
-    return httpx.get(f"{http.broker.http_url}{path}", timeout=20, **more)
+    return httpx.get(f"{http.broker.http_url}{path}", verify=NO_TLS, timeout=20, **more)
 
 
 @pytest.mark.parametrize("name", FILES)
