@@ -139,7 +139,7 @@ class Forked:
         """
         request = {
             "command": list(command), "environ": dict(env), "folder": cwd or os.getcwd(),
-            "group": 0 if group else os.getpgrp(), "children": children, "parent": os.getpid(), "passed": list(passed),
+            "group": 0 if group else os.getpgrp(), "children": children, "passed": list(passed),
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         }  # fmt: skip
         with open(os.devnull, "r+b") as nothing:

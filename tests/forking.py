@@ -167,11 +167,10 @@ def with_other_memory(command: Sequence[str]) -> None:
     launching.with_bounded_pool = bounded
 
 
-def run(command: Sequence[str], parent: int) -> None:
-    """As `python COMMAND`, started by this process."""
+def run(command: Sequence[str]) -> None:
+    """As `python COMMAND`."""
     if command[0] == "-m" and command[1] in (*BESIDE, *APART):
         sys.argv = list(command[1:])
-        os.getppid = lambda: parent  # who kills its server kills that, and not who forks
         importlib.import_module(command[1]).main()
     elif command[0] == "-m":
         sys.argv = list(command[1:])
@@ -242,7 +241,7 @@ def main() -> None:
         with_other_memory(command)
         if request["children"]:
             with_loaded_children(lambda: address)
-    run(command, request["parent"])
+    run(command)
 
 
 if __name__ == "__main__":
