@@ -185,7 +185,7 @@ class Gates:
     def _deliver_one(self, effect: Delivery) -> bool:
         """The same for one row that memory has, with nothing in its way; False: it is as any."""
         runtime, consumer, queue = self._runtime, effect.consumer, effect.queue
-        receiver = receiver_of(consumer)
+        receiver: Receiver = consumer.holder  # type: ignore[assignment]  # as `receiver_of`, which is a call
         if effect.others or runtime.broken is not None or (self._gates and receiver.gate in self._gates):
             return False
         row = runtime.bodies.arrivals.row(effect.chunk[0])

@@ -114,7 +114,8 @@ class Connection(Session):
 
     def bring(self, target: events.Target, header: bytes, body: bytes, mode: int) -> None:
         """A message that a door has read.  mode: as `PublishRun.plain`."""
-        if mode < 0 or self.incoming.holding or self.closing or not self._gather(target, header, body, mode):
+        held = self.incoming.held
+        if mode < 0 or held is not None or self.closing or not self._gather(target, header, body, mode):
             self.incoming.take((events.PublishRun(target.channel, target, header, [body], plain=mode, told=1),))
 
     def _gather(self, target: events.Target, header: bytes, body: bytes, mode: int) -> bool:
@@ -135,7 +136,7 @@ class Connection(Session):
     def acknowledge(self, number: int, tag: int) -> bool:
         """Settle a delivery with what others have done of theirs, if it may be; False: its ack is as any."""
         channel = self.channels.get(number)
-        if channel is None or channel.tx is not None or self.incoming.holding:
+        if channel is None or channel.tx is not None or self.incoming.held is not None:
             return False
         settled = channel.tags.settle_one(tag)
         if settled is None:

@@ -51,7 +51,7 @@ class Doorway:
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
         self._out = list[bytes]()
         self._confirms: way.Confirms | None = None  # the last of what goes out is one of these, or neither
-        self._deliveries: way.Deliveries | None = None
+        self.deliveries: way.Deliveries | None = None
         self._decided = 0  # batches, not told
         self._dirty = False
         self._blocked = False  # the door does not read
@@ -92,26 +92,21 @@ class Doorway:
             self._mark_dirty()
         self._confirms.rows.append((session, channel, tag, how))
 
-    def deliver(
-        self, session: int, channel: int, tag: int, name: bytes, head: bytes, header: bytes, body: bytes
-    ) -> None:
-        """A delivery, in the same order."""
-        columns = self._deliveries
-        if columns is None:
-            self._close_rows()
-            columns = self._deliveries = way.Deliveries()
-            self._mark_dirty()
-        columns.rows.append((session, channel, tag))
-        columns.data += (name, head, header, body)
+    def begin_deliveries(self) -> way.Deliveries:
+        """Columns for deliveries, in the same order."""
+        self._close_rows()
+        self._mark_dirty()
+        self.deliveries = way.Deliveries()
+        return self.deliveries
 
     def _close_rows(self) -> None:
         """What comes next comes behind the open columns."""
         if self._confirms is not None:
             self._out += self._confirms.pieces()
             self._confirms = None
-        elif self._deliveries is not None:
-            self._out += self._deliveries.pieces()
-            self._deliveries = None
+        elif self.deliveries is not None:
+            self._out += self.deliveries.pieces()
+            self.deliveries = None
 
     def _mark_dirty(self) -> None:
         if not self._dirty:

@@ -30,6 +30,9 @@ class Out(Protocol):
     delivered: list[Far]
     """Those with many bytes of deliveries on their way."""
 
+    deliveries: way.Deliveries | None
+    """The last of what goes out, where that are deliveries."""
+
     def add(self, pieces: Sequence[bytes]) -> None:
         """Append frames behind all that was said before."""
         ...
@@ -38,10 +41,8 @@ class Out(Protocol):
         """The outcome of a publish, in the same order."""
         ...
 
-    def deliver(
-        self, session: int, channel: int, tag: int, name: bytes, head: bytes, header: bytes, body: bytes
-    ) -> None:
-        """A delivery, in the same order."""
+    def begin_deliveries(self) -> way.Deliveries:
+        """Columns for deliveries, in the same order."""
         ...
 
 
@@ -126,7 +127,9 @@ class Far:
             self._way.delivered.append(self)
         contents = encoder.contents
         head = contents.heads.get((again, topic)) or contents.head(again, topic)
-        self._way.deliver(self.number, channel, tag, encoder.befores.name, head, header, body)
+        columns = self._way.deliveries or self._way.begin_deliveries()
+        columns.rows.append((self.number, channel, tag))
+        columns.data += (encoder.befores.name, head, header, body)
 
     def confirm(self, channel: int, tag: int, *, multiple: bool = False) -> None:
         """A publish of this channel is durable."""

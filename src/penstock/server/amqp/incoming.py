@@ -45,7 +45,7 @@ class Incoming:
     """What one connection brings."""
 
     __slots__ = (
-        "_actor", "_breathing", "_held", "_link", "_methods", "_runtime", "paused", "reads", "received",
+        "_actor", "_breathing", "_link", "_methods", "_runtime", "held", "paused", "reads", "received",
         "received_at", "stopped",
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ class Incoming:
         self._runtime = runtime
         self._link = link
         self._actor = actor
-        self._held: deque[events.Event] | None = None  # what came while messages are being judged
+        self.held: deque[events.Event] | None = None  # what came while messages are being judged
         self._methods = 0  # since the others had their turn
         self._breathing = False  # held for that reason
 
@@ -79,8 +79,8 @@ class Incoming:
         """Act on events, or keep them; whether messages were acted on."""
         published = False
         for event in some:
-            if self._held is not None:
-                self._held.append(event)
+            if self.held is not None:
+                self.held.append(event)
             else:
                 published = self._actor.act(event) or published
         return published
@@ -88,7 +88,7 @@ class Incoming:
     def count_method(self) -> None:
         """A method was acted on.  After many of one read the others have their turn before the next of them."""
         self._methods += 1
-        if self._methods >= METHODS_MOST and self._held is None and not self._actor.closing:
+        if self._methods >= METHODS_MOST and self.held is None and not self._actor.closing:
             self._breathing = True
             self.hold()
             self._runtime.call_soon(self._breathed)
@@ -103,8 +103,8 @@ class Incoming:
 
     def hold(self) -> None:
         """Act on nothing more and read nothing more until `go_on`: messages of this connection are being judged."""
-        if self._held is None:
-            self._held = deque()
+        if self.held is None:
+            self.held = deque()
         if not self.paused:
             self.paused = True
             self._link.pause_reading()
@@ -116,36 +116,36 @@ class Incoming:
             return
         first()
         self._act_on(held)
-        if self._held is None:
+        if self.held is None:
             self.resume()
         else:  # the next of them has to be judged, too
-            self._held.extend(held)
+            self.held.extend(held)
         self._actor.acted()
 
     def _released(self) -> deque[events.Event] | None:
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         return held
 
     @property
     def holding(self) -> bool:
         """Whether events wait for `go_on`."""
-        return self._held is not None
+        return self.held is not None
 
     def put_back(self, some: Sequence[events.Event]) -> None:
         """Have events that were kept back elsewhere come before all that waits for `go_on`."""
-        assert self._held is not None
-        self._held.extendleft(reversed(some))
+        assert self.held is not None
+        self.held.extendleft(reversed(some))
 
     def act_last(self, event: events.Event) -> None:
         """Act on an event that was kept back elsewhere, after all that waits."""
-        if self._held is not None:
-            self._held.append(event)
+        if self.held is not None:
+            self.held.append(event)
         else:
             self._actor.act(event)
 
     def _act_on(self, waiting: deque[events.Event]) -> None:
         """Act on these until something has to be judged; leaves what has to wait for that."""
-        while waiting and self._held is None:
+        while waiting and self.held is None:
             self._actor.act(waiting.popleft())
 
     def end(self) -> None:
@@ -188,12 +188,12 @@ class Incoming:
 
     def pass_over(self) -> None:
         """Nobody acts on what comes any more: read it all, whatever it waited for."""
-        self._held, self._breathing, self.stopped = None, False, False
+        self.held, self._breathing, self.stopped = None, False, False
         self.resume()
 
     def resume(self) -> None:
         """Read again, unless events wait."""
-        if not self.paused or self._held is not None or self.stopped:
+        if not self.paused or self.held is not None or self.stopped:
             return
         self.paused = False
         if not self._actor.closed:

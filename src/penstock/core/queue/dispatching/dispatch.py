@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,7 +93,10 @@ def _to_whose_turn_it_is(
     count, most = min(offered, queue.room), len(level)
     if not 0 < count <= min(most if most < HALF_FROM else most // 2, budget):
         return 0
-    several = _in_turn(level, queue.roster.turn, count)
+    if count == 1:
+        several = _next_in_turn(level, queue.roster.turn)
+    else:
+        several = _in_turn(level, queue.roster.turn, count)
     if len(several) < count:
         return 0
     _one_each(queue, now, sink, several)
@@ -124,6 +128,16 @@ def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], of
     else:
         _deal(queue, now, sink, free, runs, count)
     return count
+
+
+def _next_in_turn(level: Sequence[Consumer], turn: int) -> list[Consumer]:
+    """What `_in_turn` says of one: nearly always the first that is asked has room."""
+    first = bisect_right(level, turn, key=_serial_of)
+    for place in chain(range(first, len(level)), range(first)):
+        one = level[place]
+        if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0):
+            return [one]
+    return []
 
 
 def _in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:

@@ -99,14 +99,16 @@ def is_fresh(run: Run) -> bool:
 def one_each(queue: Contents, consumers: Sequence[Consumer], chunk: Chunk) -> bool:
     """Whether `grant_each` may give these consumers what `is_fresh`."""
     settings = queue.settings
-    return (
-        settings.deliver == "early"
-        and settings.semantics != "at-most-once"
-        and chunk[0] >= queue.redelivered_below
-        and not queue.sharing
-        and len({*consumers}) == len(consumers)
-        and not [one for one in consumers if one.no_ack]
-    )
+    if (
+        settings.deliver != "early"
+        or settings.semantics == "at-most-once"
+        or chunk[0] < queue.redelivered_below
+        or queue.sharing
+    ):
+        return False
+    if len(consumers) == 1:
+        return not consumers[0].no_ack
+    return len({*consumers}) == len(consumers) and not [one for one in consumers if one.no_ack]
 
 
 def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consumer], chunk: Chunk) -> None:
@@ -136,7 +138,10 @@ def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consum
         if consumer.timeout:
             watch(queue, now.mono + consumer.timeout)
     holder = consumers[0].holder
-    if count >= EACH_LEAST and not [one for one in consumers if one.holder is not holder]:
+    if count < EACH_LEAST and count <= 2:
+        for consumer, lsn in zip(consumers, chunk, strict=True):
+            sink.effect(Deliver(consumer, queue, range(lsn, lsn + 1), 1, False, 0, until))
+    elif count >= EACH_LEAST and not [one for one in consumers if one.holder is not holder]:
         sink.effect(DeliverEach(consumers, queue, chunk, until))
     else:
         _send_to_holders(queue, zip(consumers, chunk, strict=True), until, sink)

@@ -131,7 +131,14 @@ class Leases:
 
     def take_first(self, chunk: Chunk) -> Run | None:
         """The run that was granted first, if it is just this chunk; it is removed then."""
-        runs = self.runs
+        terms = self.terms
+        if terms is not None:  # a message alone is no run yet
+            lsn = self.lone
+            if chunk[0] != lsn or len(chunk) != 1:
+                return None
+            self.count, self.lone, self.terms = 0, 0, None
+            return terms.part(range(lsn, lsn + 1), True)
+        runs = self._runs
         if self._lanes is not None or not runs or runs[0].chunk != chunk:
             return None
         self.count -= len(chunk)

@@ -19,6 +19,7 @@ from penstock.core.queue.order.runs import Run, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import Tally, back_off, spent
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import stages_of
+from penstock.core.state.plain import dump
 from penstock.records.causes import FORCED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
 from penstock.records.event_actions import OnDelete
@@ -100,7 +101,7 @@ def _done(queue: Contents, now: Now, runs: list[Run], count: int, named: str, si
     """These were acknowledged: so many, with what was in the queue no more."""
     queue.left(runs)
     body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
-    settled = sink.record(Kind.SETTLE, queue.name, {"by": named} if named else None, body)
+    settled = sink.record(Kind.SETTLE, queue.name, _by(named), body)
     if queue.actions:
         gone(queue, runs, settled, sink)
     count_acked(queue, now, runs[0], count)
@@ -399,8 +400,26 @@ def _record(queue: Contents, now: Now, runs: Sequence[Run], named: str, sink: Si
     """Say that these are done; they are held no longer."""
     if not runs:
         return
-    sink.record(Kind.SETTLE, queue.name, {"by": named} if named else None, _body(queue.id, runs))
+    sink.record(Kind.SETTLE, queue.name, _by(named), _body(queue.id, runs))
     count_acked(queue, now, runs[0], sum([len(run.chunk) for run in runs]))
+
+
+NAMES_MOST = 4096
+
+_headers: dict[str, bytes] = {}
+"""Of records that say who has done something: the same few say so again and again."""
+
+
+def _by(named: str) -> bytes | None:
+    """The header of such a record."""
+    if not named:
+        return None
+    header = _headers.get(named)
+    if header is None:
+        if len(_headers) >= NAMES_MOST:
+            _headers.clear()
+        header = _headers[named] = dump({"by": named})
+    return header
 
 
 def _body(queue: int, runs: Sequence[Run]) -> bytes:
