@@ -13,41 +13,49 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
+import pyarrow as pa
+
 from penstock.core.audit.audit import Audit
 from penstock.core.effects import Verb
-from penstock.core.links.asking import Asking, Waiting
 from penstock.core.links.identity import Site
-from penstock.core.links.ownership import Claim, Why
+from penstock.core.links.parcels import Parcel
+from penstock.core.links.telling import GONE, Carries, Telling
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.core.state.lsns import flat
-from penstock.core.state.plain import load
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
-from unit.core.world import DURABLE, World, to_table
+from unit.core.world import World, to_table
 
 ORIGINS = {"a": 11, "b": 22, "c": 33}
 
-GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
-"""What a link tells as settled."""
-
 
 class SiteWorld(World):
-    """A site: its log, how far it is durable, and what of other sites' logs it has."""
+    """A site: its log, and how far it is durable.  What it has of other sites' logs its own log says."""
 
-    def __init__(self, name: str, names: str) -> None:
+    def __init__(self, name: str, names: str, owner: str | None = None) -> None:
+        """owner: of a group-local queue; None: it is a distributed one."""
         super().__init__(origin=ORIGINS[name])
-        self.name = name
+        self.name, self.names = name, names
         self.durable = 0  # entries that are on the disk
-        self.heard: dict[str, list[tuple[int, int]]] = {}  # by site: (entries here, LSN there), as it went
-        self.asking = Asking()
-        self.declare("q")
         for one in names:
             self.core.meet(self.now, Site(one, ORIGINS[one]))
-        self.turn()
+        kind = {} if owner is None else {"kind": "group-local", "initial_owner": owner, "group_local_queue_domain": "d"}
+        self.declare("q", **kind)
+        self.settle_in()
         self.sync()
+
+    def settle_in(self) -> None:
+        """What the settings say, which no log has."""
+        for one in self.names:
+            if one != self.name:
+                self.core.carries(one, [Carries("q")])
+
+    def turn(self) -> None:
+        super().turn()
+        self.core.stamps.note(self.core.last_lsn, self.wall)
 
     @property
     def queue(self) -> Queue:
@@ -69,20 +77,9 @@ class SiteWorld(World):
         """All that is not durable is lost; the process starts again.  A group is durable as a whole or not at all."""
         del self.entries[self.durable :]
         self.tables = [to_table(self.entries)]
-        for heard in self.heard.values():
-            while heard and heard[-1][0] > self.durable:
-                heard.pop()
-        self.asking = Asking()
         self.restart(clean=False)
+        self.settle_in()
         self.sync()
-
-    def position(self, site: str) -> int:
-        """How far of a site's log it has; told when a link comes up."""
-        heard = self.heard.get(site)
-        return heard[-1][1] if heard else 0
-
-    def has(self, site: str, lsn: int) -> None:
-        self.heard.setdefault(site, []).append((len(self.entries), lsn))
 
 
 class Fabric:
@@ -91,12 +88,13 @@ class Fabric:
     def __init__(self, seed: int, names: str = "ab", *, kills: bool = True, proxies: bool = False) -> None:
         self.dice = Random(seed)
         self.kills, self.proxies = kills, proxies
-        self.sites = {name: SiteWorld(name, names) for name in names}
+        owner = names[0] if self.dice.random() < 0.3 else None
+        self.sites = {name: SiteWorld(name, names, owner) for name in names}
         self.busiest = self.dice.choice(names)  # where most is published
         self.eager = self.dice.choice([name for name in names if name != self.busiest])  # where most is worked
         self.cut: set[tuple[str, str]] = set()
-        self.sent: dict[tuple[str, str], int] = {}  # LSN of the sender that its destination has, as far as it knows
-        self.asks: list[tuple[str, str, list[tuple[int, int, int]]]] = []  # under way: owner, asker, origin spans
+        self.tellings: dict[tuple[str, str], Telling] = {}
+        self.asks: list[tuple[str, str, bytes]] = []  # under way: owner, asker, what for
         self.published: dict[tuple[int, int], bool] = {}  # whether it was confirmed
         self.working: dict[tuple[int, int], set[str]] = {}  # sites at which somebody works on it
         self.worked: Counter[tuple[int, int]] = Counter()  # how often it was given to a worker
@@ -104,6 +102,8 @@ class Fabric:
         self.by_proxy: set[tuple[int, int]] = set()  # what somebody took in the name of another
         self.looked: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
+        for pair in self.pairs():
+            self.heal(pair)
 
     # -- what happens
 
@@ -157,8 +157,13 @@ class Fabric:
                 self.working[self.known(site, lsn)].discard(site.name)
 
     def sync(self) -> None:
-        """Or some of what waits for the disk, up to the end of a group."""
-        self.any().sync()
+        """What is there is on the disk, and who told it hears that."""
+        site = self.any()
+        site.sync()
+        for sender, receiver in self.pairs():
+            if receiver == site.name and (sender, receiver) not in self.cut:
+                self.sites[sender].core.note_link(self.sites[sender].now, receiver, acked=site.core.heard(sender))
+                self.sites[sender].turn()
 
     def kill(self) -> None:
         site = self.any()
@@ -191,8 +196,13 @@ class Fabric:
             self.cut.add(self.dice.choice(list(self.pairs())))
 
     def heal(self, pair: tuple[str, str]) -> None:
+        """A link comes up: both sides say who they are, what they have, and how far the other's log is here."""
         self.cut.discard(pair)
-        self.sent[pair] = self.sites[pair[1]].position(pair[0])
+        sender, receiver = (self.sites[name] for name in pair)
+        self.tellings[pair] = sender.core.telling(receiver.name, upto=receiver.core.heard(sender.name))
+        sender.core.link_up(receiver.name)
+        assert receiver.core.share(sender.name, sender.core.offers(receiver.name)) == []
+        assert sender.core.share(receiver.name, receiver.core.offers(sender.name)) == []
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         return ((one, other) for one in self.sites for other in self.sites if one != other)
@@ -207,90 +217,66 @@ class Fabric:
         return site.durable_lsn
 
     def bring(self, pair: tuple[str, str], most: int) -> bool:
-        """Up to so many entries over a link; whether there was any."""
+        """What so many turns of a sender have to tell, over its link; whether there was any."""
         sender, receiver = self.sites[pair[0]], self.sites[pair[1]]
-        position, bound = self.sent.get(pair, 0), self.leaves(sender)
-        some = False
-        for entry in list(sender.entries):
-            last = entry.first + len(entry) - 1 if isinstance(entry, Publishes) else entry.lsn
-            if last <= position:
+        telling, bound, some = self.tellings[pair], self.leaves(sender), False
+        for table in list(sender.tables):
+            [batch] = table.combine_chunks().to_batches()
+            last = batch.column("lsn")[-1].as_py()
+            if last <= telling.upto:
                 continue
             if last > bound or not most:
                 break
-            if not self.tell(sender, receiver, entry):
-                break  # of a message that comes over another link
-            receiver.turn()
-            receiver.has(sender.name, last)
-            self.sent[pair] = last
             most -= 1
-            some = True
+            for parcel in self.tell(telling, sender, batch):
+                assert receiver.core.hear(receiver.now, sender.name, parcel.head, parcel.rows).faults == ()
+                receiver.turn()
+                some = True
         self.look()
         return some
 
-    def tell(self, sender: SiteWorld, receiver: SiteWorld, entry: Publishes | Control) -> bool:
-        core, queue, now = receiver.core, receiver.queue, receiver.now
-        if isinstance(entry, Publishes):
-            if sender.core.told_as(entry.first, entry.first + 1)[0][0] != sender.origin:
-                return True  # it came from elsewhere, and goes no further
-            topic = core.topic("/", "", "q")
-            batch = Publishes(topic, DURABLE, list(entry.bodies))
-            core.carry(now, [sender.origin], batch, lsns(entry), {queue: sender.name})
-        elif entry.kind in GONE:
-            pairs = unpack_pairs(entry.body)[1]
-            for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
-                for origin, low, high in sender.core.told_as(first, stop):
-                    core.settled_at(now, queue, sender.name, [(origin, low, high)])
-        elif entry.kind is Kind.OWN:
-            header, (_, pairs) = load(entry.header), unpack_pairs(entry.body)
-            why: Why = header["why"]  # type: ignore[assignment]
-            claim = Claim(str(header["site"]), int(str(header["serial"])), why)
-            spans = [
-                one
-                for first, stop in zip(pairs[::2], pairs[1::2], strict=True)
-                for one in sender.core.told_as(first, stop)
-            ]
-            core.owned_at(now, queue, sender.name, spans, claim)
-        return True
+    def tell(self, telling: Telling, sender: SiteWorld, batch: pa.RecordBatch) -> list[Parcel]:
+        return telling.tell(batch)
 
     def ask(self) -> None:
         site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
-        free = sum(min(10, one.room) for one in site.queue.consumers)
-        waiting = [Waiting(first, stop, claim.owner, 0) for first, stop, claim in site.queue.foreign_spans()]
-        site.asking.came_up(self.dice.choice(list(self.sites)))  # time passes
-        for asked in site.asking.asks(site.wall, waiting, free - site.queue.ready):
-            spans = [one for first, stop in asked.spans for one in site.core.told_as(first, stop)]
-            self.asks.append((asked.owner, site.name, spans))
+        site.advance(self.dice.choice((0.1, 2)))
+        self.asks += [(asked.owner, site.name, asked.ask) for asked in site.core.asks(site.now)]
+        site.turn()
 
     def answer(self) -> None:
         """An ask arrives, or is lost."""
         if not self.asks:
             return
-        owner, asker, spans = self.asks.pop(self.dice.randrange(len(self.asks)))
+        owner, asker, ask = self.asks.pop(self.dice.randrange(len(self.asks)))
         if (asker, owner) in self.cut:
             return
         site = self.sites[owner]
-        self.grant(site, asker, spans)
+        self.give(site, asker, ask)
         site.turn()
 
-    def grant(self, site: SiteWorld, asker: str, spans: list[tuple[int, int, int]]) -> None:
-        here = [span for origin, first, stop in spans for span in where(site, origin, first, stop)]
-        for one in site.core.grant(site.now, site.queue, here, asker):
-            self.counts["granted"] += one.stop - one.first
+    def give(self, site: SiteWorld, asker: str, ask: bytes) -> None:
+        self.counts["granted"] += site.core.answer(site.now, asker, ask)
 
     def proxy(self) -> None:
         """An operator has one site act for others, which are cut off, and may be alive."""
         site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
         gone = self.dice.choice([name for name in self.sites if name != site.name])
         self.cut |= {(gone, site.name), (site.name, gone)}
-        absent = [name for name in self.sites if (name, site.name) in self.cut]
-        asked = [(first, stop) for first, stop, claim in site.queue.foreign_spans() if claim.owner in absent]
-        for grant in site.core.take_by_proxy(site.now, site.queue, asked[:2], absent):
-            for origin, first, stop in site.core.told_as(grant.first, grant.stop):
-                for key in [(origin, lsn) for lsn in range(first, stop)]:
+        site.core.absent |= {name for name in self.sites if (name, site.name) in self.cut}
+        before = len(site.entries)
+        site.core.proxy(site.now, site.queue, True)
+        site.core.asks(site.now)
+        site.core.proxy(site.now, site.queue, False)
+        site.core.absent.clear()
+        site.turn()
+        for entry in site.entries[before:]:
+            if isinstance(entry, Control) and entry.kind is Kind.OWN:
+                for lsn in touched(entry):
+                    key = self.known(site, lsn)
                     self.excused[key] += 2  # who had it goes on, and may give it on once more
                     self.by_proxy.add(key)
                     self.counts["proxied"] += 1
-        site.turn()
 
     # -- the judge
 
@@ -359,6 +345,7 @@ class Fabric:
             for numbers in site.core.carried.values():
                 here = [run[1] for run in numbers.runs]
                 assert here == sorted(here), f"site {site.name} has messages of an origin in another order"
+            assert not site.core.early, f"site {site.name} waits for {list(site.core.early)}"
 
     def take(self, site: SiteWorld, consumer: Consumer) -> None:
         chunk = next(consumer.leases.held()).chunk

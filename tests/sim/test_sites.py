@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from choices import SEED
 from penstock.core.links.ownership import Claim
-from penstock.records.entries import Control, Publishes
-from sim.sites_house import GONE, Fabric, SiteWorld, lsns
+from penstock.core.links.parcels import Parcel, read_ask
+from penstock.core.links.telling import GONE, Telling
+from penstock.records.kinds import Kind
+from sim.sites_house import Fabric, SiteWorld
 
 SCHEDULES = {"ab": 12, "abc": 5}
 HAPPENS = {"cuts": ("granted",), "kills": ("granted", "killed"), "proxies": ("proxied",)}
@@ -47,7 +51,7 @@ class Early(Fabric):
 class Leased(Fabric):
     """What somebody works on is given to another site."""
 
-    def grant(self, site: SiteWorld, asker: str, spans: list[tuple[int, int, int]]) -> None:
+    def give(self, site: SiteWorld, asker: str, ask: bytes) -> None:
         queue = site.queue
         for _, run, _ in list(queue.standing("leased")):
             first = run.chunk[0]
@@ -60,39 +64,34 @@ class Forgetful(Fabric):
     """Settles that a link did not bring before it was cut are not told again."""
 
     def heal(self, pair: tuple[str, str]) -> None:
-        sender, receiver = (self.sites[name] for name in pair)
         super().heal(pair)
-        while (entry := next((e for e in sender.entries if last(e) > self.sent[pair]), None)) is not None:
-            if not isinstance(entry, Control) or entry.kind not in GONE:
-                return
-            self.sent[pair] = last(entry)
-            receiver.has(sender.name, last(entry))
+        telling = self.tellings[pair]
+        for table in self.sites[pair[0]].tables:
+            last = table["lsn"].to_pylist()[-1]
+            if last > telling.upto:
+                if not GONE.issuperset(table["kind"].to_pylist()):
+                    return
+                telling.upto = last
 
 
 class Looping(Fabric):
     """A site sends on as its own what came from elsewhere."""
 
-    def tell(self, sender: SiteWorld, receiver: SiteWorld, entry: Publishes | Control) -> bool:
-        if isinstance(entry, Publishes):
-            batch = entry.select(range(len(entry)))
-            batch.topics = receiver.core.topic("/", "", "q")
-            receiver.core.carry(receiver.now, [sender.origin], batch, lsns(entry), {receiver.queue: sender.name})
-            return True
-        return super().tell(sender, receiver, entry)
+    def tell(self, telling: Telling, sender: SiteWorld, batch: pa.RecordBatch) -> list[Parcel]:
+        kinds = batch.column("kind").to_numpy()
+        return super().tell(telling, sender, batch.take(np.flatnonzero(kinds != Kind.CARRIED)))
 
 
 class Anonymous(Fabric):
     """A message is named by where it stands in the log of who tells of it."""
 
-    def tell(self, sender: SiteWorld, receiver: SiteWorld, entry: Publishes | Control) -> bool:
-        if isinstance(entry, Control) and entry.kind in GONE:
-            told = sender.core.told_as
-            sender.core.told_as = lambda first, stop: [(sender.origin, first, stop)]  # type: ignore[method-assign]
-            try:
-                return super().tell(sender, receiver, entry)
-            finally:
-                sender.core.told_as = told  # type: ignore[method-assign]
-        return super().tell(sender, receiver, entry)
+    def tell(self, telling: Telling, sender: SiteWorld, batch: pa.RecordBatch) -> list[Parcel]:
+        told = sender.core.told_as
+        sender.core.told_as = lambda first, stop: [(sender.origin, first, stop)]  # type: ignore[method-assign]
+        try:
+            return super().tell(telling, sender, batch)
+        finally:
+            sender.core.told_as = told  # type: ignore[method-assign]
 
 
 class Hasty(Fabric):
@@ -100,14 +99,10 @@ class Hasty(Fabric):
 
     def answer(self) -> None:
         if self.asks:
-            owner, asker, spans = self.asks.pop()
+            owner, asker, ask = self.asks.pop()
             site = self.sites[asker]
-            site.core.owned_at(site.now, site.queue, owner, spans, Claim(asker, 9, "transfer"))
+            site.core.owned_at(site.now, site.queue, owner, read_ask(ask)[2], Claim(asker, 9, "transfer"))
             site.turn()
-
-
-def last(entry: Publishes | Control) -> int:
-    return entry.first + len(entry) - 1 if isinstance(entry, Publishes) else entry.lsn
 
 
 @pytest.mark.parametrize("fault", [Early, Leased, Forgetful, Looping, Anonymous, Hasty])

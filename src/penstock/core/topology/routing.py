@@ -125,9 +125,7 @@ class Router:
         self.rating: set[int] = set()  # ids of queues with priorities
         self.keying: set[int] = set()  # ids of queues that give each message a key as it enters
         self.deduping: set[int] = set()  # ids of queues that want no duplicates
-        self.limited: set[int] = (
-            set()
-        )  # of those with a limit, an initial owner, or where newcomers replace others
+        self.limited: set[int] = set()  # of those with a limit, an initial owner, or where newcomers replace others
         self.rejecting: set[int] = set()  # of the limited those that refuse newcomers for which there is no room
         self.dropping_newest: set[int] = set()  # of the rejecting those that tell nobody
         self.blocking: set[int] = set()  # of the rejecting those that hold their publishers up
