@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.memory.budget import GATHER_LEAST, ReadCold, merged
@@ -97,6 +98,7 @@ class Runtime(ABC):
         self.readers: list[Lowest] = []  # of running reads
         self.row_readers: list[Lowest] = []  # the same; they need rows, whichever file has them
         self.deliverers: list[Lowest] = []  # of messages on their way to consumers
+        self.elsewhere: Callable[[int, Callable[[], None]], None] | None = None  # runs it when other sites have an LSN
         self._armed = False
         self._awaited = 0  # the highest LSN that anything waits for
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
@@ -144,6 +146,12 @@ class Runtime(ABC):
         else:
             self._waiters.append((lsn, callback))
             self.await_lsn(lsn)
+
+    def when_persisted(self, lsn: int, callback: Callable[[], None]) -> None:
+        """The same for publishers, whose confirms wait for other sites, too, where a link is synchronous."""
+        if self.elsewhere is not None:
+            callback = partial(self.elsewhere, lsn, callback)
+        self.when_durable(lsn, callback)
 
     def await_lsn(self, lsn: int) -> None:
         """Something waits for this LSN: the log hurries with it at the end of the turn."""

@@ -213,7 +213,7 @@ class Gathering:
         counters.published += len(rows) - len(apart)
         if confirms:
             counters.published_confirm += len(confirms)
-            engine.when_durable(published.last, partial(self._confirm, confirms))
+            engine.when_persisted(published.last, partial(self._confirm, confirms))
 
     def _confirm(self, confirms: Sequence[tuple[Channel, int]]) -> None:
         """These are durable."""

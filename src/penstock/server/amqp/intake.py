@@ -262,7 +262,7 @@ class Intake:
             refused = [first + row for row, _ in published.refused] if published.refused else None
             told = partial(self.confirm, channel, first, channel.published, refused)
             if self.session.engine.broken is None:
-                self.session.engine.when_durable(published.last, told)
+                self.session.engine.when_persisted(published.last, told)
             else:
                 told()
 

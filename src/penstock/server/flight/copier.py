@@ -151,7 +151,7 @@ class Copier:
             return
         done = engine.core.sink_copy(engine.now(), query, chunk.rows, publishes)
         durable: Answer[Committed] = Answer()
-        self._handover.when_durable(done.lsn, durable, done)
+        self._handover.when_persisted(done.lsn, durable, done)
         taken.give(durable)
 
 

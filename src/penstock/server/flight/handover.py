@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+When: TypeAlias = Callable[[int, Callable[[], None]], None]
+"""Runs something when an LSN is durable."""
+
 POLL_S = 0.05
 """How often a waiting thread asks whether its client is still there."""
 
@@ -143,7 +146,11 @@ class Handover:
         open_: set[Answer[T]] = self._open  # type: ignore[assignment]
         open_.discard(answer)
 
-    def when_durable(self, lsn: int, answer: Answer[T], value: T) -> None:
+    def when_persisted(self, lsn: int, answer: Answer[T], value: T) -> None:
+        """The same for publishers: where a link is synchronous, once that site has it, too."""
+        self.when_durable(lsn, answer, value, self.engine.when_persisted)
+
+    def when_durable(self, lsn: int, answer: Answer[T], value: T, when: When | None = None) -> None:
         """Answer once `lsn` is on disk; LogBroken if it never will be."""
         engine = self.engine
         self.forget(answer)
@@ -160,7 +167,7 @@ class Handover:
             open_.discard(answer)
             answer.give(value)
 
-        engine.when_durable(lsn, done)
+        (when or engine.when_durable)(lsn, done)
 
     def close(self, reason: str) -> None:
         """Take no more jobs; whoever waits for a sync that will not come is told."""

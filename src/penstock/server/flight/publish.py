@@ -272,7 +272,7 @@ class Publishing:
                 engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence),
                 mandatory=command.mandatory,
             )  # fmt: skip
-        self._handover.when_durable(published.last, answer, (published, count))
+        self._handover.when_persisted(published.last, answer, (published, count))
 
 
 def _nobody() -> None:

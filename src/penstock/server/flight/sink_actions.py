@@ -344,7 +344,7 @@ class SinkActions(StreamActions):
                 self.engine.now(), query, batch, parts, asked.settled(), asked.lineage,
                 name=asked.name, once=asked.once, skip_late=asked.skip_late, drop=asked.dropped(), owner=asked.owner,
             )  # fmt: skip
-            self._handover.when_durable(committed.lsn, answer, committed)
+            self._handover.when_persisted(committed.lsn, answer, committed)
 
         self.stages.hold(given)
         try:
@@ -448,4 +448,4 @@ class SinkActions(StreamActions):
             name=asked.name, once=asked.once, mandatory=asked.mandatory, skip_late=asked.skip_late,
             drop=asked.dropped(), owner=asked.owner,
         )  # fmt: skip
-        self._handover.when_durable(committed.lsn, answer, committed)
+        self._handover.when_persisted(committed.lsn, answer, committed)

@@ -147,7 +147,7 @@ class Transacting:
             return
         for one in word.settles:
             holders[one.consumer].forget(one.queue, one.lsn)
-        self._handover.when_durable(done.lsn, answer, _told(done))
+        self._handover.when_persisted(done.lsn, answer, _told(done))
 
     def _holders(self, caller: Caller) -> dict[str, Exchange]:
         """The user's own consumers by their names."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.core.links.identity import Site
 from penstock.core.links.telling import Carries, Telling
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from penstock.records.chunks import LSN_LIMIT
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing, hello_words
 
@@ -28,7 +30,7 @@ T = TypeVar("T")
 ASKING_S = 0.02
 """How often it is looked whether to ask other sites for messages, while a link is up."""
 
-BEAT_S = 1.0
+BEAT_S = 0.5
 
 WARNED_MOST = 1000
 """Different sentences that are said of what comes over links."""
@@ -48,7 +50,7 @@ class Links:
         self._loop = loop
         self._timers = set[asyncio.TimerHandle]()
         self._over = False
-        self.waiting: list[Callable[[], None]] = []  # run when some link is further: confirms that wait for it
+        self._confirms = deque[tuple[int, Callable[[], None]]]()  # that wait until other sites have an LSN
         engine.core.meet(engine.now(), self.site)
         self.outgoing = {one.name: Outgoing(self, one, engine.core.link_state(one.name)) for one in settings.link}
         for section in settings.link:
@@ -57,6 +59,9 @@ class Links:
         self._warned = set[str]()
         self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
         engine.row_readers.append(self.floor)
+        if any(one.section.sync for one in self.outgoing.values()):
+            engine.elsewhere = self._persist
+            engine.on_broken.append(lambda _: self._confirms.clear())
         engine.arm()
 
     def start(self) -> None:
@@ -128,10 +133,29 @@ class Links:
         self.moved()
 
     def moved(self) -> None:
-        """A link is further than before."""
-        if self.waiting:
-            for look in list(self.waiting):
-                look()
+        """A link is further than before, or is waited for no longer."""
+        confirms = self._confirms
+        if confirms and confirms[0][0] <= (upto := self.persisted):
+            while confirms and confirms[0][0] <= upto:
+                confirms.popleft()[1]()
+            self.engine.arm()
+
+    @property
+    def persisted(self) -> int:
+        """Every site that publishers wait for has all up to here."""
+        return min((one.done for one in self.outgoing.values() if one.waited_for), default=LSN_LIMIT)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Confirms that wait for other sites."""
+        return len(self._confirms)
+
+    def _persist(self, lsn: int, confirm: Callable[[], None]) -> None:
+        """It is durable here: confirm it when other sites have it."""
+        if not self._confirms and lsn <= self.persisted:
+            confirm()
+        else:
+            self._confirms.append((lsn, confirm))
 
     def joins(self, link: Incoming, site: Site, offers: Sequence[object]) -> int:
         """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`."""
@@ -215,6 +239,7 @@ class Links:
             other.beat(now)
         for one in self.outgoing.values():
             one.note()
+            one.judge_delay()
             if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
                 one.renew("queues have changed")
         self.engine.arm()

@@ -59,11 +59,12 @@ State = Literal["starting", "up", "down", "refused", "paused"]
 
 
 class Flying(NamedTuple):
-    """A parcel that was sent.  before: what was told up to there was done with when it went."""
+    """A parcel that was sent.  before: what was told up to there was done with when it went; at: when, microseconds."""
 
     upto: int
     before: int
     size: int
+    at: int
 
 
 class Outgoing:
@@ -136,11 +137,32 @@ class Outgoing:
     @property
     def owes_for(self) -> int:
         """Microseconds since the oldest thing was due that the other site does not have."""
-        durable = self._links.engine.log.durable
-        if self.done >= durable:
+        engine = self._links.engine
+        if self.done >= engine.log.durable or not self._owed_since:
             return 0
-        now = self._links.engine.clock.mono()
-        return max(0, now - self._owed_since) if self._owed_since else 0
+        since = max(self._flying[0].at, self._owed_since) if self._flying and self.up else self._owed_since
+        return max(0, engine.clock.mono() - since)
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether confirms wait for this site."""
+        return self.section.sync and not self.downgraded and not self._paused
+
+    def judge_delay(self) -> None:
+        """Once a second: confirms wait for a site as long as the settings say, and again when it has come after."""
+        most = self.section.downgrade_after
+        if most is None:
+            return
+        owed = self.owes_for
+        if not self.downgraded and owed > most:
+            self.downgraded = True
+            logger.warning(
+                "link %r is downgraded: confirms do not wait for it, for it owes %.1f s", self.name, owed / 1e6
+            )
+            self._links.moved()
+        elif self.downgraded and self.up and owed <= self.section.upgrade:
+            self.downgraded = False
+            logger.warning("link %r is upgraded: confirms wait for it again", self.name)
 
     def owing(self) -> None:
         """Something became durable here: from now on it is owed, if nothing was before."""
@@ -153,6 +175,7 @@ class Outgoing:
         if paused:
             self._is("paused")
             self._cut()
+            self._links.moved()
         self._bell.ring()
 
     @property
@@ -228,9 +251,8 @@ class Outgoing:
         now = self._links.engine.clock.mono()
         for parcel in parcels:
             size = 0 if parcel.rows is None else parcel.rows.nbytes
-            if not self._flying:
-                self._owed_since = self._owed_since or now
-            self._flying.append(Flying(parcel.upto, self.told, size))
+            self._owed_since = self._owed_since or now
+            self._flying.append(Flying(parcel.upto, self.told, size, now))
             self._flying_bytes += size
             self.parcels += 1
             self.rows += 0 if parcel.rows is None else parcel.rows.num_rows
@@ -255,8 +277,11 @@ class Outgoing:
 
     def _moved(self) -> None:
         """The other site is further than before."""
-        caught_up = self.done >= self._links.engine.log.durable
-        self._owed_since = 0 if caught_up else self._links.engine.clock.mono()
+        engine = self._links.engine
+        if self.done >= engine.log.durable:
+            self._owed_since = 0
+        else:
+            self._owed_since = self._flying[0].at if self._flying else engine.clock.mono()
         self._links.moved()
 
     def _ended(self, error: PenstockError, session: int) -> None:
