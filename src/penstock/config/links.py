@@ -8,6 +8,8 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, SecretStr, StrictBool, field_validator, model_validator
 
 from penstock.config.sections import Duration, Name, Section
+from penstock.errors import ExpressionError, InvalidArgument
+from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
 
 DEFAULT_PORT = 8815
 
@@ -58,7 +60,21 @@ class LinkTopic(Section):
     exchange: str = Field(default="", description="Its exchange; empty is the default one.")
     vhost: Name = Field(default="/", description="Its vhost.")
     filter: str | None = Field(default=None, description="Which of its messages go.  Queues want all of them.")
-    message_type: str | None = Field(default=None, description="What the filter reads bodies as; unset: JSON.")
+    message_type: str = Field(default=JSON, description=f"What the filter reads bodies as: {', '.join(MESSAGE_TYPES)}.")
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        from penstock.expr import PatternError, TopicPattern, compile_filter  # few settings have links
+
+        if why := wrong_type(self.message_type):
+            raise ValueError(why)
+        try:
+            TopicPattern(self.pattern)
+            if self.filter is not None:
+                compile_filter(typed(self.filter, self.message_type))
+        except (PatternError, ExpressionError, InvalidArgument) as error:
+            raise ValueError(str(error)) from None
+        return self
 
 
 class LinkSection(Section):
@@ -78,7 +94,7 @@ class LinkSection(Section):
     topic: tuple[LinkTopic, ...] = Field(min_length=1, description="What goes there.")
     pass_through: tuple[Name, ...] = Field(
         default=(),
-        description="Groups of sites whose messages, which came over a link, go on; `*` stands for all.",
+        description="Groups of sites, or patterns of groups, whose messages go on that came over a link: `.*` is all.",
     )
     downgrade_after: Duration | None = Field(
         default=None,
@@ -107,6 +123,18 @@ class LinkSection(Section):
     def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for one in value:
             target_of(one)
+        return value
+
+    @field_validator("pass_through")
+    @classmethod
+    def _groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        from penstock.expr import PatternError, TopicPattern
+
+        for one in value:
+            try:
+                TopicPattern(one)
+            except PatternError as error:
+                raise ValueError(f"{one!r} is no pattern: {error}") from None
         return value
 
     @model_validator(mode="after")

@@ -343,7 +343,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         ),
         _choice(
             "kind",
-            "Which instances share the queue.  Checked and kept; there is one instance, which owns all messages.",
+            "Which sites share the queue, where a `[[link]]` leads to others; without links this owns all messages.",
             *get_args(Sharing),
         ),
         QueueKey(

@@ -101,7 +101,7 @@ class QueueSettings:
     consumer_timeout: int = 0  # microseconds that a delivery may stay unsettled; 0: any time
     queue_type: TypeName = "classic"
     message_type: MessageType = JSON  # what its expressions read bodies as
-    kind: Sharing = "distributed"  # which instances share it; kept, there is one instance
+    kind: Sharing = "distributed"  # which sites share it, where there are links
     initial_owner: str | None = None  # of a group-local queue: the instance that owns its messages at first
     group_local_queue_domain: str | None = None  # what it is known by beside its name; None: the instance's group
     max_length: int | None = None  # ready messages; None: no limit

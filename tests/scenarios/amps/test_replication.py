@@ -1,4 +1,4 @@
-"""What the documents say of replication: read, checked, kept where it names a queue, and told; nothing acts on it."""
+"""What the documents say of replication: destinations are links, and what a queue says of it is kept."""
 
 from __future__ import annotations
 
@@ -58,10 +58,41 @@ def remarks(file: Path) -> list[str]:
     return [f"{one.verdict.value}: {one.place.told(one.text).removeprefix(f'{file}:')}" for one in found]
 
 
-def test_replication_is_told_to_have_no_meaning_and_is_not_in_the_settings(file: Path) -> None:
-    told = remarks(file)
-    assert "no meaning here: 12: <Replication>: nothing is replicated in this version" in told
-    assert "replication" not in str(read_foreign(str(file), {}).settings).lower()
+def test_a_destination_is_a_link(file: Path) -> None:
+    [link] = load_file(str(file), environ={}).link
+    assert (link.name, link.group, link.sync, link.to) == ("two", "east", True, ("penstock://two:10005",))
+    assert [(one.pattern, one.filter) for one in link.topic] == [("Work", None)]
+    told = [text for text in remarks(file) if "<Transport>" in text]
+    assert len(told) == 1
+    assert "18: <InetAddr> of <Transport>: 'two:10005' is to be the Flight door of that instance" in told[0]
+
+
+def test_all_that_a_destination_says_is_in_its_link(file: Path) -> None:
+    more = """<Topic><Name>^Orders</Name><MessageType>nvfix</MessageType><Filter>/qty > 5</Filter></Topic>
+        <PassThrough>west</PassThrough><PassThrough>.*</PassThrough><SyncType>async</SyncType>
+        <Transport><InetAddr>two-b:1</InetAddr><InetAddr>two-c:2</InetAddr><Type>amps-replication-secure</Type></Transport>"""
+    file.write_text(CONFIG.replace("<SyncType>sync</SyncType>", more))
+    [link] = load_file(str(file), environ={}).link
+    assert link.to == ("penstocks://two-b:1", "penstocks://two-c:2", "penstock://two:10005")
+    assert not link.sync
+    assert link.pass_through == ("west", ".*")
+    assert [(one.pattern, one.filter, one.message_type) for one in link.topic] == [
+        ("Work", None, "json"),
+        ("^Orders", "/qty > 5", "nvfix"),
+    ]
+
+
+def test_a_destination_without_a_name_is_called_as_its_group_and_that_is_told(file: Path) -> None:
+    file.write_text(CONFIG.replace("<Name>two</Name>", ""))
+    [link] = load_file(str(file), environ={}).link
+    assert (link.name, link.group) == ("east", None)
+    assert any("a link is to one instance, which has to be called 'east'" in text for text in remarks(file))
+
+
+def test_a_destination_that_nobody_can_know_is_a_mistake(file: Path) -> None:
+    file.write_text(CONFIG.replace("<Name>two</Name>", "").replace("<Group>east</Group>\n            <Sync", "<Sync"))
+    with pytest.raises(SettingsError, match="has neither <Name> nor <Group>"):
+        load_file(str(file), environ={})
 
 
 @pytest.mark.parametrize("element", ["SyncType", "Transport", "Topic"])
@@ -72,9 +103,11 @@ def test_a_destination_without_what_it_needs_is_a_mistake(file: Path, element: s
         load_file(str(file), environ={})
 
 
-def test_each_kind_of_queue_is_kept_and_what_differs_is_told(file: Path) -> None:
+def test_each_kind_of_queue_is_kept_and_without_a_destination_it_is_told_that_nobody_shares_it(file: Path) -> None:
     kinds = {queue.name: queue.settings.kind for queue in load_file(str(file), environ={}).queue}
     assert kinds == {"shared": "distributed", "here": "local", "some": "group-local", "others": "group-local"}
+    assert not [text for text in remarks(file) if "there is one instance" in text]
+    file.write_text(CONFIG[: CONFIG.index("    <Replication>")] + "</AMPSConfig>")
     owning = [text for text in remarks(file) if "there is one instance, which owns all messages of the queue" in text]
     assert [text.split(": ")[1] for text in owning] == ["6", "7", "9"]  # the lines
 

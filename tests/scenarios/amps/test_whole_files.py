@@ -98,20 +98,16 @@ def test_a_section_that_changes_nothing_is_told_and_taken(tmp_path: Path, sectio
     assert load_file(str(path), environ={}).server.name == "one"
 
 
-def test_the_name_of_a_local_queue_may_be_replicated_and_is_not(tmp_path: Path) -> None:
-    """AMPS forbids it; here the same file is taken, as nothing goes anywhere."""
+def test_the_name_of_a_local_queue_may_not_be_replicated(tmp_path: Path) -> None:
+    """As AMPS forbids it."""
     queue = "<LocalQueue><Name>Here</Name><MessageType>json</MessageType></LocalQueue>"
     inner = (
-        "<Topic><Name>Here</Name><MessageType>json</MessageType></Topic><SyncType>sync</SyncType>"
+        "<Name>other</Name><Topic><Name>Here</Name><MessageType>json</MessageType></Topic><SyncType>sync</SyncType>"
         "<Transport><InetAddr>other:10005</InetAddr><Type>amps-replication</Type></Transport>"
     )
     path = whole(tmp_path, f"<SOW>{queue}</SOW><Replication><Destination>{inner}</Destination></Replication>")
-    remarks = told(path)
-    assert any("<Replication>: nothing is replicated in this version" in remark for remark in remarks)
-    assert any("<LocalQueue>: there is one instance, which owns all" in remark for remark in remarks)
-    with Broker(str(path)) as broker:
-        broker.publish("Here", b"job")
-        assert [message.body for message in broker.subscribe("Here").take()] == [b"job"]
+    with pytest.raises(SettingsError, match="'Here' is the name of a local queue, of which each site has its own"):
+        load_file(str(path), environ={})
 
 
 def test_a_topic_of_a_queue_needs_no_line_of_its_own(tmp_path: Path) -> None:

@@ -223,7 +223,6 @@ def read_queue(book: Book, element: Element) -> None:
     if kind != "distributed":
         table["kind"] = kind
         places["kind",] = element.place()
-        book.remark(Verdict.DIFFERS, element.place(), "there is one instance, which owns all messages of the queue")
     typed(fields, table, places)
     for key in fields.values:
         if key not in {"name", "message_type"} and fields.values[key] is not False:

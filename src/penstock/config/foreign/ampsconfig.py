@@ -1,11 +1,11 @@
 """AMPSConfig XML, as documented for AMPS 5.2 to 5.3, read into our settings.
 
 Each section goes to its reader, in an order in which a later one may ask for an earlier one: `amps_elements` has the
-tables, `amps_values` the ways values are written, `amps_queues` and `amps_actions` one section each.  What AMPS refuses
+tables, `amps_values` the ways values are written, `amps_queues`, `amps_links` and `amps_actions` one section each.  What AMPS refuses
 is refused with its line; what is another thing here is remarked; what this version does not do yet is written all the
 same, so that `config.load` refuses it by name.
 
-Of the instance itself its name and group, the transaction log and replication are read here.  An `Entitlement` whose
+Of the instance itself its name and group, and the transaction log are read here.  An `Entitlement` whose
 module allows everything needs no setting; what another decides is not known here.
 
 Before that `${NAME}` and `<Include>` are put in, each element still knowing its own file and line.  A variable is one
@@ -32,6 +32,7 @@ from penstock.config.foreign.amps_elements import (
     stray,
     unknown,
 )
+from penstock.config.foreign.amps_links import read_replication
 from penstock.config.foreign.amps_queues import read_sow, typed
 from penstock.config.foreign.amps_values import NO
 from penstock.config.foreign.converted import BYTES_MAX, Book, Converted, Element, Verdict, parse_xml, read_bytes
@@ -225,34 +226,12 @@ def _unlogged(book: Book, patterns: list[str]) -> None:
             )
 
 
-def _read_replication(book: Book, element: Element) -> None:
-    """Checked as far as it goes, and of no effect: there is one instance."""
-    stray(book, element)
-    for child in element.children:
-        if child.name != "Destination":
-            unknown(book, child, "<Replication>", ["Destination"])
-            continue
-        _destination(book, child)
-    book.remark(Verdict.NO_MEANING, element.place(), "nothing is replicated in this version")
-
-
-def _destination(book: Book, element: Element) -> None:
-    of = "<Destination>"
-    for kind in element.all("SyncType"):
-        try:
-            amps_values.words("sync", "async")(kind.text)
-        except ValueError as error:
-            book.wrong(kind.place(of), str(error))
-    for tag in ("SyncType", "Topic", "Transport"):
-        if not element.all(tag):
-            book.wrong(element.place("<Replication>"), f"has no <{tag}>")
-    for topic in element.all("Topic"):
-        for tag in ("Name", "MessageType"):
-            if not any(child.text for child in topic.all(tag)):
-                book.wrong(topic.place(of), f"has no <{tag}>")
-    for transport in element.all("Transport"):
-        if not any(child.text for child in transport.all("InetAddr")):
-            book.wrong(transport.place(of), "has no <InetAddr>")
+def _alone(book: Book) -> None:
+    """Queues that are shared with others in some way, where there are no others."""
+    for index, queue in enumerate(book.tables("queue")):
+        if "kind" in queue and not book.tables("link"):
+            place = book.places["queue", index, "kind"]
+            book.remark(Verdict.DIFFERS, place, "there is one instance, which owns all messages of the queue")
 
 
 _ALLOWS_ALL = "amps-default-entitlement-module"
@@ -304,7 +283,8 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
     for element in root.all("Entitlement"):
         _read_entitlement(book, element)
     for element in root.all("Replication"):
-        _read_replication(book, element)
+        read_replication(book, element)
+    _alone(book)
     return book.close("AMPSConfig", str(path))
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.core.links.identity import Site
 from penstock.core.links.telling import Carries, Telling
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
+from penstock.records.message_types import typed
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing, hello_words
 
 if TYPE_CHECKING:
-    from penstock.config.links import LinkSection
+    from penstock.config.links import LinkSection, LinkTopic
     from penstock.config.settings import Settings
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
@@ -54,7 +56,8 @@ class Links:
         engine.core.meet(engine.now(), self.site)
         self.outgoing = {one.name: Outgoing(self, one, engine.core.link_state(one.name)) for one in settings.link}
         for section in settings.link:
-            engine.core.carries(section.name, carried(section), section.pass_through)
+            groups = Groups(TopicPattern(one) for one in section.pass_through)
+            engine.core.carries(section.name, carried(section), cast("Collection[str]", groups))
         engine.core.absent.update(self.outgoing)
         self._warned = set[str]()
         self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
@@ -102,16 +105,23 @@ class Links:
 
     # -- what links ask for
 
-    def meet(self, site: Site) -> None:
-        """Another site is there.  PreconditionFailed where its name is another's."""
-        self.engine.core.meet(self.engine.now(), site)
+    def meet(self, *sites: Site) -> None:
+        """Other sites are there.  PreconditionFailed where a name is another's."""
+        for site in sites:
+            if site.origin != self.site.origin:
+                self.engine.core.meet(self.engine.now(), site)
         self.engine.arm()
 
     def hello(self, section: LinkSection) -> bytes:
         """What is said to a site at first."""
         offers = self.engine.core.offers(section.name)
         self._offers[section.name] = offers
-        return hello_words(section.name, self.site, offers, sync=section.sync)
+        return hello_words(section.name, self.site, offers, self.known, sync=section.sync)
+
+    @property
+    def known(self) -> Collection[Site]:
+        """All sites that this one has met, and itself."""
+        return self.engine.core.peers.sites.values()
 
     def telling(self, section: LinkSection, upto: int) -> Telling:
         """What tells that site of this log, from there on."""
@@ -157,9 +167,11 @@ class Links:
         else:
             self._confirms.append((lsn, confirm))
 
-    def joins(self, link: Incoming, site: Site, offers: Sequence[object]) -> int:
+    def joins(self, link: Incoming, site: Site, sites: Sequence[Site], offers: Sequence[object]) -> int:
         """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`."""
-        self.meet(site)
+        if site.origin == self.site.origin:
+            raise PreconditionFailed(f"site {site.name!r} has this site's own log: a folder was copied")
+        self.meet(site, *sites)
         core = self.engine.core
         before = self.incoming.pop(site.name, None)
         if before is not None:
@@ -247,7 +259,21 @@ class Links:
 
 def carried(section: LinkSection) -> list[Carries]:
     """The topics of a link as the core takes them."""
-    return [Carries(one.pattern, one.exchange, one.vhost, one.filter) for one in section.topic]
+    return [Carries(one.pattern, one.exchange, one.vhost, filter_of(one)) for one in section.topic]
+
+
+def filter_of(topic: LinkTopic) -> str | None:
+    """Its filter, which says of what type the bodies are."""
+    return None if topic.filter is None else typed(topic.filter, topic.message_type)
+
+
+class Groups(tuple[TopicPattern, ...]):
+    """Groups of sites, each by its name or by a pattern of names, as topics are written."""
+
+    __slots__ = ()
+
+    def __contains__(self, group: object) -> bool:
+        return isinstance(group, str) and any(one.matches(group) for one in self)
 
 
 def read_offers(offers: Sequence[object]) -> list[Mapping[str, object]]:

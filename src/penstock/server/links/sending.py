@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -28,6 +28,7 @@ from penstock.history.history import joined
 from penstock.server.flight.handover import Bell
 from penstock.server.links.calling import Connection, ours
 from penstock.wire.flight.linking import BEAT, Heard, Welcome, ask_words, read_heard
+from penstock.wire.flight.sites import told
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
@@ -233,7 +234,7 @@ class Outgoing:
                 f"site {welcome.site!r} is in group {welcome.group!r}, and this link is to one of {section.group!r}"
             )
         site = Site(welcome.site, welcome.origin, welcome.group)
-        links.meet(site)
+        links.meet(site, *(Site(*one) for one in welcome.sites))
         links.agrees(site.name, welcome.offers)
         self._flying.clear()
         self._flying_bytes = 0
@@ -419,10 +420,10 @@ class _Reading(threading.Thread):
             raise Unavailable(f"nothing was heard from it for {SILENT_S:.0f} s")
 
 
-def hello_words(name: str, site: Site, offers: list[Any], *, sync: bool) -> bytes:
+def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site], *, sync: bool) -> bytes:
     """The command by which a link begins."""
     told = {
         "name": name, "site": site.name, "origin": str(site.origin), "group": site.group, "sync": sync,
-        "offers": offers,
+        "offers": offers, "sites": told(sites),
     }  # fmt: skip
     return orjson.dumps({"link": told})

@@ -85,6 +85,7 @@ class Link:
     group: str
     sync: bool  # whether its publishers wait for this one
     offers: Sequence[object]  # its queues, for the core to read
+    sites: Sequence[tuple[str, int, str]] = ()  # that it has met: name, origin, group
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
     it tells     {"link": {...}} as the command; then parcels: the head as metadata, the messages as rows beside it,
                  or no rows; and between them `{"say": "ask", "ask": [...]}` and `{"say": "beat"}`
-    it hears     {"welcome": {"site", "origin", "group", "has", "offers"}}, then {"ack": LSN}, {"heartbeat": true}, and
+    it hears     {"welcome": {"site", "origin", "group", "has", "offers", "sites"}}, then {"ack": LSN}, {"heartbeat": true}, and
                  at the end perhaps {"ended": why}
 
 What a head says is the core's to read (`core.links.parcels`), and so are asks and offers.  Rows are judged here.
@@ -25,6 +25,7 @@ from penstock.records.schema import COLUMNS
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, read_json
 from penstock.wire.flight.codec import LATEST
 from penstock.wire.flight.received import Bounds, Layout, Received, check_bodies, columns_of
+from penstock.wire.flight.sites import origin_of, sites_of, told
 
 ROWS = pa.schema(
     [COLUMNS.field(name) for name in ("lsn", "name", "expires_at", "not_before", "priority", "properties", "body")]
@@ -91,10 +92,11 @@ class Welcome(NamedTuple):
     group: str
     has: int
     offers: Sequence[object]
+    sites: Sequence[tuple[str, int, str]] = ()  # that it has met: name, origin, group
 
     def words(self) -> bytes:
         """As it is sent."""
-        return orjson.dumps({"welcome": {**self._asdict(), "origin": str(self.origin)}})
+        return orjson.dumps({"welcome": {**self._asdict(), "origin": str(self.origin), "sites": told(self.sites)}})
 
 
 class Heard(NamedTuple):
@@ -118,12 +120,10 @@ def read_heard(words: bytes) -> Heard:
         fields.finish()
         if welcome is None:
             return Heard(None, ack, ended)
-        origin = welcome.name("origin")
-        if not origin.isdigit() or int(origin) >= 2**64:
-            raise InvalidArgument(f"link: origin {origin[:40]!r} is no number of a log")
         found = Welcome(
-            welcome.name("site"), int(origin), welcome.text("group"), welcome.number("has"), welcome.objects("offers")
-        )
+            welcome.name("site"), origin_of(welcome, "origin"), welcome.text("group"), welcome.number("has"),
+            welcome.objects("offers"), sites_of(welcome, "sites"),
+        )  # fmt: skip
         welcome.finish()
         return Heard(found, ack, ended)
     except InvalidArgument as error:

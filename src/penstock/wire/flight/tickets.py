@@ -30,7 +30,7 @@ from typing import Literal
 
 from penstock.errors import InvalidArgument
 from penstock.records.kinds import Kind
-from penstock.wire.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, shown, write_json
+from penstock.wire.fields import LSN_MAX, NUMBER_MOST, Fields, nearest, read_json, write_json
 from penstock.wire.flight.commands import (
     BATCH_MOST,
     DEFAULT_VHOST,
@@ -50,6 +50,7 @@ from penstock.wire.flight.commands import (
     Subscribe,
     Transact,
 )
+from penstock.wire.flight.sites import origin_of, sites_of
 
 TEXT_LIMIT = 64 * 1024
 """Bytes of a filter or a pattern; the expression compiler has a budget of its own."""
@@ -127,10 +128,10 @@ def _consume(f: Fields) -> Consume:
 
 
 def _link(f: Fields) -> Link:
-    origin = f.name("origin")
-    if not (origin.isascii() and origin.isdigit() and int(origin) < 2**64):
-        raise InvalidArgument(f"link: origin {shown(origin)} is no number of a log")
-    return Link(f.name("name"), f.name("site"), int(origin), f.text("group"), f.flag("sync"), f.objects("offers"))
+    return Link(
+        f.name("name"), f.name("site"), origin_of(f, "origin"), f.text("group"), f.flag("sync"), f.objects("offers"),
+        sites_of(f, "sites"),
+    )  # fmt: skip
 
 
 def _queue_content(f: Fields) -> QueueContent:
