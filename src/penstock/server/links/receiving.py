@@ -78,11 +78,10 @@ class Incoming:
         command, links = self.command, self._links
         if command.name != links.site.name:
             raise PreconditionFailed(f"this site is called {links.site.name!r}, and the link is to {command.name!r}")
-        has = links.joins(self, Site(command.site, command.origin, command.group), command.offers)
-        site, self.upto = links.site, has
-        self._down.answer(
-            Welcome(site.name, site.origin, site.group, has, links.engine.core.offers(command.site)).words()
-        )
+        met = [Site(*one) for one in command.sites]
+        has = links.joins(self, Site(command.site, command.origin, command.group), met, command.offers)
+        site, self.upto, offers = links.site, has, links.engine.core.offers(command.site)
+        self._down.answer(Welcome(site.name, site.origin, site.group, has, offers, list(links.known)).words())
 
     def end(self, error: PenstockError) -> None:
         """Stop for a reason that the other site is told; twice does no harm."""

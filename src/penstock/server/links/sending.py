@@ -422,8 +422,8 @@ class _Reading(threading.Thread):
 
 def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site], *, sync: bool) -> bytes:
     """The command by which a link begins."""
-    told = {
+    words = {
         "name": name, "site": site.name, "origin": str(site.origin), "group": site.group, "sync": sync,
         "offers": offers, "sites": told(sites),
     }  # fmt: skip
-    return orjson.dumps({"link": told})
+    return orjson.dumps({"link": words})

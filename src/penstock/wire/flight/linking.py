@@ -2,8 +2,8 @@
 
     it tells     {"link": {...}} as the command; then parcels: the head as metadata, the messages as rows beside it,
                  or no rows; and between them `{"say": "ask", "ask": [...]}` and `{"say": "beat"}`
-    it hears     {"welcome": {"site", "origin", "group", "has", "offers", "sites"}}, then {"ack": LSN}, {"heartbeat": true}, and
-                 at the end perhaps {"ended": why}
+    it hears     {"welcome": {"site", "origin", "group", "has", "offers", "sites"}}, then {"ack": LSN},
+                 {"heartbeat": true}, and at the end perhaps {"ended": why}
 
 What a head says is the core's to read (`core.links.parcels`), and so are asks and offers.  Rows are judged here.
 """

@@ -31,12 +31,12 @@ def sites_of(fields: Fields, name: str) -> tuple[tuple[str, int, str], ...]:
 
 
 def _site(where: str, given: object) -> tuple[str, int, str]:
-    values = cast("list[object]", given) if isinstance(given, list) else []
+    text, values = shown(given), cast("list[object]", given) if isinstance(given, list) else []
     if len(values) != 3:
-        raise InvalidArgument(f"{where}: {shown(given)} is no site: name, origin and group")
+        raise InvalidArgument(f"{where}: {text} is no site: name, origin and group")
     name, origin, group = values
     if not isinstance(name, str) or not isinstance(group, str) or not 0 < len(name.encode()) <= NAME_LIMIT:
-        raise InvalidArgument(f"{where}: {shown(given)} is no site: its name and its group are texts")
+        raise InvalidArgument(f"{where}: {text} is no site: its name and its group are texts")
     return name, _origin(where, origin), group
 
 
