@@ -8,8 +8,9 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, SecretStr, StrictBool, field_validator, model_validator
 
 from penstock.config.sections import Duration, Name, Section
-from penstock.errors import ExpressionError, InvalidArgument
+from penstock.errors import InvalidArgument
 from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
+from penstock.records.regular_expressions import topic_pattern
 
 DEFAULT_PORT = 8815
 
@@ -64,15 +65,12 @@ class LinkTopic(Section):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
-        from penstock.expr import PatternError, TopicPattern, compile_filter  # few settings have links
-
         if why := wrong_type(self.message_type):
             raise ValueError(why)
+        topic_pattern(self.pattern)
         try:
-            TopicPattern(self.pattern)
-            if self.filter is not None:
-                compile_filter(typed(self.filter, self.message_type))
-        except (PatternError, ExpressionError, InvalidArgument) as error:
+            typed(self.filter or "", self.message_type)
+        except InvalidArgument as error:
             raise ValueError(str(error)) from None
         return self
 
@@ -128,13 +126,8 @@ class LinkSection(Section):
     @field_validator("pass_through")
     @classmethod
     def _groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        from penstock.expr import PatternError, TopicPattern
-
         for one in value:
-            try:
-                TopicPattern(one)
-            except PatternError as error:
-                raise ValueError(f"{one!r} is no pattern: {error}") from None
+            topic_pattern(one)
         return value
 
     @model_validator(mode="after")

@@ -30,11 +30,13 @@ from penstock.log.segment import folder_origin, segment_name
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
+from penstock.records.message_types import typed
 from penstock.records.queue_settings import parse_recovery_point, time_of
 from penstock.server.recovering import lsn_at
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from penstock.config.links import LinkSection
     from penstock.config.settings import Settings
     from penstock.config.vhost_sections import ConflatedSection, ViewSection
     from penstock.core.queue.queue import Queue
@@ -196,6 +198,9 @@ def apply_settings(
     for index, topic in enumerate(settings.topics):
         with _placed(settings, "topic", index, topic.name):
             core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
+    for index, link in enumerate(settings.link):
+        with _placed(settings, "link", index, link.name):
+            _check_filters(link)
     told = list[str]()
     present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}
     for index, queue in enumerate(settings.queue):
@@ -240,12 +245,21 @@ def _left_behind(queue: Queue, before: str, left: int, waiting: int) -> str:
     )
 
 
+def _check_filters(link: LinkSection) -> None:
+    """ExpressionError for one of a topic that cannot be."""
+    from penstock.expr import compile_filter  # few servers have links
+
+    for topic in link.topic:
+        if topic.filter is not None:
+            compile_filter(typed(topic.filter, topic.message_type))
+
+
 @contextmanager
 def _placed(settings: Settings, section: str, index: int, name: str) -> Generator[None]:
     """What the core refuses is told with the place in the settings."""
     try:
         yield
-    except Refused as error:
+    except (Refused, ExpressionError) as error:
         keys = ("name", "source", "vhost")
         origins = (settings.origin(f"{section}.{index}.{key}") for key in keys)
         origin = next((origin for origin in origins if origin != "default"), "settings")

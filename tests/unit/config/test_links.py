@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.config.load import load_mapping
 from penstock.errors import SettingsError
+from penstock.server.opening import try_settings
 
 GIVEN: dict[str, Any] = {"name": "b", "to": ["penstock://other:8815"], "topic": [{"pattern": "orders"}]}
 
@@ -44,10 +46,9 @@ def test_an_upgrade_is_half_of_a_downgrade_where_nothing_is_said() -> None:
         ({"password": "x", "password_file": "y"}, "either a password or a password_file"),
         ({"ca": "ca.pem"}, "is for TLS"),
         ({"certificate": "c.pem"}, "key is missing"),
-        ({"topic": [{"pattern": "o", "filter": "/x >"}]}, '"b" topic[1]: '),
         ({"topic": [{"pattern": "o("}]}, "missing ): o("),
         ({"topic": [{"pattern": "o", "message_type": "none"}]}, "none"),
-        ({"pass_through": ["("]}, "is no pattern"),
+        ({"pass_through": ["("]}, "missing )"),
         ({"name": "a"}, "this site's own name"),
         ({"topic": [{"pattern": "o", "vhost": "none"}]}, "no [[vhost]] 'none'"),
     ],
@@ -67,3 +68,10 @@ def test_the_name_of_a_local_queue_is_no_topic_of_a_link() -> None:
 def test_two_links_have_two_names() -> None:
     with pytest.raises(SettingsError, match="'b' is there twice"):
         load_mapping({"link": [GIVEN, GIVEN]}, environ={})
+
+
+def test_a_filter_that_cannot_be_is_told_before_a_server_starts(tmp_path: Path) -> None:
+    link = {**GIVEN, "topic": [{"pattern": "o", "filter": "/x >"}]}
+    settings = load_mapping({"server": {"name": "a", "data": str(tmp_path)}, "link": [link]}, environ={})
+    with pytest.raises(SettingsError, match='\\[\\[link\\]\\] "b"'):
+        try_settings(settings)
