@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli.output import DEFAULT_URL, Json, Url, asked, bar, counted, note, root, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
-from penstock.errors import DataFolderInUse, InvalidArgument
+from penstock.errors import DataFolderInUse, InvalidArgument, PreconditionFailed
 from penstock.units import format_size
 
 
@@ -238,10 +238,19 @@ def _archived_here(data: str, folder: str | None, compression: str, topics: int,
     try:
         with bar("LSNs") as show, told_when_full(place):
             form = Form(compression, topics)
+            _refuse_shared(place)
             target, others = archive_disk(place), has_files(place)
             return run(disk, target, SystemClock(), form, show, dry_run=dry_run, others=others)
     except DataFolderInUse as error:
         raise DataFolderInUse(f"{error}; leave --data away to have the running server do it") from None
+
+
+def _refuse_shared(place: str | Path) -> None:
+    """An archive that members of a cluster share is the leader's."""
+    from penstock.log.archive.fence import terms
+
+    if Path(place).is_dir() and terms(Path(place)):
+        raise PreconditionFailed(f"the archive in {place} is a cluster's: leave --data away to have its leader do it")
 
 
 def _prune(
@@ -288,6 +297,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
     place = archive_place(data, folder)
     if place is None:
         return None
+    _refuse_shared(place)
     return run(open_folder(data), archive_disk(str(place)), SystemClock(), micros, dry_run=dry_run)
 
 

@@ -420,8 +420,10 @@ def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
     if settings.server.sync != "commit":
         why = f"{settings.server.sync!r} does not go with [cluster]: a follower's word is that its disk has it"
         yield Problem(("server", "sync"), why)
-    if settings.log.archive is not None:
-        yield Problem(("log", "archive"), "does not go with [cluster] yet: two leaders could write to it")
+    archive = settings.log.archive
+    if archive is not None and not (archive.shared and archive.folder.startswith("/")):
+        why = "with [cluster] whoever leads next goes on with it: name a folder that all members see, and shared = true"
+        yield Problem(("log", "archive"), why)
 
 
 def _links(settings: Settings) -> Iterator[Problem]:

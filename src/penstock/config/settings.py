@@ -142,6 +142,9 @@ class ArchiveSection(Section):
     folder: str = Field(
         default="archive", min_length=1, description="Where the files go: below the data folder, or a whole path."
     )
+    shared: StrictBool = Field(
+        default=False, description="With `[cluster]`: all members see the same folder, as a whole path that they share."
+    )
     compression: Literal["zstd", "snappy", "none"] = Field(default="zstd", description="How the files are compressed.")
     topics: StrictInt = Field(
         default=64,

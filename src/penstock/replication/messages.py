@@ -23,7 +23,11 @@ TERMS_MOST = 4096
 WHY_MOST = 1024
 
 STAGE = "stage/"
-SIDE_FILE = re.compile(r"accounts\.json|checkpoints/[0-9A-Za-z][0-9A-Za-z._-]{0,199}|stage/[0-9a-f]{32}\.arrows")
+ARCHIVE = "archive.json"
+"""Which archive is the cluster's, and the last manifest of it that counts."""
+SIDE_FILE = re.compile(
+    r"accounts\.json|archive\.json|checkpoints/[0-9A-Za-z][0-9A-Za-z._-]{0,199}|stage/[0-9a-f]{32}\.arrows"
+)
 """Files that a leader may put into a follower's folder: none of the log, which comes as bytes at its own places."""
 SIDE_MOST = 64 << 20
 """Bytes of one.  A larger checkpoint stays at home: it saves time and nothing else."""

@@ -203,9 +203,14 @@ class App(Server):
             if settings.log.archive is not None:
                 from penstock.server.upkeep.archive import Archiving, Whole
 
+                shared = None
+                if self.cluster is not None and self.cluster.turn is not None:
+                    from penstock.server.cluster.shared_archive import SharedArchive
+
+                    shared = SharedArchive(self.cluster, Path(data), self.cluster.turn.reign.term)
                 archive = Archiving(
                     self.log, settings.log.archive, Path(data), self.bulk, pools.reading,
-                    self.engine.promised, self.engine.clock.wall,
+                    self.engine.promised, self.engine.clock.wall, shared,
                 )  # fmt: skip
                 self.engine.archive, self.engine.archived = archive, archive.has
                 self.engine.past = Whole(self.log, archive, self.bulk)

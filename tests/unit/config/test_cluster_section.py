@@ -27,3 +27,11 @@ def test_a_confirm_waits_for_copies_unless_somebody_says_otherwise() -> None:
     assert (section.confirm, section.tls) == ("in-sync", None)
     with pytest.raises(SettingsError, match="confirm"):
         load_mapping({"cluster": {**GIVEN, "confirm": "none"}}, environ={})
+
+
+def test_an_archive_is_of_all_members_or_refused() -> None:
+    for archive in ({}, {"folder": "/shared/archive"}, {"shared": True}, {"folder": "archive", "shared": True}):
+        with pytest.raises(SettingsError, match="name a folder that all members see, and shared = true"):
+            load_mapping({"cluster": GIVEN, "log": {"archive": archive}}, environ={})
+    shared = {"folder": "/shared/archive", "shared": True}
+    assert load_mapping({"cluster": GIVEN, "log": {"archive": shared}}, environ={}).log.archive is not None

@@ -191,10 +191,14 @@ def read(disk: Disk) -> Manifest | None:
     )  # fmt: skip
 
 
-def commit(disk: Disk, manifest: Manifest) -> None:
-    """Step 2: from here on it counts.  OSError leaves the one before."""
-    fresh = f"{NAME}.part"
-    if fresh in disk.list(""):
+def commit(disk: Disk, manifest: Manifest, lead: str = "") -> None:
+    """Step 2: from here on it counts.  OSError leaves the one before.
+
+    lead: the folder of the term that has the archive, where members of a cluster share it; see `fence`
+    """
+    part = f"{NAME}.part"
+    fresh = f"{lead}/{part}" if lead else part
+    if part in disk.list(lead):
         disk.remove(fresh)
     file = disk.open(fresh, create=True)
     try:

@@ -27,7 +27,7 @@ import orjson
 
 from penstock.core.state.durable import Reign
 from penstock.errors import PreconditionFailed
-from penstock.replication.messages import STAGE
+from penstock.replication.messages import ARCHIVE, STAGE
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.changing import changed
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
@@ -157,7 +157,7 @@ class Cluster:
         engine.copies = self
         decided = engine.core.decided.values()
         self.kept_stages = [f"{STAGE}{part.stage}.arrows" for state in decided for part in state.parts]
-        self.keep([*self.kept_stages, *([ACCOUNTS] if (Path(self._data) / ACCOUNTS).exists() else [])])
+        self.keep([*self.kept_stages, *(one for one in (ACCOUNTS, ARCHIVE) if (Path(self._data) / one).exists())])
         log.wait_for_copies(self._written, self._synced)
         engine.before_turn.append(self._check)
         engine.on_broken.append(self._broken)

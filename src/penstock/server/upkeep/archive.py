@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import DiskFull, LogDamaged, PenstockError, Unavailable
+from penstock.errors import DiskFull, LogDamaged, PenstockError, PreconditionFailed, Unavailable
 from penstock.history.view import listing
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import AGAIN, Manifest, Part, Pruned, Run, commit, prunable, read, runs, tidy
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.log.name_index import Wanted
     from penstock.log.reader import Vias
     from penstock.server.bulk.process import Bulk
+    from penstock.server.cluster.shared_archive import SharedArchive
 
 
 logger = logging.getLogger("penstock.server")
@@ -81,11 +82,12 @@ class Archiving:
 
     def __init__(
         self, log: Log, settings: ArchiveSection, data: Path, bulk: Jobs, pool: Executor,
-        floor: Callable[[], int], wall: Callable[[], int],
+        floor: Callable[[], int], wall: Callable[[], int], shared: SharedArchive | None = None,
     ) -> None:  # fmt: skip
         """`data`: the data folder.  What is wrong with the archive is told in `why`; then nothing is archived.
 
         floor: nobody may still ask for what is below this LSN.  wall: microseconds.  Both are asked on the loop.
+        shared: by members of a cluster, of which this one leads
         """
         self.folder = str((data / settings.folder).absolute())
         self.why: str | None = None  # it does not work at the moment
@@ -94,6 +96,7 @@ class Archiving:
         self.stopping = False
         self._log, self._settings, self._bulk, self._pool = log, settings, bulk, pool
         self._floor, self._wall = floor, wall
+        self._shared, self._lead = shared, ""
         self._cut = 0  # all below this LSN goes at the moment: nobody begins to read it
         self._since = 0  # beats since the last look
         self._disk: OsDisk
@@ -107,13 +110,18 @@ class Archiving:
         try:
             self._disk = archive_disk(self.folder)
             self._open()
-        except (OSError, LogDamaged) as error:
+        except (OSError, LogDamaged, PreconditionFailed) as error:
             self.why = f"the archive in {self.folder} cannot be used: {error}"
             logger.error("%s; nothing is archived, and retention waits", self.why)
         self.broken = self.why is not None  # until the next start
+        self._counts = self.manifest  # what retention may rely on
 
     def _open(self) -> None:
+        if self._shared is not None:
+            self._lead = self._shared.take(self.folder)
         found = read(self._disk)
+        if self._shared is not None:
+            self._shared.check(0 if found is None else found.number)
         if found is not None and found.origin != self._log.origin:
             raise LogDamaged(
                 f"it belongs to the data folder with origin {found.origin}, and this one has {self._log.origin}; name "
@@ -136,7 +144,7 @@ class Archiving:
 
     def has(self, segment: SegmentInfo) -> bool:
         """Whether all of a segment is archived, and it may go as far as the archive is concerned."""
-        return not self.broken and self.manifest.has(segment.first, segment.last)
+        return not self.broken and self._counts.has(segment.first, segment.last)
 
     def keeps(self, start: int) -> bool:
         """Whether log and archive together have every row from an LSN on that the log ever had."""
@@ -195,6 +203,8 @@ class Archiving:
     def stop(self) -> None:
         """Begin nothing more; what runs ends with the bulk child."""
         self.stopping = True
+        if self._shared is not None:
+            self._shared.stop()
 
     async def rest(self) -> None:
         while self._running is not None and self.running:
@@ -221,7 +231,12 @@ class Archiving:
 
     def planned(self) -> list[Run]:
         """What is to be archived, oldest first."""
-        return runs(self._log.segments(), self.manifest, self._failed)
+        segments = self._log.segments()
+        if self._shared is not None:  # what is not on every disk that counts may still be cut
+            durable = self._log.durable
+            closed = next((n for n, one in enumerate(segments) if one.last > durable), len(segments) - 1)
+            segments = segments[: closed + 1]
+        return runs(segments, self.manifest, self._failed)
 
     async def run_now(self, *, dry_run: bool = False) -> dict[str, object]:
         """The next step at once, for who asks again until nothing is `left`; with `dry_run`, what there is to do.
@@ -345,12 +360,15 @@ class Archiving:
 
     async def _commit(self, manifest: Manifest) -> None:
         def work() -> None:
-            commit(self._disk, manifest)
+            commit(self._disk, manifest, self._lead)
             self.manifest = manifest  # before files move: who lists it finds them under either name
             tidy(self._disk, manifest)
 
         await self._off(work)
         self.manifest = manifest._replace(gone=())
+        if self._shared is not None:
+            await self._shared.told(manifest.number)
+        self._counts = self.manifest
 
     def _check_room(self, size: int) -> None:
         """DiskFull rather than take what the log may need."""

@@ -1,0 +1,109 @@
+"""A leader's archive, in a folder that all members see.
+
+Its term takes the folder first.  What `archive.json` says, beside the log, is on the disk of every member that may lead
+next: which folder that is, and the last manifest that counts.  So one that sees another folder, or an older manifest in
+it, archives nothing and says so; and retention waits until all of them know that a segment is archived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from penstock.errors import InvalidArgument, LogDamaged, Unavailable
+from penstock.log.archive.fence import take, token_of
+from penstock.log.disk import OsDisk
+from penstock.replication.messages import ARCHIVE
+from penstock.wire.fields import Fields, read_json
+
+if TYPE_CHECKING:
+    from penstock.server.cluster.leading import Cluster
+
+_MOST = 4096
+
+
+class _Known(NamedTuple):
+    """What the members know."""
+
+    token: str
+    number: int  # of the manifest
+
+
+def _read(disk: OsDisk) -> _Known | None:
+    if ARCHIVE not in disk.list():
+        return None
+    file = disk.open(ARCHIVE, readonly=True)
+    try:
+        fields = Fields(ARCHIVE, read_json(file.pread(_MOST, 0), ARCHIVE))
+        return _Known(fields.name("token"), fields.number("number"))
+    except InvalidArgument as error:
+        raise LogDamaged(f"{ARCHIVE} is not as a leader writes it: {error}") from None
+    finally:
+        file.close()
+
+
+class SharedArchive:
+    """Of one leader.  Belongs to the loop."""
+
+    def __init__(self, cluster: Cluster, data: Path, term: int) -> None:
+        self._cluster, self._term = cluster, term
+        self._disk = OsDisk(data)
+        self._token = ""
+        self._stopped = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    def take(self, folder: str) -> str:
+        """Make the folder ours; how a manifest is committed to it.
+
+        PreconditionFailed, OSError, and LogDamaged for a folder that is not the one of the leaders before.
+        """
+        place, known = Path(folder), _read(self._disk)
+        lead = take(place, self._term)
+        self._token = token_of(place)
+        if known is not None and known.token != self._token:
+            raise LogDamaged("it is not the folder that the leader before wrote to: all members must see the same one")
+        return lead
+
+    def check(self, number: int) -> None:
+        """Whether a manifest is none that another one has replaced.  LogDamaged."""
+        known = _read(self._disk)
+        if known is not None and number < known.number:
+            raise LogDamaged(f"its manifest is number {number}, and number {known.number} was committed")
+
+    async def told(self, number: int) -> None:
+        """Return when all who may lead next know that this manifest counts.  Unavailable when the server stops."""
+        there = self._waiting = asyncio.get_running_loop().create_future()
+
+        def done() -> None:
+            if not there.done():
+                there.set_result(None)
+
+        await asyncio.to_thread(self._write, _Known(self._token, number))
+        self._cluster.keep([ARCHIVE], done)
+        if self._stopped:
+            raise Unavailable("the server stops")
+        await there
+
+    def _write(self, known: _Known) -> None:
+        disk, part = self._disk, f"{ARCHIVE}.part"
+        if part in disk.list():
+            disk.remove(part)
+        file = disk.open(part, create=True)
+        try:
+            file.pwrite(orjson.dumps(known._asdict()), 0)
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(part, ARCHIVE)
+        disk.sync_folder()
+
+    def stop(self) -> None:
+        """Nobody waits any more."""
+        self._stopped = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(Unavailable("the server stops"))
+
+
