@@ -35,6 +35,7 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
     Unroutable,
+    WorkFailed,
 )
 from penstock.version import __version__
 
@@ -83,6 +84,7 @@ __all__ = [
     "SettingsError",
     "Unavailable",
     "Unroutable",
+    "WorkFailed",
     "__version__",
     "aio",
     "avro",

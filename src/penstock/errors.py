@@ -194,6 +194,13 @@ class InvalidBody(PenstockError, ValueError):
     to_do = "Look at the dead letter and its publisher, or ask for the type that the bodies have."
 
 
+class WorkFailed(PenstockError):
+    """The function that was given a message raised for the last time, or the body was not what it takes."""
+
+    code = "PS402"
+    to_do = "Look at the error, and at the dead letter; submit it anew when the reason is gone."
+
+
 class Unavailable(PenstockError):
     """No server answers, the connection was lost, or the server cannot serve this now."""
 

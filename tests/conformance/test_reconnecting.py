@@ -319,3 +319,35 @@ async def test_a_replay_for_asyncio_goes_on(server: Lives, client: penstock.Clie
             if len(seen) == 4:
                 break
     assert seen == expected(4)
+
+
+def test_records_come_anew_after_a_restart(server: Lives, client: penstock.Client, name: str) -> None:
+    topic = f"{name}-records"
+    client.declare_topic(topic, key=["/id"])
+    for number in range(3):
+        client.publish(topic, {"id": number})
+    with client.sow_and_subscribe(topic, oof=True, timeout="20s", reconnect="1m") as records:
+        assert sorted(records.take().json()["id"] for _ in range(3)) == [0, 1, 2]  # type: ignore[union-attr]
+        server.kill()
+        server.come_back()
+        with penstock.connect(server.url) as other:
+            other.sow_delete(topic, filter="/id = 1")
+            other.publish(topic, {"id": 3})
+            seen = dict[int, int]()
+            while 4 not in seen:
+                message = records.take()
+                assert message is not None
+                if message.event != "oof":
+                    seen[message.json()["id"]] = records.restarts
+                if 3 in seen and 4 not in seen:
+                    other.publish(topic, {"id": 4})
+        assert records.restarts == 1
+        assert {0, 2, 3, 4} <= seen.keys()
+        assert set(seen.values()) == {1}
+    with pytest.raises(penstock.InvalidArgument, match="reconnect needs sow"):
+        client.sow_and_subscribe(topic, sow=False, reconnect="1m")
+    with client.sow_and_subscribe(topic, timeout="20s") as records:  # unless it is asked for
+        assert records.take() is not None
+        server.restart()
+        with pytest.raises(penstock.Unavailable):
+            list(records)

@@ -30,6 +30,7 @@ from penstock.client.link import Link
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import Upload, batches_of, carrying_all, columns_of, is_mandatory, one_row, unroutable
 from penstock.client.reading import Querying
+from penstock.client.results import RESULTS, Task, submitted
 from penstock.client.retrying import PATIENCE, patience
 from penstock.client.transactions import Transaction
 from penstock.client.urls import parse_urls, reason_of
@@ -310,6 +311,19 @@ class Client(Querying):
                 upload.send(rows)
             said = upload.end()
         return cast("str", said["stage"]), cast("int", said["rows"])
+
+    def submit(self, queue: str, body: object, *, results: str = RESULTS, **options: Any) -> Task:
+        """Publish a message to a queue, and be able to wait for what its worker comes to: `client.submit(...).get()`.
+
+        results    the topic in which the workers' app keeps results, `penstock.App(results=)`
+        options    of `publish`; `message_id` is the task's id, which is made where none is given
+        Errors: as for `publish`.
+        """
+        return submitted(self, queue, body, results, options)
+
+    def task(self, id: str, *, results: str = RESULTS) -> Task:
+        """One that was submitted by somebody, by its id."""
+        return Task(self, id, results)
 
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing: see `Transaction`.

@@ -148,6 +148,7 @@ class Reading(Contents):
         live: bool = False,
         fully_durable: bool = False,
         timeout: Duration | None = None,
+        reconnect: Duration | None = 0,
     ) -> Replay:
         """The records of a SOW topic, or rows of a view, as they are, then what becomes of them, without a gap.
 
@@ -162,7 +163,12 @@ class Reading(Contents):
         select       which fields of a JSON body are sent, as of `replay`; a delta always has the key
         live, fully_durable     as of `replay`
         timeout      the iterator ends when nothing came for so long; None waits for ever
+        reconnect    how long the server may be away: then it is tried again when the connection breaks, and all records
+                     come anew, before which the iterator's `restarts` has risen and `completed` is false: what is not
+                     among them is gone.  0: not at all; None: for ever.  Needs `sow`
         """
+        if reconnect != 0 and not sow:
+            raise InvalidArgument("sow_and_subscribe: reconnect needs sow: nobody could tell what went meanwhile")
         asked = command(
             "subscribe",
             topic=topic,
@@ -184,7 +190,15 @@ class Reading(Contents):
             live=live or None,
             fully_durable=fully_durable or None,
         )
-        return Replay(self._link, asked, timeout=timeout)
+        if reconnect == 0:
+            return Replay(self._link, asked, timeout=timeout)
+
+        def anew(after: str | None, came: int, id: str | None, rate: str | None) -> bytes:
+            return asked
+
+        return Replay(
+            self._link, asked, timeout=timeout, again=anew, reconnect=patience(reconnect),
+        )  # fmt: skip
 
     def delta_subscribe(
         self,

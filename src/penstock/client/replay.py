@@ -123,6 +123,8 @@ class Replay:
         self.id = id
         self.completed = False
         """Whether the replay is over: the end of its range, or level with what is published."""
+        self.restarts = 0
+        """How often the connection was lost and is there again."""
         self.notice = ""
         """What there is to know: that the bookmark was not found, and where it reads from instead."""
         self._link = link
@@ -230,6 +232,7 @@ class Replay:
         if self._answered and self._again is not None:
             self.id = None if self.id is None else secrets.token_hex(8)
             self._ticket = self._again(self._after, self._came, self.id, self._rate)
+            self.restarts += 1
             self.completed = False
         self._reader = self._link.get(self._ticket)
         return self._reader

@@ -28,11 +28,11 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration
 
 
-class PenstockMessage(StreamMessage[aio.Message]):
-    """One message; `raw_message` is the one of `penstock.aio`."""
+class _Settled(StreamMessage[Any]):
+    """Settles what it is made of, once."""
 
     async def ack(self) -> None:
-        """Done: it will not come again."""
+        """Done: it, or all that is left of a batch, will not come again."""
         if self.committed is None:
             await self.raw_message.ack()
         await super().ack()
@@ -46,34 +46,24 @@ class PenstockMessage(StreamMessage[aio.Message]):
     async def reject(self, reason: str | None = None) -> None:
         """Refused for good: a dead letter, where the queue has a place for them."""
         if self.committed is None:
-            await self.raw_message.reject(reason)
+            await self.raw_message.reject(reason=reason)
         await super().reject()
+
+
+class PenstockMessage(_Settled):
+    """One message; `raw_message` is the one of `penstock.aio`."""
+
+    raw_message: aio.Message
 
     async def extend(self, period: Duration) -> None:
         """Hold it until `period` from now at least."""
         await self.raw_message.extend(period)
 
 
-class PenstockBatchMessage(StreamMessage[aio.Batch]):
+class PenstockBatchMessage(_Settled):
     """What came together; `raw_message` is the batch of `penstock.aio`, and settles rows, too."""
 
-    async def ack(self) -> None:
-        """Done, all that is left."""
-        if self.committed is None:
-            await self.raw_message.ack()
-        await super().ack()
-
-    async def nack(self, delay: Duration | None = None) -> None:
-        """Back, all that is left."""
-        if self.committed is None:
-            await self.raw_message.retry(delay=delay)
-        await super().nack()
-
-    async def reject(self, reason: str | None = None) -> None:
-        """Refused for good, all that is left."""
-        if self.committed is None:
-            await self.raw_message.reject(reason=reason)
-        await super().reject()
+    raw_message: aio.Batch
 
 
 class Parser:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, span
+from penstock.worker.results import Results
 from penstock.worker.running import Running
 from penstock.worker.surrounding import Middleware
 from penstock.worker.worker import Counts, Worker, declare
@@ -42,6 +43,9 @@ class App:
     name       of its consumers, for people; by default host and process
     grace      how long what runs may go on when the app stops; after that it is interrupted and its message given back
     lifespan   an async context manager, called with the app: entered before the first message, left after the last
+    results    a topic that keeps what functions come to, for whoever has submitted their messages (`Client.submit`);
+               it is declared at the start
+    results_for   how long each result is kept
     """
 
     def __init__(
@@ -51,12 +55,15 @@ class App:
         name: str = "",
         grace: Duration = "30s",
         lifespan: Lifespan | None = None,
+        results: str | None = None,
+        results_for: Duration = "1d",
     ) -> None:
         self.url = url
         self.name = name
         self.workers: tuple[Worker, ...] = ()
         self._grace = span(grace, "grace") / 1e6
         self._lifespan = lifespan
+        self._results = None if results is None else Results(results, results_for)
         self._running: tuple[Running, ...] = ()
         self._middlewares: tuple[Middleware, ...] = ()
 
@@ -142,7 +149,8 @@ class App:
         chance = random.Random()
         self._running = tuple(
             Running(
-                replace(worker, middlewares=self._middlewares), url or self.url, name=name, burst=burst, chance=chance
+                replace(worker, middlewares=self._middlewares, results=self._results),
+                url or self.url, name=name, burst=burst, chance=chance,
             )
             for worker in self.workers
         )

@@ -169,8 +169,16 @@ def _begun(worker: Worker, arguments: Sequence[object], calls: Off) -> Awaitable
 
 
 def _settle(worker: Worker, message: Message, verb: str, reason: str, result: object) -> None:
-    if verb == "ack" and worker.publish is not None and result is not None:
-        _publish(worker, worker.publish, message, result)
+    results = worker.results
+    id = None if results is None else results.id_of(message)
+    place = worker.publish if result is not None else None
+    if verb == "ack" and (place is not None or id is not None):
+        also = [] if results is None or id is None else [results.done(id, result)]
+        _publish(worker, place, message, result, also)
+    elif results is not None and id is not None and (
+        verb == "reject" or (verb == "retry" and results.is_last(message, worker.queue))
+    ):
+        results.failed(id, message, verb, reason)
     elif verb == "ack":
         message.ack()
     elif verb == "retry":
@@ -181,24 +189,29 @@ def _settle(worker: Worker, message: Message, verb: str, reason: str, result: ob
         message.reject(reason=reason[:REASON_MOST])
 
 
-def _publish(worker: Worker, place: str, message: Message, result: object) -> None:
+def _publish(
+    worker: Worker, place: str | None, message: Message, result: object, also: Sequence[tuple[str, object]]
+) -> None:
     """Acknowledge and publish to `K`, or to `E/K` where there is an exchange E; retry what the server refuses."""
-    exchange, _, key = place.partition("/")
+    exchange, _, key = (place or "").partition("/")
     options = {"mandatory": worker.mandatory}
     try:
+        if place is None:
+            message.ack(publish=also)
+            return
         if exchange and key:
             try:
-                message.ack(publish=[(key, result, {**options, "exchange": exchange})])
+                message.ack(publish=[(key, result, {**options, "exchange": exchange}), *also])
                 return
             except Unroutable:
                 raise
             except NotFound:
                 pass  # no exchange: a key of the default one may hold a slash
-        message.ack(publish=[(place, result, options)])
+        message.ack(publish=[(place, result, options), *also])
     except Fenced:
         raise  # it is somebody else's by now
     except Refused as error:
-        logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, place, error)
+        logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, place or also[0][0], error)
         message.retry(error=f"{type(error).__name__}: {error}"[:REASON_MOST])
 
 
@@ -295,6 +308,9 @@ class Running:
             )
         )
         lease = await self._off(lambda: consumer.lease_period)
+        results = worker.results
+        if results is not None:
+            await self._off(lambda: results.prepare(client, consumer.queues))
         self.counts.connections += 1
         logger.info("%s: takes from %s, %d at once", worker.name, worker.queue, worker.concurrency)
         held, inbox, over = Held(lease), asyncio.Queue[list[Message] | None](), asyncio.Event()

@@ -12,6 +12,7 @@ from penstock.client.messages import Message, Values
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.units import Duration, span
+from penstock.worker.results import Results
 from penstock.worker.surrounding import Depends, Middleware, depends_of
 
 
@@ -61,6 +62,7 @@ class Worker:
     readers: tuple[Reader | Depends | None, ...]  # of the arguments; None is the message itself
     value: Any  # the type of its `value`: that of `Message[Order]`, else Any
     middlewares: tuple[Middleware, ...] = ()  # of its app, the outermost first
+    results: Results | None = None  # of its app
 
     @property
     def is_plain(self) -> bool:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import penstock
 from penstock.testing import Broker
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "sow.md").read_text()
-BLOCKS = dict(re.findall(r"```(toml|python)\n(.*?)```", PAGE, re.DOTALL))
+(_, SETTINGS), (_, EXAMPLE), (_, RESTART) = re.findall(r"```(toml|python)\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    with Broker(BLOCKS["toml"]) as broker:
-        exec(BLOCKS["python"], {"url": broker.flight_url})
+    with Broker(SETTINGS) as broker:
+        exec(EXAMPLE, {"url": broker.flight_url})
         assert [record.json()["id"] for record in broker.sow("orders")] == [1]
         assert len(broker.sow("to-ship")) == 5
     printed = capsys.readouterr().out.splitlines()
@@ -25,3 +27,11 @@ def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
         "{'id': 3, 'total': 20}",
         "oof match",
     ]
+
+
+def test_a_copy_of_the_records_is_kept() -> None:
+    with Broker(SETTINGS) as broker, penstock.connect(broker.flight_url) as client:
+        client.publish("orders", {"id": 1, "total": 9.5})
+        names: dict[str, Any] = {"client": client}
+        exec(RESTART.replace('timeout="5s"', 'timeout="100ms"'), names)
+        assert names["copy"] == {1: {"id": 1, "total": 9.5}}

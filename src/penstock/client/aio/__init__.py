@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
 from penstock.client import replay as blocking_replaying
+from penstock.client import results as blocking_results
 from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
 from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
@@ -28,12 +29,13 @@ from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
 from penstock.client.queue_options import QueueOptions
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
+from penstock.client.results import RESULTS
 from penstock.client.retrying import PATIENCE
 from penstock.units import Duration
 
 __all__ = [
     "Batch", "Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt",
-    "Transaction", "connect",
+    "Task", "Transaction", "connect",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -158,6 +160,15 @@ class Client:
     stats = queue
     peek = _awaited(blocking.Client.peek)
 
+    async def submit(self, queue: str, body: object, *, results: str = RESULTS, **options: Any) -> Task:
+        """Publish a message to a queue, and be able to wait for what its worker comes to."""
+        client = await self.blocking()
+        return Task(self, await self.run(lambda: client.submit(queue, body, results=results, **options)))
+
+    async def task(self, id: str, *, results: str = RESULTS) -> Task:
+        """One that was submitted by somebody, by its id."""
+        return Task(self, (await self.blocking()).task(id, results=results))
+
     async def declare(
         self,
         queue: str,
@@ -257,6 +268,22 @@ class Client:
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self.__aenter__().__await__()
+
+
+class Task:
+    """What was submitted; as that of the blocking client.  A `get` takes one of the client's threads while it waits."""
+
+    def __init__(self, client: Client, inner: blocking_results.Task) -> None:
+        self._client, self._inner = client, inner
+        self.id = inner.id
+
+    async def record(self) -> dict[str, Any] | None:
+        """What is kept of it now; None while it is not done."""
+        return await self._client.run(self._inner.record)
+
+    async def get(self, timeout: Duration = "30s") -> Any:  # noqa: ASYNC109  the thread has to know it
+        """What the function returned.  Raises TimeoutError, and WorkFailed when the message failed for good."""
+        return await self._client.run(lambda: self._inner.get(timeout))
 
 
 class Transaction:

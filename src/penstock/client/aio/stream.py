@@ -327,6 +327,11 @@ class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
         """What there is to know: that the bookmark was not found, and where it reads from instead."""
         return "" if self._opened is None else self._opened.notice
 
+    @property
+    def restarts(self) -> int:
+        """How often the connection was lost and is there again."""
+        return 0 if self._opened is None else self._opened.restarts
+
     async def take(self) -> messages.Message | None:
         """The next message; None at the end, and when nothing came within `timeout`."""
         if self._closed:
