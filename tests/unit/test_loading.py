@@ -119,6 +119,12 @@ def test_settings_are_read_before_arrow_is_there_whose_pool_they_bound(tmp_path:
     assert unwanted(loaded, ("pyarrow", "penstock.server.process", "grpc")) == []
 
 
+def test_a_door_of_amqp_is_there_without_arrow_and_numpy() -> None:
+    loaded = said("import sys, penstock.server.amqp.front; print(*sys.modules)")
+    assert "penstock.wire.amqp.machine" in loaded
+    assert unwanted(loaded, ("pyarrow", "numpy", "pydantic", "cryptography", "penstock.core", "penstock.log")) == []
+
+
 def test_a_replay_in_the_child_loads_the_reader_of_the_log_and_no_more(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write(30)

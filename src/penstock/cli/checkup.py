@@ -174,7 +174,7 @@ def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
         if there < count:
             return Finding(what, "poor", found, "the server's log says why; one that ends begins again within seconds")
     if count >= cores > 1 or count > 1 == cores:
-        advice = f"the server's own process needs a core, too: at most {max(1, cores - 1)} are worth it"
+        advice = f"the server's own process needs a core, too: more than {max(1, cores - 1)} are not worth it"
         return Finding(what, "poor", found, advice)
     return Finding(what, "good", found)
 

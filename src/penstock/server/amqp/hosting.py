@@ -29,9 +29,9 @@ from penstock.server.amqp.links import SEND_FREE, SEND_MOST
 from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp.conversation import Phase
-from penstock.wire.amqp.deliver import delivery
 from penstock.wire.amqp.frames import decode_method
 from penstock.wire.amqp.machine import ServerConnection
+from penstock.wire.amqp.pieces import delivery
 
 if TYPE_CHECKING:
     from penstock.server.amqp.links import Link

@@ -9,17 +9,13 @@ it names no consumer, so all of a channel share it.  Knows no queue, lease or cr
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 from penstock.records.entries import Topic
 from penstock.records.field_tables import encode_short_string
-from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, pack_border, reply_text
-from penstock.wire.amqp.methods import BasicDeliver, BasicGetOk, BasicReturn
-
-_pack_tag = struct.Struct(">Q").pack
-_pack_head = struct.Struct(">BHIHHQ").pack  # a header frame as far as the property flags
-_pack_body = struct.Struct(">BBHI").pack  # end mark of the header frame, border of the body frame
+from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, reply_text
+from penstock.wire.amqp.methods import BasicGetOk, BasicReturn
+from penstock.wire.amqp.pieces import behind_tag, content, front_of, named, pack_body, pack_head, pack_tag
 
 _MIDDLES_MOST = 2048
 """Remembered for one channel."""
@@ -57,8 +53,8 @@ class _Middles(dict[int, bytes]):
 
 def _content_head(channel: int, properties: bytes, size: int) -> bytes:
     """Header frame and border of the body frame, without the very last end mark; an empty body has no frame."""
-    head = _pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, size) + properties
-    return head + _pack_body(END[0], BODY, channel, size) if size else head
+    head = pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, size) + properties
+    return head + pack_body(END[0], BODY, channel, size) if size else head
 
 
 class Contents:
@@ -172,7 +168,7 @@ class DeliveryEncoder:
         before = self.befores[len(middle.head)]
         if len(bodies) == 1 and 0 < len(bodies[0]) <= self.payload_max:
             body = bodies[0]
-            return [before, _pack_tag(tag), middle[len(body)], body, END]
+            return [before, pack_tag(tag), middle[len(body)], body, END]
         between = END + before
         out = [before]
         rows = iter(bodies)
@@ -180,11 +176,11 @@ class DeliveryEncoder:
         while True:
             try:
                 for body in rows:
-                    out += (_pack_tag(tag), middle[len(body)], body, between)
+                    out += (pack_tag(tag), middle[len(body)], body, between)
                     tag += 1
                 break
             except _TooLarge:
-                out += (_pack_tag(tag), middle.head, *self._split(properties, body), between)
+                out += (pack_tag(tag), middle.head, *self._split(properties, body), between)
                 tag += 1
         out[-1] = END
         return out
@@ -211,53 +207,22 @@ class DeliveryEncoder:
             if 0 < size <= payload_max:
                 out += (
                     before,
-                    _pack_tag(tag),
+                    pack_tag(tag),
                     head,
-                    _pack_head(HEADER, channel, len(header) + 12, BASIC, 0, size),
+                    pack_head(HEADER, channel, len(header) + 12, BASIC, 0, size),
                     header,
-                    _pack_body(0xCE, BODY, channel, size),
+                    pack_body(0xCE, BODY, channel, size),
                     body,
                     END,
                 )
             else:
-                out += (before, _pack_tag(tag), head, *self._split(header, body), END)
+                out += (before, pack_tag(tag), head, *self._split(header, body), END)
             tag += 1
         return out
 
     def _split(self, properties: bytes, body: bytes) -> list[bytes]:
         """Content without its last end mark, the body in as many frames as it takes."""
         return content(self.channel, properties, body, self.payload_max + OVERHEAD)[:-1]
-
-
-def named(consumer_tag: str) -> bytes:
-    """What a delivery says of its consumer: with `front_of` what stands before its tag."""
-    return BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
-
-
-def front_of(channel: int, name: bytes, size: int) -> bytes:
-    """What stands before the tag.  name: `named`; size: of `Contents.head`, which stands behind it."""
-    return pack_border(METHOD, channel, len(name) + 8 + size - 1) + name  # END is not counted
-
-
-def behind_tag(
-    channel: int, tag: int, head: bytes, properties: bytes, body: bytes, payload_max: int
-) -> Sequence[bytes]:
-    """Pieces of one delivery from the tag on."""
-    size = len(body)
-    if 0 < size <= payload_max:
-        return (
-            _pack_tag(tag), head, _pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, size), properties,
-            _pack_body(0xCE, BODY, channel, size), body, END,
-        )  # fmt: skip
-    return (_pack_tag(tag), head, *content(channel, properties, body, payload_max + OVERHEAD))
-
-
-def delivery(
-    channel: int, tag: int, name: bytes, head: bytes, properties: bytes, body: bytes, frame_max: int
-) -> list[bytes]:
-    """Pieces of one delivery.  name: `named`; head: `Contents.head`."""
-    front = front_of(channel, name, len(head))
-    return [front, *behind_tag(channel, tag, head, properties, body, frame_max - OVERHEAD)]
 
 
 def encode_each(
@@ -279,7 +244,7 @@ def encode_each(
         for encoder, body in zip(encoders, bodies, strict=True):
             if 0 < len(body) <= most:
                 front = encoder.front if encoder.front_size == size else encoder.find_front(size)
-                out += (front, _pack_tag(tag), middle[len(body)], body, END)
+                out += (front, pack_tag(tag), middle[len(body)], body, END)
             else:
                 out += encoder.encode(tag, False, topics, properties, (body,))
             tag += 1
@@ -291,16 +256,6 @@ def encode_each(
     for encoder, topic, header, body in zip(encoders, *columns, bodies, strict=True):
         out += encoder.encode(tag, False, (topic,), (header,), (body,))
         tag += 1
-    return out
-
-
-def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
-    """Header frame and body frames of one message, the last piece an end mark."""
-    out = [_pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, len(body)), properties, END]
-    most = frame_max - OVERHEAD
-    for start in range(0, len(body), most):
-        part = body[start : start + most] if len(body) > most else body
-        out += (pack_border(BODY, channel, len(part)), part, END)
     return out
 
 

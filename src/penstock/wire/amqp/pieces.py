@@ -1,0 +1,60 @@
+"""Pieces of one delivery: what stands before its tag, and what stands behind.
+
+A door that is a process makes deliveries of these; it needs nothing of what a log or a queue is made of.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from penstock.records.field_tables import encode_short_string
+from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, pack_border
+from penstock.wire.amqp.methods import BasicDeliver
+
+pack_tag = struct.Struct(">Q").pack
+pack_head = struct.Struct(">BHIHHQ").pack
+"""A header frame as far as the property flags."""
+pack_body = struct.Struct(">BBHI").pack
+"""End mark of the header frame, border of the body frame."""
+
+
+def named(consumer_tag: str) -> bytes:
+    """What a delivery says of its consumer: with `front_of` what stands before its tag."""
+    return BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
+
+
+def front_of(channel: int, name: bytes, size: int) -> bytes:
+    """What stands before the tag.  name: `named`; size: of `Contents.head`, which stands behind it."""
+    return pack_border(METHOD, channel, len(name) + 8 + size - 1) + name  # END is not counted
+
+
+def behind_tag(
+    channel: int, tag: int, head: bytes, properties: bytes, body: bytes, payload_max: int
+) -> Sequence[bytes]:
+    """Pieces of one delivery from the tag on."""
+    size = len(body)
+    if 0 < size <= payload_max:
+        return (
+            pack_tag(tag), head, pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, size), properties,
+            pack_body(0xCE, BODY, channel, size), body, END,
+        )  # fmt: skip
+    return (pack_tag(tag), head, *content(channel, properties, body, payload_max + OVERHEAD))
+
+
+def delivery(
+    channel: int, tag: int, name: bytes, head: bytes, properties: bytes, body: bytes, frame_max: int
+) -> list[bytes]:
+    """Pieces of one delivery.  name: `named`; head: `Contents.head`."""
+    front = front_of(channel, name, len(head))
+    return [front, *behind_tag(channel, tag, head, properties, body, frame_max - OVERHEAD)]
+
+
+def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
+    """Header frame and body frames of one message, the last piece an end mark."""
+    out = [pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, len(body)), properties, END]
+    most = frame_max - OVERHEAD
+    for start in range(0, len(body), most):
+        part = body[start : start + most] if len(body) > most else body
+        out += (pack_border(BODY, channel, len(part)), part, END)
+    return out
