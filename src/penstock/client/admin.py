@@ -23,7 +23,7 @@ SHOWN = ("name", "ready", "leased", "delayed", "consumers", "acked")
 OF_A_VHOST = frozenset(
     {
         "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
-        "register_schema",
+        "register_schema", "link_proxy",
         "exchanges", "bindings",
         "stats", "list", "details", "stream_open", "delete_topic", "topics", "topic", "sow_delete",
         "ack", "ack_filter", "policies", "policy_set", "policy_delete",
