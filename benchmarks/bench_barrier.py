@@ -17,9 +17,8 @@ import tracemalloc
 from bench_queue import NOW, Bench, StartsWith
 from harness import emit, parse, parser
 
-from penstock.core.asks import Scan
 from penstock.core.broker import Core
-from penstock.core.effects import Deliver, DeliverEach, Verb
+from penstock.core.effects import Deliver, DeliverEach, Scan, Verb
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import Properties, encode

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from harness import emit
 
+from penstock.core.state.encoding import dump, dump_settings
 from penstock.core.state.fold import Fold
-from penstock.core.state.plain import dump, dump_settings
 from penstock.records.chunks import pack_pairs
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings

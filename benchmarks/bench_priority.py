@@ -18,8 +18,7 @@ from collections.abc import Callable
 from bench_queue import NOW, Bench, StartsWith
 from harness import emit, parse, parser
 
-from penstock.core.asks import Scan
-from penstock.core.effects import Verb
+from penstock.core.effects import Scan, Verb
 from penstock.core.queue.order.ranks import rank_of
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Publishes, Topic

@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 
 from harness import emit, parse, parser
 
-from penstock.core.asks import Scan
 from penstock.core.commands.deliveries import Delivery
-from penstock.core.effects import Deliver, DeliverEach, Effect, Verb, delivered
+from penstock.core.effects import Deliver, DeliverEach, Effect, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue

@@ -27,7 +27,7 @@ from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
 from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import sinks
-from penstock.core.streams.poison import Link
+from penstock.core.streams.streams import Link
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from penstock.core.asks import Key, Purpose
+from penstock.core.effects import Key, Purpose
 from penstock.core.queue.places import places
 from penstock.records.queue_settings import QueueSettings
 from property.queue_model import Message, Worker

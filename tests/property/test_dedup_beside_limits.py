@@ -13,8 +13,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.asks import Fetch
-from penstock.core.effects import Verb
+from penstock.core.effects import Fetch, Verb
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.records.entries import Publishes

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from penstock.core.asks import Purpose, Rate, Scan
-from penstock.core.effects import Sink
+from penstock.core.effects import Purpose, Rate, Scan, Sink
 from penstock.core.queue.order import pool, ranking, ranks, sorted_rows, standing
 from penstock.core.queue.order import priority as priority_order
 from penstock.core.queue.order import ranking as priority_arrival

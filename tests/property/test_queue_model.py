@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.asks import Fetch, Key, Purpose, Rate, Scan
 from penstock.core.commands.deliveries import Delivery
-from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Verb
+from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue import delays, timetable
 from penstock.core.queue.dispatching import filtering, granting

@@ -8,13 +8,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from penstock.core.asks import Purpose, Scan
-from penstock.core.effects import Swept, Verb
+from penstock.core.effects import Purpose, Scan, Swept, Verb
 from penstock.core.queue.dispatching.consumers import Credit
 from penstock.core.queue.dispatching.joining import replace
-from penstock.core.queue.settling import sweep
+from penstock.core.queue.settling import deferred
+from penstock.core.queue.settling.deferred import Sweep
 from penstock.core.queue.settling.settle import extend
-from penstock.core.queue.settling.sweep import Sweep
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings
@@ -63,7 +62,7 @@ class SettlingMachine(QueueMachine):
     ) -> None:  # fmt: skip
         super().start(settings, steps, plain, tiny, most, fenced)
         self.model = SettlingModel(self.queue.settings)
-        change = test_queue_model.patch.object(sweep, "STRETCH", self.stretch if stretch is None else stretch)
+        change = test_queue_model.patch.object(deferred, "STRETCH", self.stretch if stretch is None else stretch)
         change.start()
         self.changes.append(change)
         self.swept = self.found = 0

@@ -14,8 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from penstock.core.asks import Purpose, Scan
-from penstock.core.effects import Verb
+from penstock.core.effects import Purpose, Scan, Verb
 from penstock.core.queue import lasting, places
 from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.order.runs import packed

@@ -15,7 +15,7 @@ from random import Random
 
 import pyarrow as pa
 
-from penstock.core.audit.audit import Audit
+from penstock.core.audit.log_audit import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
 from penstock.core.links.parcels import Parcel

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.core.state.plain import load
+from penstock.core.state.encoding import load
 from penstock.errors import PenstockError
 from penstock.records.chunks import unpack_pairs
 from penstock.records.kinds import Kind

@@ -246,7 +246,7 @@ def _bad_expressions(settings: Settings, config: str) -> list[str]:
 
     problems: list[str] = []
     if settings.action:
-        from penstock.core.actions.rules import Rules
+        from penstock.core.action_rules import Rules
 
         for index, action in enumerate(settings.actions):
             where = f"{_origin(settings, f'action.{index}.on', config)}: [[action]] {action.name!r}"

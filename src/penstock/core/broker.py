@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.core.asks import Question
-from penstock.core.commands.interventions import AnswerCommands, InterventionCommands
+from penstock.core.commands.deliveries import AnswerCommands, InterventionCommands
 from penstock.core.commands.life import Life
 from penstock.core.commands.linking import LinkingCommands
 from penstock.core.commands.subscriptions import SubscriptionCommands
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
+from penstock.core.effects import Question
 from penstock.core.publishing.published import Published, Refusal
 from penstock.core.publishing.publishing import Whole
 from penstock.core.queue.queue import Queue

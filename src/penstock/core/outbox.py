@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from penstock.core.state.plain import dump
+from penstock.core.state.encoding import dump
 from penstock.records.chunks import LSN_LIMIT, Now
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind

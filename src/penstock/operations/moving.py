@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.queue.places import OWNED
+from penstock.core.state.encoding import unwrap
 from penstock.core.state.lsns import blobs, flat, numbers, pick, texts, whole
-from penstock.core.state.plain import unwrap
 from penstock.errors import InvalidArgument, NotFound, ProtocolError
 from penstock.history.history import History
 from penstock.operations.story import Kept

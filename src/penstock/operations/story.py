@@ -17,8 +17,8 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.queue.order.runs import NEVER
+from penstock.core.state.encoding import unwrap
 from penstock.core.state.lsns import Ints, blobs, numbers, packed_integers, pick, texts, whole
-from penstock.core.state.plain import unwrap
 from penstock.records.causes import ENDS, ended, told
 from penstock.records.chunks import unpack_pairs
 from penstock.records.dataclass import dataclass

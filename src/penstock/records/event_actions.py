@@ -1,6 +1,6 @@
 """An action as the settings name it: on which events it runs, under which condition, and what it does.
 
-Plain values: texts are templates and expressions that nobody has compiled.  `core.actions` compiles them.
+Plain values: texts are templates and expressions that nobody has compiled.  `core.action_rules` compiles them.
 
 Its texts may have variables, `{{NAME}}`.  A variable inside a JSON string is marked as quoted: whoever fills it in
 escapes the value, so that `"why": "{{AMPS_REASON}}"` stays JSON whatever the text holds.  Outside of quotes it is

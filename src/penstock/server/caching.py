@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from penstock.core.asks import Fetch, Fetched
+from penstock.core.effects import Fetch, Fetched
 from penstock.core.queue.upcoming import Upcoming
 from penstock.core.sow.rows import Answer, Job
 from penstock.memory.budget import READ_BYTES, first_of, merged

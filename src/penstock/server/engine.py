@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.core import asks
+from penstock.core import effects
 from penstock.core import effects as e
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
@@ -105,12 +105,12 @@ class Engine(Runtime):
             e.Deliver: self._deliver,
             e.DeliverEach: self._deliver_each,
             e.Reply: self._reply,
-            asks.Fetch: self.fetches.start,
-            asks.Scan: self.scans.start,
-            asks.Judge: self.judges.start,
-            asks.Recover: lambda _: self.recoveries.start(),
-            asks.Rate: self.backfills.start,
-            asks.Key: self.backfills.start,
+            effects.Fetch: self.fetches.start,
+            effects.Scan: self.scans.start,
+            effects.Judge: self.judges.start,
+            effects.Recover: lambda _: self.recoveries.start(),
+            effects.Rate: self.backfills.start,
+            effects.Key: self.backfills.start,
             e.Act: self.acts.go_on,
             e.Gone: self.acts.gone,
             e.Dying: self._dying,

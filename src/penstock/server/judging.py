@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, overload
 
-from penstock.core.asks import Judge, Judged
+from penstock.core.effects import Judge, Judged
 from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import rank_of
 from penstock.core.queue.staging import key_text
@@ -28,7 +28,7 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
 
 if TYPE_CHECKING:
-    from penstock.core.asks import Made, Question
+    from penstock.core.effects import Made, Question
     from penstock.expr import Filter
     from penstock.ports import Disk
     from penstock.server.caching import Present

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.asks import Found, Pass, Recovered
+from penstock.core.effects import Found, Pass, Recovered
 from penstock.core.state.lsns import lengths, whole
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.meter import LOOP_BODY

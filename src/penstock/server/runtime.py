@@ -20,8 +20,8 @@ from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 
 if TYPE_CHECKING:
-    from penstock.core.asks import Answer
     from penstock.core.broker import Core
+    from penstock.core.effects import Answer
     from penstock.history.history import Spread
     from penstock.log.catalog import SegmentInfo
     from penstock.log.log import Log

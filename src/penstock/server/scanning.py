@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.asks import Key, Keyed, Rate, Rated, Scan, Scanned
+from penstock.core.effects import Key, Keyed, Rate, Rated, Scan, Scanned
 from penstock.core.queue.order.ranks import LOWEST, Levels, Ranking
 from penstock.core.queue.staging import Told
 from penstock.expr import FilterSet, Matcher, Value

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from penstock.core.streams.ranges import Range
+from penstock.core.streams.stream_table import Range
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.history.history import History
 from penstock.history.measuring import Limits, Measured, measure

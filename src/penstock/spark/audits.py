@@ -35,8 +35,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.client import connect
-from penstock.core.audit.audit import Audit
 from penstock.core.audit.histories import Part, Report, Share, shares, verdict
+from penstock.core.audit.log_audit import Audit
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat

@@ -12,12 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.logfiles import audit
-from penstock.core.asks import Fetch, Fetched, Scan, Scanned
-from penstock.core.audit import audit as audit_module
+from penstock.core.audit import log_audit as audit_module
+from penstock.core.audit.controls import SinkAudit
 from penstock.core.audit.histories import Report
-from penstock.core.audit.records import SinkAudit
 from penstock.core.broker import Core
-from penstock.core.effects import Verb
+from penstock.core.effects import Fetch, Fetched, Scan, Scanned, Verb
 from penstock.core.state.durable import DurableState
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log

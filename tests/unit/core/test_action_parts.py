@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from penstock.core.actions.acted import Hops
-from penstock.core.actions.rules import Happening, Rules, Template, words
+from penstock.core.acted import Hops
+from penstock.core.action_rules import Happening, Rules, Template, words
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.cron import parse_schedule

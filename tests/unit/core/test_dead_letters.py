@@ -7,9 +7,8 @@ from functools import partial
 
 import pytest
 
-from penstock.core.asks import Fetch
-from penstock.core.commands import interventions
-from penstock.core.effects import Verb
+from penstock.core.commands import deliveries
+from penstock.core.effects import Fetch, Verb
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.letters import portions
 from penstock.core.state.durable import canonical
@@ -267,7 +266,7 @@ def test_dying_messages_die_after_a_crash_too(world: World) -> None:
 
 def test_letters_too_large_for_one_group_leave_in_several(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message goes with its letter; no group grows beyond what a batch of the log may hold."""
-    monkeypatch.setattr(interventions, "portions", partial(portions, most=10))
+    monkeypatch.setattr(deliveries, "portions", partial(portions, most=10))
     work = world.declare("work", message_ttl=1_000_000, dead_letter_exchange="", dead_letter_routing_key="dead")
     dead = world.declare("dead")
     bodies = [b"aaaaaa", b"bbb", b"c" * 30, b"", b"dd", b"eeeeeeee", b"f"]

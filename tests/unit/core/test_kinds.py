@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from penstock.core.audit.audit import Audit
+from penstock.core.audit.log_audit import Audit
 from penstock.core.state import fold
 from penstock.core.views import feed
 from penstock.operations.story import WORDS, Teller

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.queue_arguments import queue_settings, read_policy, why_impossible
-from penstock.core.audit.audit import Audit
+from penstock.core.audit.log_audit import Audit
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState, canonical
+from penstock.core.state.encoding import dump, dump_settings
 from penstock.core.state.fold import Fold
-from penstock.core.state.plain import dump, dump_settings
 from penstock.core.topology.ruling import Policies
 from penstock.errors import ExpressionError, NotFound, PreconditionFailed
 from penstock.records.chunks import pack_pairs

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.queue.order.ranks import LOWEST
-from penstock.core.state import packed
+from penstock.core.state import encoding
 from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, Reign, StreamState, canonical
+from penstock.core.state.encoding import as_table, dump, dump_settings, load, load_settings, unwrap, wrap
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import chunked, flat, ints, runs_of, same_chunked, spread
 from penstock.core.state.pending import DeferredAck
-from penstock.core.state.plain import as_table, dump, dump_settings, load, load_settings, unwrap, wrap
 from penstock.errors import LogDamaged
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control
@@ -53,9 +53,9 @@ def test_chunks_round_trip_in_every_form(gaps: list[int], first: int) -> None:
     ],
 )
 def test_the_smallest_form_is_taken(lsns: list[int], form: int) -> None:
-    [piece] = packed.pack_chunks(chunked(np.array(lsns, dtype=np.int64)))
+    [piece] = encoding.pack_chunks(chunked(np.array(lsns, dtype=np.int64)))
     assert piece[0] == form
-    chunk, end = packed.unpack_chunk(piece, 0)
+    chunk, end = encoding.unpack_chunk(piece, 0)
     assert list(chunk) == list(lsns)
     assert end == len(piece)
 
@@ -168,22 +168,22 @@ def test_many_queues_that_were_declared_alike_share_their_settings() -> None:
 def test_a_column_takes_the_form_with_the_fewest_bytes(values: list[int], form: object) -> None:
     lsns = np.arange(10, 10 + 3 * len(values), 3, dtype=np.int64)
     runs = runs_of(lsns, np.array(values, dtype=np.int64))
-    told, blob = packed.pack(runs, lsns)
+    told, blob = encoding.pack(runs, lsns)
     if isinstance(form, list) and form[-1] is None:
         assert isinstance(told, list)
         assert told[:2] == form[:2]
     else:
         assert told == form
-    assert packed.unpack(told, lsns, b"xx" + blob, 2) == (runs, 2 + len(blob))
+    assert encoding.unpack(told, lsns, b"xx" + blob, 2) == (runs, 2 + len(blob))
     with pytest.raises(ValueError, match="short"):
-        packed.unpack(told, lsns, blob[:-1], 0)
+        encoding.unpack(told, lsns, blob[:-1], 0)
 
 
 def test_a_damaged_column_is_refused() -> None:
     lsns = np.arange(10, dtype=np.int64)
     for form in (["codes", 1, 1], ["values", 9, 0], ["other", 1, 0]):
         with pytest.raises(ValueError, match="column"):
-            packed.unpack(form, lsns, bytes(8) + b"\x02" * 10, 0)
+            encoding.unpack(form, lsns, bytes(8) + b"\x02" * 10, 0)
 
 
 def test_a_rank_of_its_own_for_each_message_takes_few_bytes() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.state.durable import canonical
-from penstock.core.streams.ranges import Difference, available, difference
+from penstock.core.streams.stream_table import Difference, available, difference
 from penstock.errors import Fenced, PreconditionFailed
 from unit.core.world import World
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.state.capture import held_from
 from penstock.core.state.durable import canonical, decode, encode
-from penstock.core.streams.table import GRACE_US
+from penstock.core.streams.stream_table import GRACE_US
 from penstock.errors import Fenced, NotFound, PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT
 from unit.core.world import World

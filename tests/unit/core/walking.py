@@ -9,8 +9,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.asks import Recovered
-from penstock.core.state.plain import load
+from penstock.core.effects import Recovered
+from penstock.core.state.encoding import load
 from penstock.log.reader import Vias
 from penstock.records.entries import Control, Rows
 from penstock.records.kinds import Kind

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from penstock.core.asks import Fetch, Fetched, Scan, Scanned
 from penstock.core.broker import Core
 from penstock.core.commands.deliveries import Delivery
-from penstock.core.effects import Cancelled, Deliver, DeliverEach, Swept, delivered
+from penstock.core.effects import Cancelled, Deliver, DeliverEach, Fetch, Fetched, Scan, Scanned, Swept, delivered
 from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asks import Fetch, Purpose, Scan
-from penstock.core.effects import Verb
+from penstock.core.effects import Fetch, Purpose, Scan, Verb
 from penstock.core.queue import expiry
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.upcoming import Upcoming

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.asks import Scan
-from penstock.core.effects import Effect, Verb, delivered
+from penstock.core.effects import Effect, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue

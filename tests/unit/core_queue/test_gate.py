@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.asks import Scan
-from penstock.core.effects import Effect, Verb, delivered
+from penstock.core.effects import Effect, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.joining import replace

@@ -41,7 +41,7 @@ HOLD_NOTHING = {
 """The others: counts, settings, consumers, and what is known of messages that stand elsewhere."""
 
 DECIDES: dict[str, set[str]] = {
-    "core/commands/parts.py": {"all_consumers"},  # who consumes from a queue that ends
+    "core/commands/common_parts.py": {"all_consumers"},  # who consumes from a queue that ends
     "core/commands/life.py": {"older"},  # whether what a pass finds has to wait for its end
     "core/publishing/arrivals.py": {"shares"},  # whether newcomers need keys
 }

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.core.asks import Scan
-from penstock.core.effects import Deliver, DeliverEach, Effect, Verb
+from penstock.core.effects import Deliver, DeliverEach, Effect, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer

@@ -11,9 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.core.asks import Fetch, Purpose, Scan
 from penstock.core.commands.deliveries import Delivery
-from penstock.core.effects import Cancelled, Deliver, DeliverEach, Dying, Effect, Verb, delivered
+from penstock.core.effects import Cancelled, Deliver, DeliverEach, Dying, Effect, Fetch, Purpose, Scan, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.queue import Queue

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.asks import Rate
-from penstock.core.effects import Deliver, Effect, Verb
+from penstock.core.effects import Deliver, Effect, Rate, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.order import pool, ranking, ranks
 from penstock.core.queue.order.ranks import rank_of

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.asks import Scan
-from penstock.core.effects import Verb
+from penstock.core.effects import Scan, Verb
 from penstock.core.queue.dispatching import recalled
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.joining import replace

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.asks import Key
-from penstock.core.effects import Effect
+from penstock.core.effects import Effect, Key
 from penstock.core.outbox import Outbox
 from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.core.asks import Scan
+from penstock.core.effects import Scan
 from penstock.core.queue.order.main_order import Main
 from unit.core_queue import test_priority
 from unit.core_queue.test_queue import Bench, First

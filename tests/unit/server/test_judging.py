@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from penstock import expr
-from penstock.core.asks import Made
+from penstock.core.effects import Made
 from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import rank_of
 from penstock.errors import Unavailable

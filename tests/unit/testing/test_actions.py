@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.actions import acted
+from penstock.core import acted
 from penstock.errors import SettingsError
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.testing import Broker
-from penstock.testing.records import RecordMessage
+from penstock.testing.topic_records import RecordMessage
 
 CONFIG: dict[str, Any] = {
     "topic": [{"name": "orders", "key": ["/id"]}, {"name": "plain"}],

@@ -20,9 +20,9 @@ from typing import Self
 
 import numpy as np
 
-from penstock.core.actions.acted import OWN
-from penstock.core.asks import Found, Pass, Purpose, Recover, Recovered, Token
-from penstock.core.commands.parts import Arenas, CoreParts
+from penstock.core.acted import OWN
+from penstock.core.commands.common_parts import Arenas, CoreParts
+from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.links.carried import Numbers
 from penstock.core.links.states import Early
 from penstock.core.queue.dispatching.attendance import note_use

@@ -19,13 +19,13 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.owning import named_of, why_not_shared
 from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
-from penstock.core.topology.admin import NO_TABLE
+from penstock.core.topology.declaring import NO_TABLE
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings, Ruling, ruling_of
 
 if TYPE_CHECKING:
-    from penstock.core.commands.parts import Stamps
+    from penstock.core.commands.common_parts import Stamps
 
 
 RUNS_MOST = 1000

@@ -18,7 +18,7 @@ from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.queue import Queue, queue_of
-from penstock.core.topology.admin import NO_TABLE
+from penstock.core.topology.declaring import NO_TABLE
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now

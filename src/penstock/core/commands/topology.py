@@ -1,6 +1,6 @@
 """Commands about exchanges, bindings, declared topics and policies, and what policies make of each queue.
 
-What may be refused is `core.topology.admin`'s to say; this is the door to it, with the instant and who asks.
+What may be refused is `core.topology.declaring`'s to say; this is the door to it, with the instant and who asks.
 
 Each change of a policy, operator policy or address setting writes one group: its own record, and a QUEUE_ALTER of every
 queue for which it changes what is in force.  Of more queues than one step looks at, the others follow a portion at a
@@ -14,15 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Unpack, cast
 
+from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.commands.parts import CoreParts
 from penstock.core.publishing.body_checks import Failures
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.queue import Queue
 from penstock.core.sow.holding import Bodies, Sow, Sows
 from penstock.core.sow.rows import Answer, Job
-from penstock.core.topology.admin import NO_TABLE
+from penstock.core.topology.declaring import NO_TABLE
 from penstock.core.topology.register import check_expressions
 from penstock.core.topology.routing import Taker
 from penstock.core.topology.ruling import combined, dump_address, dump_exchanges, dump_policy

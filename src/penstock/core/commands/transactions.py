@@ -16,10 +16,9 @@ from dataclasses import field
 from operator import itemgetter
 from typing import NoReturn, TypeAlias
 
-from penstock.core.asks import Question
+from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
-from penstock.core.commands.parts import CoreParts
-from penstock.core.effects import Reply, Verb
+from penstock.core.effects import Question, Reply, Verb
 from penstock.core.publishing.dead_letters import Prepared
 from penstock.core.publishing.published import Published, Refusal
 from penstock.core.publishing.publishing import Whole, judged, refused_headers

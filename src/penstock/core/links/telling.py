@@ -23,8 +23,8 @@ from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Why
 from penstock.core.links.parcels import ROWS, Parcel, Piece, Told, split
 from penstock.core.links.peers import Peers
+from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
-from penstock.core.state.plain import load
 from penstock.expr import FilterSet, TopicPattern, compile_filter
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Topic

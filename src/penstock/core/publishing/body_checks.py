@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from penstock.core.asks import Question
+from penstock.core.effects import Question
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr.json_schema import BodyCheck, compile_check
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES

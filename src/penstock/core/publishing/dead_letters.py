@@ -10,10 +10,9 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import field
 from typing import TypeAlias, cast
 
-from penstock.core.actions.acted import Hops, lead, left_over
-from penstock.core.actions.rules import Happening, Rules
-from penstock.core.asks import Question
-from penstock.core.effects import Act, Effect
+from penstock.core.acted import Hops, lead, left_over
+from penstock.core.action_rules import Happening, Rules
+from penstock.core.effects import Act, Effect, Question
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.published import Published, due_rows, read_traits

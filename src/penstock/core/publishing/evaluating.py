@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
-from penstock.core.asks import Made, Question
+from penstock.core.effects import Made, Question
 from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import Levels, compile_ranking, rank_of
 from penstock.core.queue.shares import expressions

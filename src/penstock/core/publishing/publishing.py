@@ -15,8 +15,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from penstock.core.asks import Question
-from penstock.core.effects import Effect
+from penstock.core.effects import Effect, Question
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.admission import Admission, Dying, Funeral, Publishers
 from penstock.core.publishing.arrivals import Arrivals, Marks

@@ -15,9 +15,8 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TypeAlias, cast
 
-from penstock.core.asks import Question
 from penstock.core.chance import chance
-from penstock.core.effects import Effect
+from penstock.core.effects import Effect, Question
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.evaluating import Asking, last_keys_of, takers, unkeyed, unrated
 from penstock.core.publishing.published import (

@@ -15,8 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.asks import Purpose, Scan, Token
-from penstock.core.effects import Deliver, Sink
+from penstock.core.effects import Deliver, Purpose, Scan, Sink, Token
 from penstock.core.queue.barrier import Barrier, Barriers
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.order.main_order import Main

@@ -20,8 +20,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 
-from penstock.core.asks import Purpose, Token
-from penstock.core.effects import Sink, Verb
+from penstock.core.effects import Purpose, Sink, Token, Verb
 from penstock.core.queue import lasting, owning, stages
 from penstock.core.queue import places as looking
 from penstock.core.queue.administering import (

@@ -16,9 +16,8 @@ from itertools import chain, compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
-from penstock.core.asks import Key as KeyEffect
-from penstock.core.asks import Purpose, Token
-from penstock.core.effects import Sink
+from penstock.core.effects import Key as KeyEffect
+from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.groups import Groups
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk

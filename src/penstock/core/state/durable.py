@@ -9,9 +9,9 @@ histories give equal states, so `==` is the test that the fold is right.
     u32       length of the JSON part
     JSON      everything but positions, without what is empty; per queue the number of chunks and the forms of columns
     per queue, in the order of the JSON:
-        its chunks, then its columns (`core.state.packed`)
+        its chunks, then its columns (`core.state.encoding`)
         keys that it took of late, and when: pairs of int64
-    indexes of SOW topics, then the sizes of what waits (`core.state.packed`)
+    indexes of SOW topics, then the sizes of what waits (`core.state.encoding`)
 
 Earlier versions are read as well.  3 wrote the settings into each queue, where 4 has a number: the place in a list of
 different ones, since many queues are declared alike.  2 did not know sizes; 1 wrote empty parts too, and columns as
@@ -33,23 +33,27 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import orjson
 
-from penstock.core.actions.acted import Acted
+from penstock.core.acted import Acted
 from penstock.core.links.identity import Site
 from penstock.core.links.states import EarlyClaim, LinkState, dump_sites, load_sites
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
-from penstock.core.state.lsns import LONG_RUN, Ints, chunked, empty, flat, merged, runs_of, same_chunked, spread, within
-from penstock.core.state.packed import (
+from penstock.core.state.encoding import (
+    as_table,
+    dump_settings,
     dump_sizes,
     dump_sows,
+    load_settings,
     load_sizes,
     load_sows,
     pack,
     pack_chunks,
     unpack,
     unpack_chunk,
+    wrap,
 )
+from penstock.core.state.lsns import LONG_RUN, Ints, chunked, empty, flat, merged, runs_of, same_chunked, spread, within
 from penstock.core.state.pending import (
     DecidedState,
     DeferredAck,
@@ -64,7 +68,6 @@ from penstock.core.state.pending import (
     load_deferred,
     load_marks,
 )
-from penstock.core.state.plain import as_table, dump_settings, load_settings, wrap
 from penstock.core.state.streams import StreamState as StreamState
 from penstock.core.topology.ruling import (
     dump_address,

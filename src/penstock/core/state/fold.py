@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from penstock.core.queue.order.runs import packed
 from penstock.core.state.durable import DurableState, living_pairs
+from penstock.core.state.encoding import load
 from penstock.core.state.lsns import (
     Ints,
     blobs,
@@ -41,7 +42,6 @@ from penstock.core.state.lsns import (
 )
 from penstock.core.state.members import FoldedQueue, Part, expand, groups, keep
 from penstock.core.state.objects import FOLDS_OF_QUEUES, Objects
-from penstock.core.state.plain import load
 from penstock.errors import LogDamaged
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
-from penstock.core.actions.rules import Rules
+from penstock.core.action_rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import PREFIX, is_onward

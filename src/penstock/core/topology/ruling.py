@@ -14,7 +14,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TypeAlias, cast
 
-from penstock.core.state.plain import as_table, load_settings, plain, wrap
+from penstock.core.state.encoding import as_table, load_settings, plain, wrap
 from penstock.records.address_settings import as_settings, is_prefix
 from penstock.records.queue_settings import (
     NAMES,
@@ -239,7 +239,7 @@ class Policies:
         given: frozenset[str],
         refuse: Callable[[QueueSettings], str | None],
     ) -> tuple[QueueSettings, Ruling]:
-        """The settings in force for a queue, and its ruling.  `refuse`: see `core.commands.parts.CoreParts`."""
+        """The settings in force for a queue, and its ruling.  `refuse`: see `core.commands.common_parts.CoreParts`."""
         if self.empty:
             return own, Ruling(own, given)
         policy = self.of_queue(vhost, name, queue_type, operator=False)

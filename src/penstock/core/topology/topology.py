@@ -1,7 +1,7 @@
 """The topology: which exchanges, bindings and declared topics there are.
 
 Facts alone, changed by one method per record kind; the living core and the fold use the same methods, so what a record
-means is said once.  It knows no refusal (`core.topology.admin` decides those before a record is written) and routes
+means is said once.  It knows no refusal (`core.topology.declaring` decides those before a record is written) and routes
 nothing (`core.topology.routing`).  Predeclared exchanges are in every vhost and never in the log.
 """
 
@@ -13,7 +13,7 @@ from typing import cast
 import orjson
 
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
-from penstock.core.state.plain import as_table, wrap
+from penstock.core.state.encoding import as_table, wrap
 from penstock.core.topology.ruling import Policies
 from penstock.records.field_tables import FieldValue
 from penstock.records.message_types import JSON, MESSAGE_TYPE

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.sow.holding import drop_many
 from penstock.core.sow.index import Index, unpack_put
-from penstock.core.state.plain import load
+from penstock.core.state.encoding import load
 from penstock.records.chunks import Chunk, unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Entry, Group, Publishes

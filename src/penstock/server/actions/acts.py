@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.core.actions.acted import HOPS_MOST, OWN, Led, run_lead, too_many
-from penstock.core.actions.rules import Happening, Rule, copied, pattern
-from penstock.core.asks import Question
-from penstock.core.effects import Act, Gone
+from penstock.core.acted import HOPS_MOST, OWN, Led, run_lead, too_many
+from penstock.core.action_rules import Happening, Rule, copied, pattern
+from penstock.core.effects import Act, Gone, Question
 from penstock.core.publishing.evaluating import answers_of
 from penstock.errors import Refused
 from penstock.expr import Filter, TopicPattern

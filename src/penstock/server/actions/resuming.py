@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
-from penstock.core.actions.acted import OWN, UNJUDGED
-from penstock.core.state.plain import load
+from penstock.core.acted import OWN, UNJUDGED
+from penstock.core.state.encoding import load
 from penstock.log.record_batches import cells, column, nulls
 from penstock.records.causes import told
 from penstock.records.chunks import as_chunk, unpack_pairs
@@ -30,7 +30,7 @@ from penstock.server.judging import breathe
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.core.actions.rules import Rule
+    from penstock.core.action_rules import Rule
     from penstock.log.log import Log
     from penstock.server.actions.triggers import Ledger, RemovalWatch
     from penstock.server.runtime import Off, Runtime

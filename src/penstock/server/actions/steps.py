@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from penstock.core.actions.acted import HOPS_MOST, too_many
-from penstock.core.actions.rules import (
+from penstock.core.acted import HOPS_MOST, too_many
+from penstock.core.action_rules import (
     Deleting,
     Echoing,
     Executing,
@@ -35,7 +35,7 @@ from penstock.core.actions.rules import (
     Publishing,
     Querying,
 )
-from penstock.core.asks import Question
+from penstock.core.effects import Question
 from penstock.core.publishing.evaluating import answers_of
 from penstock.core.queue.places import AVAILABLE
 from penstock.errors import DiskFull, NotFound, PenstockError, Refused

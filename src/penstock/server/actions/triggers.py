@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from penstock.core.actions.acted import HOPS_MOST, OWN
-from penstock.core.actions.rules import (
+from penstock.core.acted import HOPS_MOST, OWN
+from penstock.core.action_rules import (
     Deleting,
     Echoing,
     Executing,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from penstock.core.asks import Question
+from penstock.core.effects import Question
 from penstock.core.publishing.published import read_traits
 from penstock.errors import AccessRefused
 from penstock.expr import Filter

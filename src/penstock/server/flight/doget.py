@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyarrow as pa
 
 from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
-from penstock.core.streams.poison import Link
+from penstock.core.streams.streams import Link
 from penstock.core.views.view import body_of
 from penstock.errors import AccessRefused, InvalidArgument, LogBroken, Unavailable
 from penstock.expr.group_rows import key_text

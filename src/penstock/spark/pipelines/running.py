@@ -20,7 +20,7 @@ from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
-from penstock.core.streams.poison import PARTS
+from penstock.core.streams.streams import PARTS
 from penstock.errors import NotFound, PenstockError, SettingsError
 from penstock.records.cron import parse_cron
 from penstock.records.dataclass import dataclass

@@ -9,7 +9,7 @@ none after it, the batch would stay leased for as long.  `settle_on_progress` se
 which comes when it is in the commit log.
 
 Mode changes leases and settles nothing.  Offset {"batch": n}: batches of what went have odd numbers, those of what came
-even ones (`core.streams.ranges`), and both have the messages with their bodies.
+even ones (`core.streams.stream_table`), and both have the messages with their bodies.
 """
 
 from __future__ import annotations

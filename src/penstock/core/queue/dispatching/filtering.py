@@ -18,8 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from penstock.core.asks import Purpose, Scan, Token
-from penstock.core.effects import Sink
+from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.dispatching.recalled import Piece, Recalled

@@ -22,7 +22,7 @@ from penstock.core.queue.settling.attempts import FRESH, ONCE, Tally, delivered
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import exact_body, gone
 from penstock.core.queue.whole import DISPATCH
-from penstock.core.state.plain import dump
+from penstock.core.state.encoding import dump
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.kinds import Kind
 

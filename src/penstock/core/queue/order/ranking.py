@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.asks import Purpose, Rate, Token
-from penstock.core.effects import Sink
+from penstock.core.effects import Purpose, Rate, Sink, Token
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from penstock.core.asks import Purpose, Scan, Token
-from penstock.core.effects import Sink
+from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.dispatching.filtering import TARGETS_MOST, Look, Matcher, Targets

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import field
 
-from penstock.core.asks import Fetch, Purpose, Token
-from penstock.core.effects import Dying, Sink
+from penstock.core.effects import Dying, Fetch, Purpose, Sink, Token
 from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
 from penstock.records.causes import WHY_MOST
 from penstock.records.chunks import Chunk

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.actions.acted import exact
+from penstock.core.acted import exact
 from penstock.core.effects import Gone, Sink, Verb
 from penstock.core.queue.order.runs import Run, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import Tally, back_off, spent
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import stages_of
-from penstock.core.state.plain import dump
+from penstock.core.state.encoding import dump
 from penstock.records.causes import FORCED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
 from penstock.records.event_actions import OnDelete

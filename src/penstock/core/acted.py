@@ -23,7 +23,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.actions.rules import Extracting, Happening, Publishing, Rule, copied
+from penstock.core.action_rules import Extracting, Happening, Publishing, Rule, copied
 from penstock.core.effects import Act
 from penstock.expr.meter import LOOP_BODY
 from penstock.records.chunks import Chunk, as_chunk, pairs_of

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.actions.acted import Acted, Hops
-from penstock.core.actions.rules import Rules
+from penstock.core.acted import Acted, Hops
+from penstock.core.action_rules import Rules
 from penstock.core.arena import Arena, Move
-from penstock.core.asks import Token
-from penstock.core.effects import Effect
+from penstock.core.effects import Effect, Token
 from penstock.core.links.carried import Numbers
 from penstock.core.links.peers import Peers
 from penstock.core.links.states import Early, LinkState
@@ -30,17 +29,16 @@ from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.lasting import page
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import Queue, queue_of
-from penstock.core.queue.settling.deferred import Deferred
-from penstock.core.queue.settling.sweep import Sweep
+from penstock.core.queue.settling.deferred import Deferred, Sweep
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
 from penstock.core.state.durable import Reign
 from penstock.core.state.pending import Passing, Spans
 from penstock.core.streams.sinks import Sinks
+from penstock.core.streams.stream_table import Holdings
 from penstock.core.streams.streams import Streams
-from penstock.core.streams.table import Holdings
-from penstock.core.topology.admin import Admin
+from penstock.core.topology.declaring import Admin
 from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import Topology

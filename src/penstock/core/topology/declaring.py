@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.core.actions.rules import Rules
+from penstock.core.action_rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import ARGUMENT, PREFIX, is_onward
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
-from penstock.core.state.plain import as_table, dump_settings, wrap
+from penstock.core.state.encoding import as_table, dump_settings, wrap
 from penstock.core.topology.exchange_types import check_binding, check_type
 from penstock.core.topology.register import (
     Interning,

@@ -32,6 +32,15 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.audit.controls import (
+    LetterAudit,
+    PolicyAudit,
+    PositionAudit,
+    SinkAudit,
+    StreamAudit,
+    TransactionAudit,
+    Window,
+)
 from penstock.core.audit.histories import (
     DELAYED,
     LSNS_MOST,
@@ -51,18 +60,9 @@ from penstock.core.audit.histories import (
     spans,
     verdict,
 )
-from penstock.core.audit.records import (
-    LetterAudit,
-    PolicyAudit,
-    PositionAudit,
-    SinkAudit,
-    StreamAudit,
-    TransactionAudit,
-    Window,
-)
 from penstock.core.state.durable import DurableState
+from penstock.core.state.encoding import load, load_settings
 from penstock.core.state.lsns import Ints, blobs, coded, flat, numbers, packed_integers, pick, spread, texts
-from penstock.core.state.plain import load, load_settings
 from penstock.core.topology.ruling import load_some, with_some
 from penstock.records.kinds import MOVES, NO_ROUTE, PUBLISHES, Kind
 

@@ -1,1 +1,0 @@
-"""Actions, the pure part: templates, conditions, times, and what an action publishes."""
