@@ -52,6 +52,9 @@ MOST = 1 << 18
 
 FDS_MOST = 16
 
+OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text", "encoding", "errors", "pass_fds"}
+"""Of `subprocess.Popen`: what a forked process can be given."""
+
 
 def can_fork(environ: Mapping[str, str]) -> bool:
     """Whether a process with these variables is what a forked one would be."""
@@ -193,24 +196,52 @@ def _readable(end: socket.socket, timeout: float | None) -> bool:
 
 
 class _Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen`, which forks processes of the product that have no streams of their own."""
+    """`subprocess.Popen`, which forks commands of the product, and what it starts beside a server."""
 
     nursery: Callable[[], str]
     """The address of who forks."""
 
     def __init__(self, args: Any, *more: Any, **options: Any) -> None:
         self._forked: Forked | None = None
-        if not more and options.keys() == {"stdin", "stdout", "pass_fds", "env"} and _is_loaded(args, options["env"]):
+        if not more and options.keys() <= OPTIONS and _is_loaded(args, options.get("env") or os.environ):
             with contextlib.suppress(OSError):  # its tests are over, or there is no descriptor left: as any other
-                self._forked = Forked(
-                    args[1:], stdout=options["stdout"], stderr=2, env=options["env"], passed=options["pass_fds"],
-                    address=self.nursery() + (args[2] if args[2] in APART else ""),
-                )  # fmt: skip
+                self._fork([os.fspath(one) for one in args], options)
         if self._forked is None:
             super().__init__(args, *more, **options)
-            return
+
+    def _fork(self, args: Sequence[str], options: Mapping[str, Any]) -> None:
+        """With pipes where these are asked for, and all that `communicate` looks at."""
+        self.encoding, self.errors = options.get("encoding"), options.get("errors")
+        self.text_mode = bool(options.get("text") or self.encoding or self.errors)
+        self._input, self._communication_started, self._sigint_wait_secs = None, False, 0.25
+        ends, theirs = dict[str, Any](), dict[str, int]()
+        with contextlib.ExitStack() as stack:
+            for number, name in enumerate(("stdin", "stdout", "stderr")):
+                given = options.get(name)
+                ends[name] = None
+                if given is None:
+                    theirs[name] = number
+                elif given == subprocess.PIPE:
+                    both = os.pipe()
+                    theirs[name], ours = both if name == "stdin" else both[::-1]
+                    stack.callback(os.close, theirs[name])
+                    ends[name] = self._file(ours, "w" if name == "stdin" else "r")
+                elif given == subprocess.STDOUT:
+                    theirs[name] = theirs["stdout"]
+                else:
+                    theirs[name] = given if isinstance(given, int) else given.fileno()
+            folder = options.get("cwd")
+            self._forked = Forked(
+                args[1:], **theirs, env=dict(options.get("env") or os.environ), cwd=folder and os.fspath(folder),
+                passed=options.get("pass_fds", ()), address=self.nursery() + (args[2] if args[2] in APART else ""),
+            )  # fmt: skip
+        self.stdin, self.stdout, self.stderr = ends.values()
         self.args, self.pid, self.returncode = args, self._forked.pid, None
-        self.stdin = self.stdout = self.stderr = None
+
+    def _file(self, fd: int, mode: str) -> Any:
+        if self.text_mode:
+            return open(fd, mode, encoding=self.encoding, errors=self.errors)
+        return open(fd, mode + "b")
 
     def poll(self) -> int | None:
         if self._forked is None:
@@ -237,7 +268,9 @@ class _Popen(subprocess.Popen[Any]):
 
 def _is_loaded(args: Any, environ: Mapping[str, str]) -> bool:
     """Whether it is what stands loaded somewhere: a door of another memory than usual reserves it as it loads Arrow."""
-    if not isinstance(args, list) or args[:2] != [sys.executable, "-m"] or args[2] not in (*BESIDE, *APART):
+    if not isinstance(args, (list, tuple)) or [*args[:2]] != [sys.executable, "-m"]:
+        return False
+    if args[2] not in ("penstock", *BESIDE, *APART):
         return False
     if args[2] in DOORS and json.loads(args[5]) != _usual_door():
         return False
@@ -257,7 +290,7 @@ PLAIN = subprocess.Popen
 
 
 def with_loaded_children(nursery: Callable[[], str] = Nursery.found) -> None:
-    """From now on what the product starts beside a server is forked from who has loaded it."""
+    """From now on `python -m penstock`, and what runs beside a server, is forked from who has loaded it."""
     _Popen.nursery = staticmethod(nursery)  # type: ignore[assignment]
     subprocess.Popen = _Popen  # type: ignore[misc]
 

@@ -173,6 +173,8 @@ def run(command: Sequence[str]) -> None:
         sys.argv = list(command[1:])
         importlib.import_module(command[1]).main()
     elif command[0] == "-m":
+        given = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        sys.path[:0] = [one for one in given if one and one not in sys.path]
         sys.argv = list(command[1:])
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:

@@ -112,3 +112,29 @@ def test_a_servers_children_are_forked_unless_the_test_wants_its_own(tmp_path: P
     with server:
         tasks = Path(f"/proc/{server.ready['pid']}/task").iterdir()
         assert any((task / "children").read_text() for task in tasks) is load
+
+
+COMMAND = [sys.executable, "-m", "penstock"]
+
+
+def test_a_command_with_pipes_is_forked_as_well(tmp_path: Path) -> None:
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert (__version__ in done.stdout, done.stderr) == (True, "")
+    with subprocess.Popen([*COMMAND, "serve", "--nonsense"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as wrong:
+        said, beside = wrong.communicate(timeout=30)
+        assert parent_is_another(wrong)
+    assert (wrong.returncode, beside) == (2, None)
+    assert b"--nonsense" in said
+
+
+def parent_is_another(process: subprocess.Popen[bytes]) -> bool:
+    with pytest.raises(ChildProcessError):
+        os.waitpid(process.pid, os.WNOHANG)
+    return True
+
+
+def test_what_it_reads_and_writes_are_streams_of_ours(tmp_path: Path) -> None:
+    asks = [*COMMAND, "expr", "check", "-"]
+    given = subprocess.run(asks, input="/a = 1", capture_output=True, text=True, check=False)
+    plain = PLAIN(asks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert (*plain.communicate("/a = 1"), plain.returncode) == (given.stdout, given.stderr, given.returncode)
