@@ -36,7 +36,7 @@ settings.load_profile("penstock")
 os.environ.setdefault("PENSTOCK_SERVER__DOORS", "0")  # by default a server has as many doors as its machine has cores
 
 TESTS = Path(__file__).parent
-LONG = ("spark", "conformance", "crash", "hostile", "property", "scenarios", "sim")
+LONG = ("spark", "cluster_of_servers", "sites", "conformance", "crash", "hostile", "property", "scenarios", "sim")
 """Folders with files that take long, longest first: short files at the end let all processes end together."""
 
 SPARK = "spark"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import penstock
 import penstock.errors
 from live_server import LiveServer
-from penstock.cli.main import whole
+from penstock.cli.main import command as built
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
 
@@ -54,7 +54,7 @@ def url(server: LiveServer, user: str = "admin") -> str:
 
 
 def command(*arguments: object) -> Any:
-    result = CliRunner().invoke(whole(), [*map(str, arguments), "--json"])
+    result = CliRunner().invoke(built(None), [*map(str, arguments), "--json"])
     assert result.exit_code == 0, result.output + repr(result.exception)
     return json.loads(result.stdout)
 
@@ -125,7 +125,7 @@ def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp
 
         listed = command("log", "ls", "--url", url(server))
         assert [one["archived"] for one in listed] == [True] * (len(listed) - 1) + [False]
-        shown = CliRunner().invoke(whole(), ["log", "ls", "--url", url(server)])
+        shown = CliRunner().invoke(built(None), ["log", "ls", "--url", url(server)])
         assert "archived: 1 to " in shown.output
         told = command("log", "verify", "--url", url(server))
         assert told["archive"]["rows"] == place["whole_from"] - 1 or told["archive"]["rows"] > 1000
@@ -164,11 +164,11 @@ def lost_manifest(data: Path, exported: Path, bodies: list[bytes]) -> None:
     """It is told, made anew from the files, and everything is there."""
     manifest = data / "archive" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:100])
-    told = CliRunner().invoke(whole(), ["log", "verify", "--data", str(data)])
+    told = CliRunner().invoke(built(None), ["log", "verify", "--data", str(data)])
     assert isinstance(told.exception, penstock.errors.LogDamaged)
     assert "--repair makes it anew" in str(told.exception)
     repair = ("log", "archive", "--repair", "--data", data)
-    told = CliRunner().invoke(whole(), list(map(str, repair)))
+    told = CliRunner().invoke(built(None), list(map(str, repair)))
     found = re.search(r"is of another log, with origin (\d+); if .* say --origin \1$", str(told.exception))
     assert found is not None
     repair = (*repair, "--origin", found[1])
@@ -176,7 +176,7 @@ def lost_manifest(data: Path, exported: Path, bodies: list[bytes]) -> None:
     assert planned["repaired"]
     assert len(manifest.read_bytes()) == 100
     manifest.unlink()
-    refused = CliRunner().invoke(whole(), ["log", "archive", "--data", str(data)])
+    refused = CliRunner().invoke(built(None), ["log", "archive", "--data", str(data)])
     assert isinstance(refused.exception, penstock.errors.LogDamaged)
     assert "has files and no manifest" in str(refused.exception)
     assert command(*repair) == planned

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import penstock
 from bulk_lab import alive
 from http_lab import NO_TLS
-from penstock.cli.main import whole
+from penstock.cli.main import command as built
 from penstock.errors import (
     AccessRefused,
     InvalidArgument,
@@ -337,7 +337,7 @@ def test_over_http(broker: Broker) -> None:
 
 def test_the_command(broker: Broker, tmp_path: Path) -> None:
     def run(*arguments: str, text: str | None = None) -> Any:
-        return CliRunner().invoke(whole(), ["query", *arguments, "--url", broker.flight_url], input=text)
+        return CliRunner().invoke(built(None), ["query", *arguments, "--url", broker.flight_url], input=text)
 
     sql = "SELECT id, name FROM customers ORDER BY id"
     shown = run(sql)

@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import penstock
 from bulk_lab import alive, children
 from live_server import LiveServer
-from penstock.cli.main import whole
+from penstock.cli.main import command as built
 from penstock.errors import InvalidArgument
 from waiting import eventually
 
@@ -29,7 +29,7 @@ def url(server: LiveServer) -> str:
 
 def command(*arguments: object, code: int = 0) -> dict[str, Any]:
     """A command of ours with --json; what it prints."""
-    result = CliRunner().invoke(whole(), [*map(str, arguments), "--json"])
+    result = CliRunner().invoke(built(None), [*map(str, arguments), "--json"])
     if code:
         assert isinstance(result.exception, penstock.PenstockError)
         assert result.exception.exit_status == code

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
-from typer.testing import CliRunner
 
-from penstock.cli.main import whole
+from penstock.cli.main import command as built
 from penstock.errors import PreconditionFailed, SettingsError, Unavailable
 from penstock.spark.pipelines import reset
 from penstock.spark.pipelines.folders import Place
@@ -111,7 +111,7 @@ def test_the_commands(lab: Lab, tmp_path: Path) -> None:
     )
 
     def run(*words: str) -> Any:
-        return CliRunner().invoke(whole(), ["pipeline", *words, "--url", lab.house.url], catch_exceptions=False)
+        return CliRunner().invoke(built(None), ["pipeline", *words, "--url", lab.house.url], catch_exceptions=False)
 
     assert "queue cli: 3" in run("status", "cli", "--batches").stdout
     [batch] = json.loads(run("status", "cli", "--batches", "--json").stdout)

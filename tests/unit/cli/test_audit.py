@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from penstock.cli.logfiles import audit
 from penstock.core.audit import log_audit as audit_module
@@ -533,12 +533,12 @@ def test_a_publisher_that_was_forgotten_begins_anew(forger: Forger) -> None:
 
 
 def test_the_command_says_so(forger: Forger) -> None:
-    from penstock.cli.main import whole
+    from penstock.cli.main import command as built
 
     forger.about(Kind.SETTLE, 12, 13)
     forger.about(Kind.SETTLE, 12, 13)
     forger.report()
-    result = CliRunner().invoke(whole(), ["audit", "--data", str(forger.folder), "--json"])
+    result = CliRunner().invoke(built(None), ["audit", "--data", str(forger.folder), "--json"])
     assert result.exit_code == 1
     findings = json.loads(result.stdout)["findings"]
     assert findings[0]["guarantee"] == "ends once"

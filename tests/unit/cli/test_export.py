@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 import penstock
 from flight_house import FlightHouse
 from penstock.cli.logfiles import export
-from penstock.cli.main import whole
+from penstock.cli.main import command as built
 from penstock.cli.output import nobody
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.bulk.process import Bulk
@@ -53,7 +53,7 @@ def write(client: penstock.Client) -> None:
 def run(filled: Path, tmp_path: Path) -> Run:
     def work(name: str, *arguments: object, code: int = 0) -> Result:
         file = name if name == "-" else str(tmp_path / name)
-        result = CliRunner().invoke(whole(), ["log", "export", file, "--data", str(filled), *map(str, arguments)])
+        result = CliRunner().invoke(built(None), ["log", "export", file, "--data", str(filled), *map(str, arguments)])
         if code:
             assert isinstance(result.exception, PenstockError)
             assert result.exception.exit_status == code
@@ -188,7 +188,7 @@ def test_a_server_gives_the_same_through_its_child(tmp_path: Path) -> None:
             write(client)
         for arguments in (["--topic", "orders"], ["--records"], ["--exchange", "e"], ["--filter", "/id = 3"]):
             outs = [
-                CliRunner().invoke(whole(), ["log", "export", "-", *where, *arguments]).stdout
+                CliRunner().invoke(built(None), ["log", "export", "-", *where, *arguments]).stdout
                 for where in (["--url", house.url], ["--data", str(house.folder)])
             ]
             assert outs[0] == outs[1] != ""
@@ -226,7 +226,7 @@ def test_damage_leaves_no_file(tmp_path: Path) -> None:
         content[len(content) // 2] ^= 1
         victim.write_bytes(content)
         result = CliRunner().invoke(
-            whole(), ["log", "export", str(tmp_path / "t.parquet"), "--data", str(tmp_path / "data")]
+            built(None), ["log", "export", str(tmp_path / "t.parquet"), "--data", str(tmp_path / "data")]
         )
     assert isinstance(result.exception, PenstockError)
     assert not isinstance(result.exception, InvalidArgument)

@@ -9,12 +9,12 @@ import urllib.request
 
 import pika
 import pytest
+from click.testing import CliRunner
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner
 
 import penstock
-from penstock.cli.main import whole
+from penstock.cli.main import command as built
 from penstock.errors import QueueFull
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
@@ -106,7 +106,7 @@ def test_every_door_tells_the_same() -> None:
             assert {name: client.queue("q")[name] for name in NAMED} == {name: mine[name] for name in NAMED}
         shown = json.loads(fetch(broker, "/api/queues/%2F/q"))["penstock"]
         assert {name: shown[name] for name in NAMED} == {name: mine[name] for name in NAMED}
-        result = CliRunner().invoke(whole(), ["queue", "show", "q", "--json", "--url", broker.flight_url])
+        result = CliRunner().invoke(built(None), ["queue", "show", "q", "--json", "--url", broker.flight_url])
         told = json.loads(result.output)
         assert {name: told[name] for name in NAMED} == {name: mine[name] for name in NAMED}
 
@@ -201,7 +201,7 @@ def test_details_of_a_queue() -> None:
         assert [one["deliverable"] for one in messages] == [False] * 4 + [True] * 3
         assert [one["priority"] for one in messages] == [0, 1, 2, 0, 1, 2, 0]
         assert {one["age"] for one in messages} == {3.0}
-        result = CliRunner().invoke(whole(), ["queue", "show", "q", "--details", "--url", broker.flight_url])
+        result = CliRunner().invoke(built(None), ["queue", "show", "q", "--details", "--url", broker.flight_url])
         assert "worker" in result.output
         broker.pause("q", 60)
         with penstock.connect(broker.flight_url) as client:
@@ -217,7 +217,7 @@ def test_details_of_a_queue() -> None:
         broker.command(choke)
         with penstock.connect(broker.flight_url) as client:
             assert [one["state"] for one in client.details("q")["subscriptions"]] == ["blocked", "blocked"]
-        listed = CliRunner().invoke(whole(), ["queue", "list", "--url", broker.flight_url])
+        listed = CliRunner().invoke(built(None), ["queue", "list", "--url", broker.flight_url])
         assert "paused" in listed.output
 
 
