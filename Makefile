@@ -2,8 +2,8 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-cluster test test-interleavings test-others test-cluster check mypy pyright
-.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-cluster soak-claims conformance audit sbom clean
+.PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-cluster check mypy pyright
+.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -16,12 +16,14 @@ help:
 	@echo "make install      a .venv with everything; also python3-venv and Java 17 where absent and you are root"
 	@echo "make demo         hundreds of thousands of messages through AMQP, Flight and Spark, a kill -9, and the proof"
 	@echo "make demo-cluster three servers of one log: who leads is killed, cut off, paused and stopped, and the proof"
+	@echo "make demo-sites   two sites that share a queue: one is cut off, killed and healed, and the proof"
 	@echo "make test         ruff, mypy, pyright and every test"
 	@echo "make test-cluster the Spark side on a cluster of two workers, one of which dies; a year of flights, row by row"
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
 	@echo "make bench-spark  the same of the Spark side"
 	@echo "make bench-peers  the same work on Penstock and on RabbitMQ, NATS and Redis where they are installed"
 	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
+	@echo "make soak-sites   an hour of three sites that share a queue: links cut, sites killed, each message worked once"
 	@echo "make soak-cluster an hour of three servers that keep one log: kills, cuts, pauses, full disks, and the logs compared"
 	@echo "make house        how big and how tangled the code is, beside what it should be"
 	@echo "make conformance  unmodified clients of others against a real server"
@@ -38,6 +40,9 @@ demo: $(STAMP)
 
 demo-cluster: $(STAMP)
 	@$(PYTHON_IN) examples/demo/cluster.py
+
+demo-sites: $(STAMP)
+	@$(PYTHON_IN) examples/demo/sites.py
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .
@@ -116,6 +121,10 @@ soak-queues: $(STAMP)
 # register that is gone.  It ends with the logs of all members compared.
 soak-cluster: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.cluster_soak
+
+# Three sites that share a queue, linked over proxies: links cut, sites killed and stopped, workers everywhere.
+soak-sites: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m soak.sites_soak
 
 # Do the tests that documents name notice what breaks?  An hour and a half; CLAIMS_ARGS="--only limits" for a part.
 soak-claims: $(STAMP)

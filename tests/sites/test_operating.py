@@ -105,3 +105,19 @@ def test_a_link_takes_an_administrator(tmp_path: Path) -> None:
         eventually(lambda: "administrator" in str(out(sites["a"])["why"]), lambda: str(out(sites["a"])))
         with pytest.raises(penstock.PenstockError), sites["b"].client() as client:
             client.resume_link("none")
+
+
+def test_an_operator_has_one_site_act_for_another_that_is_away(tmp_path: Path) -> None:
+    with Sites(tmp_path) as sites:
+        a, b = sites["a"], sites["b"]
+        sites.linked()
+        publish(b, b"one", b"two")
+        eventually(lambda: a.queue()["foreign"] == 2)
+        b.kill()
+        eventually(lambda: out(a)["state"] == "down")
+        assert penstock_says(a, "proxy", "work", "on")["proxied_transfer"] is True
+        assert work(a, 2) == [b"one", b"two"]
+        assert a.queue()["proxied_transfer"]
+        b.start()
+        sites.empty()
+        assert penstock_says(a, "proxy", "work", "off")["proxied_transfer"] is False

@@ -260,10 +260,10 @@ DO: Mapping[str, Module] = {
 }
 """What an action does."""
 
-_OWNS_ALL = "one instance owns all of its messages: there is nothing to transfer"
+_BY_HAND = "an operator says that by `penstock link proxy`: if the owner is alive both deliver, so no rule does it"
 
 NOT_HERE: Mapping[str, str] = {
-    "amps-action-do-enable-proxied-transfer": _OWNS_ALL,
-    "amps-action-do-disable-proxied-transfer": _OWNS_ALL,
+    "amps-action-do-enable-proxied-transfer": _BY_HAND,
+    "amps-action-do-disable-proxied-transfer": _BY_HAND,
 }
 """Modules whose refusal has a reason of its own."""

@@ -235,14 +235,13 @@ class Links:
 
     def _ask(self) -> None:
         self.later(ASKING_S, self._ask)
-        if any(one.up for one in self.outgoing.values()):
+        if self.engine.core.proxied or any(one.up for one in self.outgoing.values()):
             asked = self.engine.core.asks(self.engine.now())
             for one in asked:
                 link = self.outgoing.get(one.owner)
                 if link is not None and link.up:
                     link.ask(one.ask)
-            if asked:
-                self.engine.arm()
+            self.engine.arm()
 
     def _beat(self) -> None:
         self.later(BEAT_S, self._beat)
