@@ -12,7 +12,8 @@ from message_samples import SAMPLES, Sample
 from penstock.errors import InvalidArgument
 from penstock.expr.bodies.type_table import body_type
 from penstock.spark.options import read_options
-from penstock.spark.reading.bodies import BodyParser, infer
+from penstock.spark.reading.bodies import BodyParser
+from penstock.spark.reading.inference import infer
 from penstock.testing import Broker
 
 ORDERS = [{"id": f"a-{n}", "total": n, "region": "north"} for n in (1, 2**60 + 1)]

@@ -18,7 +18,8 @@ import pytest
 
 from choices import SEED
 from json_cases import BAD, DEEP, NO_JSON, ODD, TYPES, Cases, expected
-from penstock.spark.reading.bodies import BodyParser, infer
+from penstock.spark.reading.bodies import BodyParser
+from penstock.spark.reading.inference import infer
 
 BODIES = 200
 """For each type; `PENSTOCK_EFFORT` multiplies it."""

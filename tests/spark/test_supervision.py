@@ -27,7 +27,7 @@ from penstock.errors import DataFolderInUse, NotFound, SettingsError
 from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.driver import Driver, Reporter
 from penstock.spark.pipelines.running import FAILURES_MAX, Running
-from penstock.spark.reading.bodies import NO_MESSAGE
+from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Remote, Where
 from tls_lab import Files
 

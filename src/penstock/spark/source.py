@@ -203,9 +203,10 @@ def kept(options: ReadOptions, ddl: str) -> str:
 def examined(options: ReadOptions) -> str:
     """DDL of the body's columns, from the first messages there are.
 
-    NotFound, with the reason `inferring.NO_MESSAGE`, when they say nothing.
+    NotFound, with the reason `inference.NO_MESSAGE`, when they say nothing.
     """
-    from penstock.spark.reading.bodies import NO_MESSAGE, infer, type_of
+    from penstock.spark.reading.bodies import type_of
+    from penstock.spark.reading.inference import NO_MESSAGE, infer
     from penstock.spark.record_batches import values
     from penstock.spark.remote import remote
 

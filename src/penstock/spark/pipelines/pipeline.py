@@ -31,7 +31,7 @@ from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
 from penstock.spark.pipelines.reset import carry_out, places_of, request_of
 from penstock.spark.pipelines.thresholds import Thresholds
-from penstock.spark.reading.bodies import NO_MESSAGE
+from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Where, remote
 from penstock.spark.source import examined
 
@@ -211,7 +211,7 @@ class Pipeline:
     def start(self, spark: Any, *, once: bool = False) -> Any:
         """A running StreamingQuery; with `once` it ends when it has read what there is now.
 
-        Errors: SettingsError for what another try would not mend; NotFound with the reason `inferring.NO_MESSAGE` while
+        Errors: SettingsError for what another try would not mend; NotFound with the reason `inference.NO_MESSAGE` while
         there is no message to tell the columns by.
         """
         definition = self.definition

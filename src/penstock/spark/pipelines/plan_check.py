@@ -19,7 +19,7 @@ from penstock.spark.pipelines.code import quieten, short
 from penstock.spark.pipelines.definition import Definition
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.reading.bodies import NO_MESSAGE
+from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Where
 from penstock.spark.sessions import session
 

@@ -28,7 +28,7 @@ from penstock.spark.pipelines.code import may_be_a_row, short
 from penstock.spark.pipelines.definition import Check, Definition, Input
 from penstock.spark.pipelines.expectations import OBSERVED, stopping
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.reading.bodies import NO_MESSAGE
+from penstock.spark.reading.inference import NO_MESSAGE
 
 WINDOW_S = 10.0
 """Rows a second are those of so long."""

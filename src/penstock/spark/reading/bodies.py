@@ -20,10 +20,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from itertools import islice
 from json import JSONDecoder
 from typing import Any, TypeAlias, cast
 
@@ -34,12 +33,12 @@ import pyarrow as pa
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.type_table import body_type
 from penstock.records.compute import compute
-from penstock.records.ddl import COLUMNS_MOST, DEPTH_MOST, quoted_name
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
 from penstock.spark.reading.json_types import RULES, Judge, Number, Rough, Unfit, judge_of
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
+from penstock.spark.reading.plain_bodies import PlainBodies
 from penstock.spark.reading.rescue import Misfits, Rescue
 from penstock.spark.record_batches import Column
 from penstock.spark.remote import Remote
@@ -107,9 +106,12 @@ class BodyParser:
         self._typed = [_Typed(field, needed=field.name in needed or not field.nullable) for field in self.fields]
         self._rescued = rescued
         self._rescue = None if rescued is None else Rescue(self.fields, known)
+        self._plain = PlainBodies.of(self._typed) if kind == JSON and rescued is None else None
 
     def parse(self, bodies: Column) -> tuple[dict[str, Column], Errors]:
         """Columns by name, and for each row why it is bad (None: it is good)."""
+        if self._plain is not None and (found := self._plain.columns(bodies)) is not None:
+            return found, cast("Errors", [None] * len(bodies))
         rows = Rows(bodies, self._kind)
         misfits: Misfits | None = None if self._rescue is None else {}
         columns = {one.name: one.column(rows, misfits) for one in self._typed}
@@ -212,7 +214,7 @@ class _Typed:
         self._type = field.type
         self._wary, self._judge = judge_of(field.type, wary=True), judge_of(field.type, wary=False)
         self._needed = needed
-        kinds, self._at_once = _taken_at_once(field.type)
+        kinds, self._taken_at_once = _taken_at_once(field.type)
         self._plain = kinds if needed else kinds | {type(None)}
 
     def column(self, rows: Rows, misfits: Misfits | None = None) -> Column:
@@ -220,7 +222,7 @@ class _Typed:
         values = rows.values(self.name)
         if {*map(type, values)} <= self._plain:
             try:
-                return self._at_once(values)
+                return self._taken_at_once(values)
             except (pa.ArrowException, OverflowError):
                 pass  # one is beyond the limits, or has digits that would be lost
         try:
@@ -230,6 +232,12 @@ class _Typed:
                 return self._judged(rows.exact_values(self.name), self._judge)
         except Exception:  # noqa: BLE001 - whatever it is, below it is found out of which row
             return self._one_by_one(rows.exact_values(self.name), rows.errors, self._judge, misfits)
+
+    def at_once(self, values: list[Any]) -> Column:
+        """The values of all rows.  Raises where one has no place, or may not be all that is written."""
+        if {*map(type, values)} <= self._plain:
+            return self._taken_at_once(values)
+        return self._judged(values, self._wary)
 
     def _judged(self, values: list[Any], judge: Judge) -> Column:
         judged = [None if value is None and not self._needed else judge(value) for value in values]
@@ -286,7 +294,22 @@ def _taken_at_once(kind: Any) -> tuple[frozenset[type], Callable[[list[Any]], Co
         found = frozenset({str})
     elif types.is_boolean(kind):
         found = frozenset({bool})
+    elif types.is_timestamp(kind):
+        shape = TIMES[kind.tz is not None]
+        return frozenset({str}), lambda values: _times(values, kind, shape)
     return found, lambda values: cast("Column", pa.array(values, kind))
+
+
+_TIME = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3}|\.[0-9]{6})?"
+TIMES = {True: f"{_TIME}Z$", False: f"{_TIME}$"}
+"""Times that Arrow reads as their judge does: of a column with a zone, in UTC, and without."""
+
+
+def _times(values: list[Any], kind: Any, shape: str) -> Column:
+    texts: Any = pa.array(values, pa.string())
+    if not compute.all(compute.match_substring_regex(texts, pattern=shape)).as_py():
+        raise pa.ArrowInvalid("one is written otherwise")
+    return cast("Column", texts.cast(kind))
 
 
 def _floats(values: list[Any], kind: Any) -> Column:
@@ -294,101 +317,6 @@ def _floats(values: list[Any], kind: Any) -> Column:
     if np.isinf(cast("Any", column).to_numpy(zero_copy_only=False)).any():
         raise OverflowError("one is more than a float holds")
     return column
-
-
-NO_MESSAGE = "no-message"
-"""The reason of a NotFound that the next message may mend: nothing could tell the columns yet."""
-
-NAME_MOST = 255
-"""Letters of a column's name: longer ones, and the empty one, name no column."""
-
-
-def infer(bodies: Iterable[bytes | None], kind: MessageType = JSON) -> str | None:
-    """DDL of the columns that bodies of a type seem to have; None when no body is an object with a field.
-
-    Whole numbers are bigint, or string where one is larger than that, other numbers double; what is several kinds is
-    string, and so is what lies too deep or has too many fields; times stay string.  Of names that differ only in case,
-    which are one to Spark, the first counts, and of more columns than a schema may have the first ones.
-    """
-    found = dict[str, Any]()
-    text = body_type(kind).json
-    for body in bodies:
-        try:
-            row: Any = exactly(text(body or b""))
-        except ValueError:
-            continue
-        if type(row) is dict:
-            found = _merged(found, _kind(row, 0))
-    columns, room = list[str](), COLUMNS_MOST
-    for name, kind in _fields(found).items():
-        size = 1 + _size(kind)
-        if size > room:
-            kind, size = "string", 1
-        if not room:
-            break
-        room -= size
-        columns.append(f"{quoted_name(name)} {_ddl(kind)}")
-    return ", ".join(columns) or None
-
-
-def _kind(value: Any, depth: int) -> Any:
-    """None, a Spark type as text, a dict of fields, or a list of one kind."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "bigint"
-    if isinstance(value, Number):
-        return "string" if value.lstrip("-").isdigit() else "double"
-    if isinstance(value, str) or depth >= DEPTH_MOST:
-        return "string"
-    if isinstance(value, dict):
-        return {name: _kind(item, depth + 1) for name, item in cast("dict[str, Any]", value).items()}
-    kind: Any = None
-    for item in cast("list[Any]", value):
-        kind = _merged(kind, _kind(item, depth + 1))
-    return [kind]
-
-
-def _merged(one: Any, other: Any) -> Any:
-    if one is None or other is None or one == other:
-        return other if one is None else one
-    if isinstance(one, dict) and isinstance(other, dict):
-        left, right = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
-        names = islice({**left, **right}, COLUMNS_MOST)
-        return {name: _merged(left.get(name), right.get(name)) for name in names}
-    if isinstance(one, list) and isinstance(other, list):
-        return [_merged(one[0], other[0])]
-    if one in ("bigint", "double") and other in ("bigint", "double"):
-        return "double"
-    return "string"
-
-
-def _fields(found: dict[str, Any]) -> dict[str, Any]:
-    """Those that can be columns: Spark compares names without their case."""
-    first: dict[str, str] = {}
-    for name in found:
-        first.setdefault(name.lower(), name)
-    return {name: found[name] for name in first.values() if 0 < len(name) <= NAME_MOST}
-
-
-def _size(kind: Any) -> int:
-    if isinstance(kind, list):
-        return _size(kind[0])
-    if isinstance(kind, dict):
-        return sum(1 + _size(item) for item in _fields(cast("dict[str, Any]", kind)).values())
-    return 0
-
-
-def _ddl(kind: Any) -> str:
-    if isinstance(kind, dict):
-        fields = _fields(cast("dict[str, Any]", kind))
-        inner = ", ".join(f"{quoted_name(name)}: {_ddl(item)}" for name, item in fields.items())
-        return f"struct<{inner}>" if inner else "string"
-    if isinstance(kind, list):
-        return f"array<{_ddl(kind[0])}>"
-    return kind or "string"
 
 
 SEQUENCE_BITS = 24
