@@ -6,13 +6,14 @@ A record is written in one step with the settling of its message, and only for m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from penstock.client import Client
 from penstock.client.messages import Message
 from penstock.client.results import DONE, FAILED, WANTED
 from penstock.client.transactions import Opening, Transaction
-from penstock.errors import InvalidArgument
+from penstock.errors import AccessRefused, InvalidArgument
 from penstock.units import Duration, span
 
 REASON_MOST = 500
@@ -34,7 +35,8 @@ class Results:
         """The topic is there, and it is known how often each queue delivers a message."""
         client.declare_topic(self.topic, key=["/id"], expiration=self._keep)
         for queue in queues:
-            self._limits[queue] = _deliveries(client.queue(queue)["settings"])
+            with suppress(AccessRefused):  # then nobody knows which failure is the last
+                self._limits[queue] = _deliveries(client.queue(queue)["settings"])
 
     def id_of(self, message: Message) -> str | None:
         """The task that a message is; None where nobody wants its result."""

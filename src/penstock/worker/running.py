@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from penstock.client import Client, connect, tracing
 from penstock.client.aio.stream import Message as AsyncMessage
@@ -64,6 +64,12 @@ class Held:
                     logger.debug("leases are not extended: %s", error)  # who settles it is told, too
                     return
 
+
+AT_ONCE_MOST = 5
+"""So often a message fails and comes again at once; from then on it waits, for else a mistake would keep all busy."""
+
+PAUSE_S, PAUSE_MOST_S = 0.1, 60.0
+"""Before the next try then: about so long at first, doubled each time, and at most."""
 
 REASON_MOST = 500
 """Characters of an error that are kept with the message."""
@@ -182,11 +188,23 @@ def _settle(worker: Worker, message: Message, verb: str, reason: str, result: ob
     elif verb == "ack":
         message.ack()
     elif verb == "retry":
-        message.retry(error=reason[:REASON_MOST])
+        message.retry(delay=_pause(worker, message), error=reason[:REASON_MOST])
     elif verb == "release":
         message.release()
     else:
         message.reject(reason=reason[:REASON_MOST])
+
+
+def _pause(worker: Worker, message: Message) -> float | None:
+    """Seconds before a message that goes on failing comes again, where its queue says none; None: as that says."""
+    times = message.attempt - AT_ONCE_MOST
+    if times <= 0:
+        return None
+    try:
+        settings = cast("Client", message.holder.client).queue(message.queue or worker.queue)["settings"]
+    except PenstockError:
+        return None  # it may not be looked at, or a pattern stands for it
+    return None if "retry" in settings else min(PAUSE_S * 2 ** min(times - 1, 30), PAUSE_MOST_S)
 
 
 def _publish(
@@ -212,7 +230,8 @@ def _publish(
         raise  # it is somebody else's by now
     except Refused as error:
         logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, place or also[0][0], error)
-        message.retry(error=f"{type(error).__name__}: {error}"[:REASON_MOST])
+        reason = f"{type(error).__name__}: {error}"[:REASON_MOST]
+        message.retry(delay=_pause(worker, message), error=reason)
 
 
 def give_back(message: Message) -> None:

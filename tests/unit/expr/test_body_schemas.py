@@ -173,6 +173,17 @@ def test_a_schema_is_nested_and_wide_within_bounds() -> None:
         body_type(packed("avro", {0: orjson.dumps(wide).decode()}))
 
 
+def test_lists_of_wide_records_have_bounds() -> None:
+    """Each of their fields takes a byte, also those that may be left out; many that take none are too many."""
+    fields: list[Any] = [{"name": f"f{n}", "type": ["null", "string"]} for n in range(30)]
+    many: dict[str, Any] = {"type": "array", "items": ["null", {"type": "record", "name": "Wide", "fields": fields}]}
+    body = written(many, [None, dict.fromkeys((one["name"] for one in fields), "x")])
+    assert len(body_type(penstock.avro(many)).read(body)) == 2  # type: ignore[arg-type]
+    fields += [{"name": f"n{n}", "type": "null"} for n in range(100)]
+    with pytest.raises(PreconditionFailed, match="131 values in next to no bytes"):
+        body_type(penstock.avro(many))
+
+
 @pytest.mark.parametrize("name", ["avro", "protobuf"])
 def test_what_is_no_body_is_told_and_nothing_else_happens(name: str) -> None:
     chance = random.Random(SEED)

@@ -65,6 +65,26 @@ def test_messages_are_worked_on_and_acknowledged_by_coroutines_and_threads() -> 
     assert inspect.iscoroutinefunction(one)  # it is still the function
 
 
+def test_what_goes_on_failing_waits_longer_and_longer() -> None:
+    app, tries = penstock.App(), list[int]()
+
+    @app.worker("q")
+    def fail(message: penstock.Message) -> None:
+        tries.append(message.attempt)
+        raise ValueError("always")
+
+    with broker() as server:
+        server.publish("q", b"{}")
+        run(app, server)
+        assert tries == [1, 2, 3, 4, 5, 6]
+        assert server.stats("q")["delayed"] == 1
+        for seconds, more in ((0.09, []), (0.02, [7]), (0.19, []), (0.02, [8]), (60, [9]), (60, [10])):
+            server.advance(seconds)
+            tries.clear()
+            run(app, server)
+            assert tries == more
+
+
 def test_an_exception_is_a_retry_and_what_does_not_fit_a_dead_letter() -> None:
     app, tries = penstock.App(), list[int]()
 

@@ -31,8 +31,8 @@ VALUES_MOST = 10_000
 DEPTH_MOST = 64
 """Levels of a schema."""
 
-RATIO_MOST = 16
-"""Values of an item of a list for each byte that it takes at least."""
+RATIO_MOST = 4
+"""Values of an item of a list for each byte that it takes."""
 
 _SIZES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
 
@@ -91,7 +91,10 @@ def _parsed(text: str) -> object:
 
 
 class _Bounds:
-    """How many bytes a datum takes at least, and how many values it is beside its lists."""
+    """How many values a datum is beyond `RATIO_MOST` for each of its bytes, and how many it is beside its lists.
+
+    Where the first is none for the items of each list, a body has so many values at most for each of its bytes.
+    """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
@@ -105,17 +108,16 @@ class _Bounds:
             found = [self.of(one, inside, levels - 1) for one in schema]
             if not found:
                 raise ValueError("a choice of nothing")
-            return 1 + min(size for size, _ in found), max(width for _, width in found)
+            return max(beyond for beyond, _ in found) - RATIO_MOST, max(width for _, width in found)
         if isinstance(schema, str):
-            return (_SIZES[schema], 1) if schema in _SIZES else self._named(schema, inside, levels)
+            return (1 - RATIO_MOST * _SIZES[schema], 1) if schema in _SIZES else self._named(schema, inside, levels)
         kind = schema["type"]
         match kind:
             case "array" | "map":
-                size, width = self.of(schema["items" if kind == "array" else "values"], inside, levels - 1)
-                size += kind == "map"
-                if width > RATIO_MOST * size:
-                    raise ValueError(f"a list whose items are {width} values in {size} bytes: it has no bounds")
-                return 1, 1
+                beyond, width = self.of(schema["items" if kind == "array" else "values"], inside, levels - 1)
+                if beyond + (1 - RATIO_MOST) * (kind == "map") > 0:
+                    raise ValueError(f"a list whose items are {width} values in next to no bytes: it has no bounds")
+                return 1 - RATIO_MOST, 1
             case "record" | "error" | "enum" | "fixed":
                 return self._named(schema["name"], inside, levels)
             case _:
@@ -129,14 +131,15 @@ class _Bounds:
             schema = self._names[name]
             match schema["type"]:
                 case "enum":
-                    found = 1, 1
+                    found = 1 - RATIO_MOST, 1
                 case "fixed":
-                    found = int(schema["size"]), 1
-                    if found[0] < 0:
-                        raise ValueError(f"{name} has a size of {found[0]}")
+                    size = int(schema["size"])
+                    if size < 0:
+                        raise ValueError(f"{name} has a size of {size}")
+                    found = 1 - RATIO_MOST * size, 1
                 case _:
                     parts = [self.of(one["type"], (*inside, name), levels - 1) for one in schema["fields"]]
-                    found = sum(size for size, _ in parts), 1 + sum(width for _, width in parts)
+                    found = 1 + sum(beyond for beyond, _ in parts), 1 + sum(width for _, width in parts)
             if found[1] > VALUES_MOST:
                 raise ValueError(f"{name} has more than {VALUES_MOST} values")
             self._known[name] = found
