@@ -135,6 +135,7 @@ def beside(instance: Instance) -> None:
     core.settled_at(engine.now(), shared, "here", [(core.origin + 1, 41, 42)])
     core.owned_at(engine.now(), shared, "here", [(core.origin + 1, 45, 47)], Claim("here", 1, "transfer"))
     core.carry(engine.now(), [core.origin + 1], came, [40, 41, 45], {shared: "there"})
+    core.publish(engine.now(), batch(instance, "shared", b'{"p": 4}', b'{"p": 5}'), publisher="p", sequence=4)
     core.note_link(engine.now(), "there", heard=46, acked=3, paused=True)
     core.forget_carried(engine.now(), "there", shared.floor() + 8)
     core.proxy(engine.now(), shared, True, by="ann")

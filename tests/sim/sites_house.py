@@ -9,6 +9,7 @@ The judge knows of each message who works on it, at which site, and what was ans
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -24,6 +25,7 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.core.state.lsns import flat
+from penstock.core.state.plain import load
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
@@ -40,6 +42,7 @@ class SiteWorld(World):
         super().__init__(origin=ORIGINS[name])
         self.name, self.names = name, names
         self.durable = 0  # entries that are on the disk
+        self._seen, self._came = 0, dict[int, tuple[int, int]]()
         for one in names:
             self.core.meet(self.now, Site(one, ORIGINS[one]))
         kind = {} if owner is None else {"kind": "group-local", "initial_owner": owner, "group_local_queue_domain": "d"}
@@ -63,6 +66,16 @@ class SiteWorld(World):
         assert found is not None
         return found
 
+    def came(self) -> dict[int, tuple[int, int]]:
+        """Of what came from elsewhere: origin and LSN there."""
+        for entry in self.entries[self._seen :]:
+            if isinstance(entry, Control) and entry.kind is Kind.CARRIED:
+                origin = self.core.peers.sites[load(entry.header)["peer"]].origin  # type: ignore[index]
+                for here, there, count in struct.iter_unpack("<3q", entry.body):
+                    self._came.update((here + n, (origin, there + n)) for n in range(count))
+        self._seen = len(self.entries)
+        return self._came
+
     def sync(self) -> None:
         self.durable = len(self.entries)
 
@@ -77,6 +90,7 @@ class SiteWorld(World):
         """All that is not durable is lost; the process starts again.  A group is durable as a whole or not at all."""
         del self.entries[self.durable :]
         self.tables = [to_table(self.entries)]
+        self._seen, self._came = 0, {}
         self.restart(clean=False)
         self.settle_in()
         self.sync()
@@ -281,8 +295,8 @@ class Fabric:
     # -- the judge
 
     def known(self, site: SiteWorld, lsn: int) -> tuple[int, int]:
-        origin, first, _ = site.core.told_as(lsn, lsn + 1)[0]
-        return origin, first
+        """What a message is called everywhere, though its site may have forgotten that."""
+        return site.came().get(lsn, (site.origin, lsn))
 
     def look(self) -> None:
         """Who works on what; what is durable is confirmed."""

@@ -43,6 +43,8 @@ class Core(
         """
         super().boot(now, clean=clean, next_lsn=next_lsn, leads=leads)
         self._go_on_ruling(now)
+        self._number_publishes()
+        self.twins.update(self.sequences.twins())
         for queue in self._admin.by_id.values() if self.peers.here else ():
             self._say_owner(now, queue)
 

@@ -22,8 +22,9 @@ REJECTED = "rejected"
 
 FORCED, TIME_LIMIT, MAX_DELIVERIES, MAX_CANCELS = "forced_expire", "time_limit", "max_deliveries", "max_cancels"
 MAXLEN, REPLACED, POISON, MOVED, REDRIVEN, DUE = "maxlen", "replaced", "poison", "moved", "redriven", "due"
-CANCELLED, LEFT_BEHIND = "cancelled", "recovery_point"
-"""Why a message was dropped, beside `maxlen` and `replaced`: it was withdrawn, or is from before a recovery point."""
+CANCELLED, LEFT_BEHIND, TWIN = "cancelled", "recovery_point", "twin"
+"""Why a message was dropped, beside `maxlen` and `replaced`: it was withdrawn, is from before a recovery point, or was
+published at two sites."""
 
 ENDS = {
     FORCED: REJECTED,
@@ -39,7 +40,7 @@ ENDS = {
 }
 """What became of the message, in a word.  Those of a dead letter are AMQP's."""
 
-COUNTED = frozenset((*ENDS, CANCELLED, LEFT_BEHIND))
+COUNTED = frozenset((*ENDS, CANCELLED, LEFT_BEHIND, TWIN))
 """What is counted by name; there is nothing else."""
 
 REASON_HEADER = "x-last-death-reason"

@@ -96,6 +96,7 @@ class Kind(IntEnum):
     LINK = 83
     PROXY = 84
     CLAIMED = 85
+    NUMBERED = 86
 
 
 State: TypeAlias = Literal["ready", "leased", "delayed", "gone"]
@@ -228,7 +229,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         _MOVES, to="gone", word="expired",
     ),
     Kind.DROP: Meaning(
-        'queue and pairs; {"reason", "by"?}: they gave way to a limit, were withdrawn, or are from before the '
+        'queue and pairs; {"reason", "by"?, "site"?}: they gave way to a limit, were withdrawn, or are from before the '
         "recovery point",
         _MOVES, to="gone", word="dropped",
     ),
@@ -411,6 +412,11 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "have not come yet; it holds when they do",
         ("fold",),
         "lazy",
+    ),
+    Kind.NUMBERED: Meaning(
+        '{"publishers"}; body: (publisher, site, sequence, LSN, count) as 64-bit integers; in one group with the rows: '
+        "their publishers and sequences, where other sites may have the same messages; of publisher -1: forgotten",
+        ("fold",),
     ),
 }  # fmt: skip
 

@@ -21,6 +21,7 @@ from penstock.core.effects import Effect, Token
 from penstock.core.links.carried import Numbers
 from penstock.core.links.peers import Peers
 from penstock.core.links.states import Early, LinkState
+from penstock.core.links.twins import Sequences
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
@@ -285,6 +286,7 @@ class CoreParts:
         self.carried = dict[int, Numbers]()  # by site: where its messages stand here
         self.links = dict[int, LinkState]()  # by site
         self.proxied = dict[int, str]()  # ids of queues for which this site acts for absent owners, and who said so
+        self.sequences = Sequences()  # of publishers whose messages other sites may have, too
         self.early = Early()  # claims to messages that have not come
         self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)

@@ -21,7 +21,7 @@ from penstock.core.commands.links import LinkCommands
 from penstock.core.links.asking import Asking, Waiting
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
 from penstock.core.links.ownership import Span
-from penstock.core.links.parcels import Asked, Heard, Piece, Told, ask_of, read, read_ask
+from penstock.core.links.parcels import Asked, Heard, Parcel, Piece, Told, ask_of, read, read_ask
 from penstock.core.links.sharing import Agreed, Sharing, dump_offer, load_offer
 from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
@@ -151,16 +151,18 @@ class LinkingCommands(LinkCommands):
                 raise PreconditionFailed(f"no site is called '{told.claim.owner}', as far as this one knows")
         if parcel.upto >= self.heard(site):
             if parcel.rows is not None:
-                faults = list(self._hear_messages(now, site, parcel.pieces, parcel.rows))
+                faults = list(self._hear_messages(now, site, parcel, parcel.rows))
             for told in parcel.told:
                 self._hear_told(now, site, told)
+            if self.twins:
+                self._part_twins(now)
             self.note_link(now, site, heard=parcel.upto)
         return Heard(parcel.upto, self._out.last_lsn, tuple(faults))
 
-    def _hear_messages(self, now: Now, site: str, pieces: Sequence[Piece], rows: pa.RecordBatch) -> Iterator[str]:
+    def _hear_messages(self, now: Now, site: str, parcel: Parcel, rows: pa.RecordBatch) -> Iterator[str]:
         """Store the messages of a parcel; what has no place here, a line each."""
         at = 0
-        for piece in pieces:
+        for piece in parcel.pieces:
             if self._topology.exchange(piece.vhost, piece.exchange) is None:
                 yield f"{piece.rows} messages are left out: {no_exchange(piece.vhost, piece.exchange)}"
             elif self.origin not in piece.path:
@@ -168,7 +170,9 @@ class LinkingCommands(LinkCommands):
                 mine = rows.slice(at, piece.rows)
                 for some in self._parted(mine, site) if origin == site else [mine]:
                     batch, there = self._batch(piece, some)
-                    self.carry(now, piece.path, batch, there, self._owners(batch, site, origin, int(there[0])))
+                    numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
+                    owners = self._owners(batch, site, origin, int(there[0]))
+                    self.carry(now, piece.path, batch, there, owners, numbers)
             at += piece.rows
 
     def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:
@@ -221,7 +225,9 @@ class LinkingCommands(LinkCommands):
             count = self.owned_at(now, queue, site, told.spans, told.claim)
             if count and told.claim.owner == self.peers.here and queue.id in self._askings:
                 self._askings[queue.id].granted(before, count)
-        elif told.spans and self.settled_at(now, queue, site, told.spans) and here and queue.foreign_count:
+            return
+        count = self.settled_at(now, queue, site, told.spans, twins=told.twins)
+        if count and here and queue.foreign_count:
             came = self.stamps.of(here[0][0], now.wall)
             self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
 
@@ -243,6 +249,8 @@ class LinkingCommands(LinkCommands):
         if now.wall >= self._looks_at:
             self._looks_at = now.wall + FORGETS_EVERY
             self._forget_numbers(now)
+        if self.twins:
+            self._part_twins(now)
         out = list[Asked]()
         for queue in self._short():
             if queue.id in self.proxied:
@@ -252,6 +260,33 @@ class LinkingCommands(LinkCommands):
                 spans = [one for first, stop in asked.spans for one in self.told_as(first, stop)]
                 out.append(Asked(asked.owner, ask_of(queue.vhost, queue.name, spans)))
         return out
+
+    def _part_twins(self, now: Now) -> None:
+        """Of two messages that are one let one go, as `core.links.twins` says."""
+        queues = [queue for number in self.sharing.queues if (queue := self._by_id(number)) is not None]
+        for twin in list(self.twins) if queues else ():
+            sites = [self.peers.sites[peer].origin for peer in (twin.peer, twin.other_peer)]
+            kept, spare = (twin.one, twin.other) if sites[0] < sites[1] else (twin.other, twin.one)
+            over = [self._part_twin(now, queue, kept, spare) for queue in queues]
+            if all(over):
+                self.twins.discard(twin)
+
+    def _part_twin(self, now: Now, queue: Queue, kept: int, spare: int) -> bool:
+        """The same of one queue; whether there is nothing left to do for it."""
+        there = [lsn for lsn in (kept, spare) if queue.lives(lsn)]
+        if not there or min(kept, spare) < queue.id:
+            return True
+        goes = there[-1]
+        if queue.claims(self.peers).of(goes).owner != self.peers.here or queue.lives(goes, "leased"):
+            return False  # its owner lets it go, or whoever works on it is awaited
+        with self.group():
+            if len(there) == 1:  # the other one was worked
+                queue.withdraw(now, range(goes, goes + 1), self._out, "its twin")
+            else:
+                queue.settled_elsewhere(now, range(goes, goes + 1), self.peers.here, self._out, [])
+                self._forget_twins([goes])
+        self._touch(queue)
+        return True
 
     def _take_of_absent(self, now: Now, queue: Queue) -> None:
         """Own what consumers here have room for and belongs to sites that are away."""

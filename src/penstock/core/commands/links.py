@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +20,16 @@ from penstock.core.effects import Verb
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site, first_owner
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
+from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.peers import HERE, Peers
 from penstock.core.links.states import EarlyClaim, LinkState
+from penstock.core.links.twins import Numbered, Twin
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import Ints, flat
 from penstock.errors import PreconditionFailed
-from penstock.records.chunks import Now, pack_pairs
+from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 
@@ -39,6 +42,10 @@ AT_ONCE = 65_536
 
 class LinkCommands(QueueCommands):
     """Sites, and the owners of messages."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.twins = set[Twin]()  # pairs of messages that are one, of which one has to go
 
     def meet(self, now: Now, site: Site) -> int:
         """The number by which records name a site from now on; this one is known by its origin, and is 0.
@@ -58,10 +65,19 @@ class LinkCommands(QueueCommands):
             header = {"peer": number, "origin": str(site.origin), "group": site.group}
             self._out.record(Kind.PEER, site.name, header)
             self.peers.put(number, site)
+            self._number_publishes()
             for queue in self._admin.by_id.values() if number == HERE else ():
                 queue.renamed()
                 self._say_owner(now, queue)
         return number
+
+    def _number_publishes(self) -> None:
+        """Once there are other sites, it is noted how publishers number what they publish here."""
+        if len(self.peers.sites) > 1:
+            self._publisher.publishers.numbering = self._numbered_here
+
+    def _numbered_here(self, publisher: str, runs: Sequence[tuple[int, int, int]]) -> None:
+        self._note_numbered([Numbered(publisher, HERE, *run) for run in runs])
 
     def _say_owner(self, now: Now, queue: Queue) -> None:
         here, claim = self.peers.here, None
@@ -73,7 +89,13 @@ class LinkCommands(QueueCommands):
         queue.newcomers_of(claim, self.peers)
 
     def carry(
-        self, now: Now, path: Sequence[int], batch: Publishes, there: Sequence[int], owners: Mapping[Queue, str]
+        self,
+        now: Now,
+        path: Sequence[int],
+        batch: Publishes,
+        there: Sequence[int],
+        owners: Mapping[Queue, str],
+        numbers_told: Sequence[NumbersThere] = (),
     ) -> int:
         """Store messages that another site published; how many were not here.
 
@@ -104,6 +126,7 @@ class LinkCommands(QueueCommands):
         if runs:
             body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
             self._out.record(Kind.CARRIED, site, {"peer": peer, "path": list(path)}, body)
+        self._number_carried(peer, runs, numbers_told)
         early = list[EarlyClaim]()
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
@@ -119,6 +142,39 @@ class LinkCommands(QueueCommands):
             self._touch(queue)
         return sum(count for _, _, count in runs)
 
+    def _number_carried(self, peer: int, runs: Sequence[tuple[int, int, int]], told: Sequence[NumbersThere]) -> None:
+        """Of messages that were stored now: who published them, and how they were numbered."""
+        new, highest = list[Numbered](), dict[str, int]()
+        for here, lsn, count in runs:
+            for one in told:
+                low, high = max(lsn, one.lsn), min(lsn + count, one.lsn + one.size)
+                if low < high:
+                    sequence = one.sequence + low - one.lsn
+                    new.append(Numbered(one.publisher, peer, sequence, here + low - lsn, high - low))
+                    highest[one.publisher] = max(sequence + high - low - 1, highest.get(one.publisher, 0))
+        if new:
+            known = self._publisher.publishers
+            raised = {name: last for name, last in highest.items() if last > known.highest.get(name, 0)}
+            if raised:
+                known.note(raised)
+            self._note_numbered(new)
+
+    def _forget_twins(self, lsns: Sequence[int]) -> None:
+        """These went because others are the same messages: that one is gone says nothing of the other."""
+        body = struct.pack(f"<{5 * len(lsns)}q", *(value for lsn in lsns for value in (-1, 0, 0, lsn, 1)))
+        self._out.record(Kind.NUMBERED, "", {"publishers": []}, body)
+        gone = set(lsns)
+        self.sequences.forget(gone)
+        self.twins = {twin for twin in self.twins if twin.one not in gone and twin.other not in gone}
+
+    def _note_numbered(self, new: Sequence[Numbered]) -> None:
+        names = {one.publisher: None for one in new}
+        places = {name: place for place, name in enumerate(names)}
+        body = struct.pack(f"<{5 * len(new)}q", *(value for one in new for value in (places[one[0]], *one[1:])))
+        self._out.record(Kind.NUMBERED, "", {"publishers": list(names)}, body)
+        for one in new:
+            self.twins.update(self.sequences.add(one))
+
     def _settle_deferred(self, now: Now, queue: Queue, origin: int, runs: Sequence[tuple[int, int, int]]) -> None:
         """Apply the acks that came before these messages of an origin."""
         if queue.id in self._deferred.by_queue:
@@ -126,14 +182,16 @@ class LinkCommands(QueueCommands):
                 came, stand = range(lsn, lsn + count), range(here, here + count)
                 self._deferred.appeared(now, queue, origin, came, stand, self._out)
 
-    def settled_at(self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]]) -> int:
+    def settled_at(
+        self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], *, twins: bool = False
+    ) -> int:
         """A site says that messages are done: their origins, and what those call [first, stop); how many were here.
 
         What has not come yet is remembered, as an ack before its message is.  What the site published itself has come
-        before it says so, or never will.
+        before it says so, or never will.  twins: they went because others are the same messages.
         """
         now = self._at(now)
-        here, known = list[range](), (self.origin, self._origin_of(site))
+        here, known = list[Chunk](), (self.origin, self._origin_of(site))
         for origin, first, stop in spans:
             here += [range(*span) for span in self._stand(origin, first, stop)]
             for span in [] if origin in known else self._numbers(origin).unknown(first, stop):
@@ -141,9 +199,13 @@ class LinkCommands(QueueCommands):
                 self.early.came(origin, *span, queue.id)
         if len(here) > 1 and sum(map(len, here)) <= AT_ONCE:
             lsns = np.unique(flat(here))
-            count = queue.settled_elsewhere(now, packed(lsns), site, self._out)
-        else:
-            count = sum([queue.settled_elsewhere(now, one, site, self._out) for one in here])
+            here = [packed(lsns)]
+        gone = list[int]() if twins else None
+        self._out.begin()
+        count = sum([queue.settled_elsewhere(now, one, site, self._out, gone) for one in here])
+        if gone:
+            self._forget_twins(gone)
+        self._out.end()
         self._touch(queue)
         return count
 

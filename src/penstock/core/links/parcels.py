@@ -24,6 +24,10 @@ ROWS = ("lsn", "name", "expires_at", "not_before", "priority", "properties", "bo
 """Columns of messages: those of the log, but `lsn` is the one at the origin."""
 
 
+TWINS = "twins"
+"""Stands where a claim stands in what was told."""
+
+
 class Piece(NamedTuple):
     """Adjacent rows that have come the same way, to one exchange.
 
@@ -43,12 +47,24 @@ class Told(NamedTuple):
 
     spans     by origin: LSNs [a, b) there
     claim     their owner changed; None: they are settled
+    twins     these went because others are the same messages (`core.links.twins`)
     """
 
     vhost: str
     queue: str
     spans: tuple[tuple[int, int, int], ...]
     claim: Claim | None = None
+    twins: bool = False
+
+
+class Numbers(NamedTuple):
+    """Messages that a publisher numbered: at their origin they stand from `lsn` on, with adjacent sequences."""
+
+    publisher: str
+    origin: int
+    sequence: int
+    lsn: int
+    size: int
 
 
 class Parcel(NamedTuple):
@@ -61,6 +77,7 @@ class Parcel(NamedTuple):
     pieces: tuple[Piece, ...] = ()
     rows: pa.RecordBatch | None = None
     told: tuple[Told, ...] = ()
+    numbers: tuple[Numbers, ...] = ()
 
     @property
     def head(self) -> bytes:
@@ -69,11 +86,15 @@ class Parcel(NamedTuple):
         if self.pieces:
             table["pieces"] = [list(piece) for piece in self.pieces]
         if self.told:
-            table["told"] = [
-                [one.vhost, one.queue, [number for span in one.spans for number in span], *(one.claim or ())]
-                for one in self.told
-            ]
+            table["told"] = [_plain(one) for one in self.told]
+        if self.numbers:
+            table["numbers"] = [list(one) for one in self.numbers]
         return orjson.dumps(table)
+
+
+def _plain(told: Told) -> list[object]:
+    claim: tuple[object, ...] = told.claim or ((TWINS,) if told.twins else ())
+    return [told.vhost, told.queue, [number for span in told.spans for number in span], *claim]
 
 
 SPANS_MOST = 8_000
@@ -87,7 +108,9 @@ def split(parcel: Parcel, before: int) -> list[Parcel]:
     out = list[Parcel]()
     if parcel.rows is not None:
         for pieces, rows in _portions(parcel.pieces, parcel.rows):
-            out.append(Parcel(before, tuple(pieces), rows))
+            first, last = _ends(rows)
+            mine = [one for one in parcel.numbers if one.lsn <= last and one.lsn + one.size > first]
+            out.append(Parcel(before, tuple(pieces), rows, numbers=tuple(mine)))
     some, count = list[Told](), 0
     for one in parcel.told:
         for at in range(0, len(one.spans), SPANS_MOST):
@@ -103,6 +126,11 @@ def split(parcel: Parcel, before: int) -> list[Parcel]:
         out.append(Parcel(before, told=tuple(some)))
     out[-1] = out[-1]._replace(upto=parcel.upto)
     return out
+
+
+def _ends(rows: pa.RecordBatch) -> tuple[int, int]:
+    lsns = rows.column("lsn").to_numpy()
+    return int(lsns.min()), int(lsns.max())
 
 
 def _portions(pieces: Sequence[Piece], rows: pa.RecordBatch) -> Iterator[tuple[list[Piece], pa.RecordBatch]]:
@@ -131,7 +159,8 @@ def read(head: bytes, rows: pa.RecordBatch | None) -> Parcel:
         table = cast("Mapping[str, Any]", orjson.loads(head))
         pieces = tuple(_piece(*row) for row in table.get("pieces", ()))
         told = tuple(_told(*row) for row in table.get("told", ()))
-        parcel = Parcel(_number(table["upto"]), pieces, rows, told)
+        numbers = tuple(_numbers(*row) for row in table.get("numbers", ()))
+        parcel = Parcel(_number(table["upto"]), pieces, rows, told, numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"a parcel of a link cannot be read: {error}") from error
     if sum(piece.rows for piece in pieces) != (0 if rows is None else rows.num_rows):
@@ -179,10 +208,18 @@ def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[st
     return Piece(origins, _text(vhost), _text(exchange), tuple(map(_text, blind)), _number(rows, 1))
 
 
+def _numbers(publisher: str, origin: int, sequence: int, lsn: int, count: int) -> Numbers:
+    if isinstance(origin, bool) or not isinstance(origin, int):
+        raise TypeError(f"{origin!r} is no origin")
+    return Numbers(_text(publisher), origin, _number(sequence, 1), _number(lsn, 1), _number(count, 1))
+
+
 def _told(vhost: str, queue: str, numbers: Sequence[object], *claim: object) -> Told:
     if len(numbers) % 3:
         raise ValueError("spans are an origin and two LSNs each")
     spans = tuple(_span(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
+    if claim == (TWINS,):
+        return Told(_text(vhost), _text(queue), spans, twins=True)
     return Told(_text(vhost), _text(queue), spans, _claim(*claim) if claim else None)
 
 

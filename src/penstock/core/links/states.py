@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Claims, Why
+from penstock.core.links.twins import Numbered
 from penstock.records.dataclass import dataclass
 
 
@@ -94,6 +95,7 @@ class Lasting(Protocol):
     links: dict[int, LinkState]
     proxied: dict[int, str]
     early: list[EarlyClaim]
+    numbered: list[Numbered]
 
 
 def dump_sites(state: Lasting) -> dict[str, object]:
@@ -104,6 +106,7 @@ def dump_sites(state: Lasting) -> dict[str, object]:
         "links": [[number, *astuple(one)] for number, one in sorted(state.links.items())],
         "proxied": [list(one) for one in sorted(state.proxied.items())],
         "early": [[*one[:-1], *one.claim] for one in state.early],
+        "numbered": [list(one) for one in state.numbered],
     }
 
 
@@ -114,4 +117,5 @@ def load_sites(state: Lasting, head: Mapping[str, Any]) -> None:
     state.links = {number: LinkState(*told) for number, *told in head.get("links", ())}
     state.proxied = dict(head.get("proxied", ()))
     rows = cast("list[tuple[int, int, int, int, str, int, Why]]", head.get("early", ()))
+    state.numbered = [Numbered(*told) for told in head.get("numbered", ())]
     state.early = [EarlyClaim(*row[:4], Claim(*row[4:])) for row in rows]

@@ -21,11 +21,12 @@ import pyarrow as pa
 from penstock.core.links.carried import may_go_on
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Why
-from penstock.core.links.parcels import ROWS, Parcel, Piece, Told, split
+from penstock.core.links.parcels import ROWS, Numbers, Parcel, Piece, Told, split
 from penstock.core.links.peers import Peers
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
 from penstock.expr import FilterSet, TopicPattern, compile_filter
+from penstock.records.causes import TWIN
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
@@ -33,7 +34,7 @@ from penstock.records.kinds import NO_VIA, Kind
 GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
 """Kinds whose pairs have left their queue."""
 
-_TOLD = np.array(sorted([Kind.CARRIED, Kind.OWN, *GONE]), dtype=np.int8)
+_TOLD = np.array(sorted([Kind.CARRIED, Kind.OWN, Kind.NUMBERED, *GONE]), dtype=np.int8)
 _Record: TypeAlias = tuple[int, int, str, bytes, bytes]
 _COLUMNS = ("lsn", "kind", "name", "properties", "body")
 
@@ -127,7 +128,8 @@ class Telling:
         if len(messages):
             pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)))
         told = (*self._claims(records), *self._settled(records))
-        return split(Parcel(self.upto, tuple(pieces), rows, told), before) if pieces or told else []
+        numbers = tuple(self._numbers(records)) if pieces else ()
+        return split(Parcel(self.upto, tuple(pieces), rows, told, numbers), before) if pieces or told else []
 
     # -- messages
 
@@ -224,19 +226,32 @@ class Telling:
                 claim = Claim(str(table["site"]), cast("int", table["serial"]), why)
                 yield Told(*shared, tuple(self._known(ints(pairs).reshape(-1, 2))), claim)
 
+    def _numbers(self, records: Sequence[_Record]) -> Iterator[Numbers]:
+        for _, kind, _, header, body in records:
+            if kind != Kind.NUMBERED:
+                continue
+            names = cast("list[str]", load(header)["publishers"])
+            for name, _, sequence, lsn, count in np.frombuffer(body, dtype="<i8").reshape(-1, 5).tolist():
+                for origin, first, stop in self._home.told_as(lsn, lsn + count):
+                    yield Numbers(names[name], origin, sequence, first, stop - first)
+                    sequence += stop - first
+
     def _settled(self, records: Sequence[_Record]) -> Iterator[Told]:
         """Of each queue all that ended in a batch, in few spans; not what the other side has told itself."""
-        ended = dict[int, list[Ints]]()
+        ended = dict[tuple[int, bool], list[Ints]]()
         for _, kind, _, header, body in records:
-            if kind not in GONE or not body or (kind == Kind.SETTLE and load(header).get("site") == self._to.name):
+            if kind not in GONE or not body:
+                continue
+            said = load(header) if kind in (Kind.SETTLE, Kind.DROP) else {}
+            if said.get("site") == self._to.name:
                 continue
             number, pairs = unpack_pairs(body)
             if len(pairs):
-                ended.setdefault(number, []).append(ints(pairs).reshape(-1, 2))
-        for number, some in ended.items():
+                ended.setdefault((number, said.get("reason") == TWIN), []).append(ints(pairs).reshape(-1, 2))
+        for (number, twins), some in ended.items():
             shared = self._home.shared_as(number, self._to.name)
             if shared is not None:
-                yield Told(*shared, tuple(self._known(merged(some))))
+                yield Told(*shared, tuple(self._known(merged(some))), twins=twins)
 
     def _known(self, pairs: Ints) -> Iterator[tuple[int, int, int]]:
         """Messages of this log, pairs ascending, as every site knows them."""

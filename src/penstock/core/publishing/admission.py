@@ -171,6 +171,7 @@ class Publishers:
         self.highest: dict[str, int] = {}
         self._outbox = outbox
         self._holes: dict[str, set[int]] = {}  # sequences below the highest that a full queue refused
+        self.numbering: Callable[[str, Sequence[tuple[int, int, int]]], None] | None = None  # told of what is stored
         self._expiration: int | None = None  # microseconds; None: they are kept for ever
         self._heard: dict[str, int] = {}  # wall time of each one's last message, or of the start; oldest first
 
@@ -202,6 +203,8 @@ class Publishers:
                 self._refused(one.publisher, one.sequence, why)
         if seen:
             self.note(seen)
+            if self.numbering is not None:
+                self._number(published, [traits[row] for row in fresh])
         if len(fresh) == len(traits):
             return published
         return replace(published.among(fresh), duplicates=published.duplicates + len(traits) - len(fresh))
@@ -230,7 +233,27 @@ class Publishers:
         for row, why in published.refused:
             self._refused(publisher, sequence + row, why)
         self.note({publisher: max(sequence + size - 1, highest)})
+        if self.numbering is not None and published.stored:
+            new = fresh or range(skip, size)
+            stored = [sequence + row for row in new if row not in lost] if (lost := published.lost()) else None
+            if stored is None and published.lsns is None and len(new) == new[-1] - new[0] + 1:
+                self.numbering(publisher, [(sequence + new[0], published.first, published.stored)])
+            else:
+                stored = [sequence + row for row in new] if stored is None else stored
+                pairs = zip(stored, published.positions, strict=True)
+                self.numbering(publisher, [(number, lsn, 1) for number, lsn in pairs])
         return published
+
+    def _number(self, published: Published, traits: Sequence[Traits]) -> None:
+        """Tell whoever wants to know of each row with a sequence where it stands."""
+        lost, by_publisher = published.lost(), dict[str, list[tuple[int, int, int]]]()
+        stored = [one for row, one in enumerate(traits) if row not in lost]
+        for one, lsn in zip(stored, published.positions, strict=True):
+            if one.publisher is not None and one.sequence is not None:
+                by_publisher.setdefault(one.publisher, []).append((one.sequence, lsn, 1))
+        for publisher, runs in by_publisher.items():
+            if self.numbering is not None:
+                self.numbering(publisher, runs)
 
     def _fill(self, publisher: str, sequence: int) -> bool:
         """Whether a message with this number was refused before, and comes again."""

@@ -16,7 +16,7 @@ from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back
 from penstock.core.queue.whole import State
 from penstock.core.state.lsns import Ints, flat, within
-from penstock.records.causes import TIME_LIMIT
+from penstock.records.causes import TIME_LIMIT, TWIN
 from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
@@ -112,8 +112,12 @@ def _tell(queue: Contents, claim: Claim, spans: Sequence[Span], peers: Peers, si
     sink.record(Kind.OWN, queue.name, header, pack_pairs(queue.id, [end for span in spans for end in span]))
 
 
-def settled_elsewhere(queue: Contents, now: Now, wanted: Chunk, site: str, sink: Sink) -> int:
+def settled_elsewhere(
+    queue: Contents, now: Now, wanted: Chunk, site: str, sink: Sink, twins: list[int] | None = None
+) -> int:
     """Another site says that these are done; how many that were here, whoever held them.
+
+    twins: they went because others are the same messages; takes those that were here.
 
     What a stream has planned stays with its batch, which must be the same whenever it is asked for.
     """
@@ -130,7 +134,11 @@ def settled_elsewhere(queue: Contents, now: Now, wanted: Chunk, site: str, sink:
     runs += queue.extract(wanted)
     if runs:
         queue.left(runs)
-        sink.record(Kind.SETTLE, queue.name, {"site": site}, pairs_body(queue.id, runs))
+        if twins is None:
+            sink.record(Kind.SETTLE, queue.name, {"site": site}, pairs_body(queue.id, runs))
+        else:
+            sink.record(Kind.DROP, queue.name, {"reason": TWIN, "site": site}, pairs_body(queue.id, runs))
+            twins += flat([run.chunk for run in runs]).tolist()
     queue.carry_on(now, sink)
     return sum(len(run.chunk) for run in runs)
 

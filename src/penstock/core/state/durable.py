@@ -36,6 +36,7 @@ import orjson
 from penstock.core.acted import Acted
 from penstock.core.links.identity import Site
 from penstock.core.links.states import EarlyClaim, LinkState, dump_sites, load_sites
+from penstock.core.links.twins import Numbered
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
@@ -218,6 +219,7 @@ class DurableState:
     links: dict[int, LinkState] = field(default_factory=dict[int, LinkState])  # by site
     proxied: dict[int, str] = field(default_factory=dict[int, str])  # queues that act for absent owners: who said so
     early: list[EarlyClaim] = field(default_factory=list[EarlyClaim])  # claims to messages that have not come
+    numbered: list[Numbered] = field(default_factory=list[Numbered])  # messages that publishers numbered
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:

@@ -15,6 +15,7 @@ from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Why
 from penstock.core.links.states import Early, EarlyClaim, LinkState
+from penstock.core.links.twins import Numbered, Sequences
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks
@@ -79,6 +80,7 @@ class Objects:
         self._carried = {number: Numbers(runs, self._floor_of(number)) for number, runs in start.carried.items()}
         self._proxied = dict(start.proxied)
         self._early = Early(start.early)
+        self._sequences = Sequences(start.numbered)
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
@@ -106,6 +108,7 @@ class Objects:
         state.links = dict(self._links)
         state.proxied = dict(self._proxied)
         state.early = list(self._early)
+        state.numbered = list(self._sequences)
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -150,8 +153,10 @@ class Objects:
             self._publishers[publisher] = max(sequence, self._publishers.get(publisher, sequence))
 
     def _publishers_gone(self, row: Row) -> None:
-        for publisher in cast("list[str]", load(row.header)["publishers"]):
+        gone = cast("list[str]", load(row.header)["publishers"])
+        for publisher in gone:
             self._publishers.pop(publisher, None)
+        self._sequences.gone(gone)
 
     def _committed(self, row: Row) -> None:
         told = load(row.header)
@@ -215,6 +220,15 @@ class Objects:
         self._proxied.pop(number, None)
         if told["on"] and number in self.queues:
             self._proxied[number] = str(told.get("by", ""))
+
+    def _number(self, row: Row) -> None:
+        names = cast("list[str]", load(row.header)["publishers"])
+        runs = np.frombuffer(row.body, dtype="<i8").reshape(-1, 5).tolist()
+        for name, *run in runs:
+            if name >= 0:
+                self._sequences.add(Numbered(names[name], *run))
+        if forgotten := {run[3] for run in runs if run[0] < 0}:
+            self._sequences.forget(forgotten)
 
     def _claimed(self, row: Row) -> None:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
@@ -371,7 +385,7 @@ class Objects:
         Kind.RECOVERED: _found, Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         Kind.SINK_COMMIT: _committed, Kind.SINK_FORGET: _sinks_gone, Kind.DECIDED: _decide, Kind.CHUNK: _chunk,
         Kind.DEFER: _defer, Kind.UNDEFER: _undefer, Kind.ACTED: _act, Kind.PEER: _met, Kind.CARRIED: _carry,
-        Kind.LINK: _link, Kind.PROXY: _proxy, Kind.CLAIMED: _claimed,
+        Kind.LINK: _link, Kind.PROXY: _proxy, Kind.CLAIMED: _claimed, Kind.NUMBERED: _number,
         Kind.EXCHANGE_DECLARE: _exchange, Kind.EXCHANGE_DELETE: _exchange_gone, Kind.BIND: _bind, Kind.UNBIND: _unbind,
         Kind.TOPIC_DECLARE: _topic, Kind.TOPIC_DELETE: _topic_gone, Kind.QUEUE_DECLARE: _queue,
         Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _queue_gone, Kind.POLICY: _policy,
