@@ -208,7 +208,7 @@ def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[st
     return Piece(origins, _text(vhost), _text(exchange), tuple(map(_text, blind)), _number(rows, 1))
 
 
-def _numbers(publisher: str, origin: int, sequence: int, lsn: int, count: int) -> Numbers:
+def _numbers(publisher: str, origin: object, sequence: int, lsn: int, count: int) -> Numbers:
     if isinstance(origin, bool) or not isinstance(origin, int):
         raise TypeError(f"{origin!r} is no origin")
     return Numbers(_text(publisher), origin, _number(sequence, 1), _number(lsn, 1), _number(count, 1))
