@@ -63,6 +63,7 @@ class Event:
                 withdrawn, `recovery_point` for one from before it
     owned       site, serial, why (first, transfer, yielded, proxied): which site may lease it from then on
     paused, resumed     its queue was; until, by
+    proxied, no longer proxied     from then on this site acts, or does not, for owners in its queue that are away; by
     purged, queue deleted
     planned, plan settled, plan released, left its batch     stream, batch; the last one: it was narrowed to others
     restarted   clean: whether the server had stopped; leases have ended, and a transient message
@@ -253,7 +254,8 @@ class Teller:
     def _proxied(self, record: Record) -> None:
         number, details = unpack_pairs(record.body)[0], _json(record.header)
         if number in self.at:
-            self._tell(record, f"proxied transfer {'on' if details.pop('on') else 'off'}", number, **details)
+            on = details.pop("on")
+            self._tell(record, "proxied" if on else "no longer proxied", number, **details)
 
     def _stream(self, record: Record) -> None:
         header = _json(record.header)

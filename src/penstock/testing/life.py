@@ -296,6 +296,7 @@ class Doors:
         self.pools = Pools()
         self.log = instance.log
         self.cluster = None
+        self.links = None  # a broker is the only site
         self.scratch = instance.scratch
         self.bulk = Bulk(".")  # never asked for anything: a log in memory is read here
         self.counters = Counters()
