@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.core.effects import Verb
 from penstock.errors import LogBroken, NotFound, PreconditionFailed
 from penstock.memory.slab import Piece
 from penstock.records.chunks import Chunk, Now, as_chunk
-from penstock.records.dataclass import dataclass
 from penstock.records.entries import fence_of
+from penstock.server.amqp.answers import Answers
 from penstock.server.amqp.consumer_arguments import Values, informed
 from penstock.server.amqp.tags import Tags
 from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
 from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, get_ok
-from penstock.wire.amqp.methods import Method
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -33,86 +32,9 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.records.entries import Topic
+    from penstock.server.amqp.answers import Answer
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transaction import Open
-
-
-@dataclass(slots=True, eq=False)
-class Answer:
-    """An answer that waits: for what it promises, or for the answers before it."""
-
-    method: Method | None  # None: `then` writes it
-    then: Callable[[], None] | None = None  # run once it is on its way
-    promise: bool = False  # it waits for the disk
-    ready: bool = False
-    lasts: bool = True  # it is owed also once the channel is over
-    left: int = 0  # messages that were ready in its queue when a basic.get was granted its own
-
-
-class Answers:
-    """Those that could not be sent at once."""
-
-    __slots__ = ("_number", "_session", "_waiting")
-
-    def __init__(self, session: Session, number: int) -> None:
-        self._session = session
-        self._number = number
-        self._waiting: deque[Answer] | None = None  # an empty deque is large
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    @property
-    def promising(self) -> bool:
-        """Whether one of them waits for the disk."""
-        return any(one.promise and not one.ready for one in self._waiting or ())
-
-    def add(self, method: Method, then: Callable[[], None] | None = None) -> Answer:
-        """An answer that takes its place in the order now and leaves when it is `ready`."""
-        answer = Answer(method, then)
-        self._append(answer)
-        return answer
-
-    def _append(self, answer: Answer) -> None:
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append(answer)
-
-    def tell(self, write: Callable[[], None]) -> None:
-        """Say something that is no answer, behind all that are owed."""
-        if self._waiting:
-            self._append(Answer(None, write, ready=True))
-        else:
-            write()
-
-    def ready(self, answer: Answer) -> None:
-        """What an answer waited for has come."""
-        answer.ready = True
-        self._go_on()
-
-    def close(self, last: Callable[[], None]) -> None:
-        """The channel is over: of what is owed that goes out which can still come true, then the last word."""
-        owed = [one for one in self._waiting or () if one.lasts and (one.ready or one.promise)]
-        for one in owed:
-            if one.method is not None:
-                one.then = None
-        self._waiting = deque([*owed, Answer(None, last, ready=True, lasts=False)])
-        self._go_on()
-
-    def break_promises(self) -> None:
-        """What waits for the disk never comes true."""
-        self._waiting = deque([one for one in self._waiting or () if one.ready or not one.promise])
-        self._go_on()
-
-    def _go_on(self) -> None:
-        while self._waiting and self._waiting[0].ready:
-            first = self._waiting.popleft()
-            if first.method is not None:
-                self._session.send(self._number, first.method)
-            if first.then is not None:
-                first.then()
-        if not self._waiting:
-            self._waiting = None
 
 
 class Reader(Protocol):
@@ -142,10 +64,26 @@ class _Nothing(dict[Any, Any]):
     """An empty dict that stays so."""
 
     def __setitem__(self, key: object, value: object) -> None:
-        raise AssertionError("the channel does not attend")
+        raise AssertionError("it is everybody's, and stays empty")
+
+    def update(self, *some: Any, **more: Any) -> None:
+        raise AssertionError("it is everybody's, and stays empty")
+
+    def setdefault(self, *some: Any) -> Any:
+        raise AssertionError("it is everybody's, and stays empty")
 
 
 _NONE = _Nothing()
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def own(some: dict[K, V]) -> dict[K, V]:
+    """A dict that may be written, in place of the empty one of all."""
+    return {} if some is _NONE else some
+
+
 _NO_TAGS = Tags()
 """Of channels that take no messages: nothing is outstanding."""
 
@@ -154,13 +92,16 @@ class Channel(Receiver):
     """State of an open channel.  It is the holder of its consumers, and so takes their deliveries."""
 
     __slots__ = (
-        "_contents", "answers", "cancelled_consumers", "confirming", "consumers", "encoders", "filters",
-        "followings", "getters", "getting", "informed", "last_queue", "number", "open", "prefetch", "published",
-        "replies", "session", "shared", "subscriptions", "tags", "tx", "unannounced", "unconfirmed", "values",
+        "_contents", "_counters", "_outgoing", "answers", "cancelled_consumers", "confirming", "consumers", "encoders",
+        "filters", "followings", "getters", "getting", "informed", "last_queue", "number", "open", "prefetch",
+        "published", "replies", "session", "shared", "subscriptions", "tags", "tx", "unannounced", "unconfirmed",
+        "values",
     )  # fmt: skip
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
+        self._counters = session.counters
+        self._outgoing = session.outgoing
         self.number = number
         self.open = True
         self.tags = _NO_TAGS
@@ -191,8 +132,8 @@ class Channel(Receiver):
         if self.tags is not _NO_TAGS:
             return
         self.tags = Tags()
-        self.consumers, self.followings, self.subscriptions, self.filters, self.informed = {}, {}, {}, {}, {}
-        self.encoders, self.values, self.getters, self.getting, self.unannounced = {}, {}, {}, {}, {}
+        self.consumers, self.followings, self.subscriptions, self.filters = {}, {}, {}, {}
+        self.encoders, self.getters, self.getting = {}, {}, {}
 
     def queue_name(self, name: str) -> str:
         """The named queue, or the last one declared on the channel when the name is empty.  Raises NotFound."""
@@ -305,9 +246,9 @@ class Channel(Receiver):
         if encoder is None or effect.attempt > 1 or self.unannounced or self.values or self.informed or not self.open:
             super().deliver_one(effect, topic, properties, body)
             return
-        no_ack, again, counters = consumer.no_ack, effect.redelivered, self.session.counters
+        no_ack, again, counters = consumer.no_ack, effect.redelivered, self._counters
         tag = self.tags.give(consumer, effect.chunk, not no_ack)
-        self.session.outgoing.deliver_one(self.number, encoder, tag, again, topic, properties, body)
+        self._outgoing.deliver_one(self.number, encoder, tag, again, topic, properties, body)
         if no_ack:
             counters.delivered_consume_auto_ack += 1
         else:

@@ -28,6 +28,7 @@ from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, 
 from penstock.expr import Filter, TopicPattern, compile_filter
 from penstock.records.field_tables import Timestamp
 from penstock.server.amqp import replying
+from penstock.server.amqp.channel import own
 from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, flag, text_of, values_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.following import consume as consume_from_bookmark
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.records.declared_types import Operation
-    from penstock.server.amqp.channel import Answer, Channel
+    from penstock.server.amqp.answers import Answer
+    from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
 
 
@@ -189,6 +191,7 @@ def _consume_from_one(
     )
     channel.consumers[tag] = consumer
     if values is not None:
+        channel.values = own(channel.values)
         channel.values[consumer] = values
     if filter is not None:
         channel.filters[tag] = compile_filter(filter)
@@ -196,6 +199,7 @@ def _consume_from_one(
     channel.encoders[consumer] = channel.encoder(tag)
     if not method.nowait:
         if channel.answers:
+            channel.unannounced = own(channel.unannounced)
             channel.unannounced[consumer] = []
         channel.reply(m.BasicConsumeOk(tag), then=partial(channel.announce, consumer))
 
@@ -308,6 +312,7 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
 def _inform(channel: Channel, tag: str, informs: bool, queue: Queue | None) -> None:
     """Note what the consumer of this tag is told of its deliveries."""
     if informs or (queue is not None and queue.settings.type.offsets):
+        channel.informed = own(channel.informed)
         channel.informed[tag] = informs
     else:
         channel.informed.pop(tag, None)
@@ -399,9 +404,11 @@ def consume_from_several(
     session.core.open(session.engine.now(), wish)
     channel.subscriptions[tag] = wish
     if flag(cast("Mapping[str, object]", method.arguments), INFO):
+        channel.informed = own(channel.informed)
         channel.informed[tag] = True
     if not method.nowait:
         if channel.answers:
+            channel.unannounced = own(channel.unannounced)
             channel.unannounced.update((consumer, []) for consumer in wish.consumers.values())
         channel.reply(m.BasicConsumeOk(tag), then=partial(_announced, channel, wish))
 

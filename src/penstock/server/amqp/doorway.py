@@ -25,8 +25,10 @@ from penstock.server.doors.line import Broken, head_of, number, plain, text
 from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import client_capabilities
 from penstock.wire.amqp.frames import decode_method
+from penstock.wire.amqp.pieces import behind
 
 if TYPE_CHECKING:
+    from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
     from penstock.server.amqp.connection import Connection
     from penstock.server.amqp.door import AmqpDoor
@@ -52,6 +54,7 @@ class Doorway:
         self._out = list[bytes]()
         self._confirms: way.Confirms | None = None  # the last of what goes out is one of these, or neither
         self.deliveries: way.Deliveries | None = None
+        self.heads: dict[Topic, bytes] = {}
         self._decided = 0  # batches, not told
         self._dirty = False
         self._blocked = False  # the door does not read
@@ -91,6 +94,15 @@ class Doorway:
             self._confirms = way.Confirms()
             self._mark_dirty()
         self._confirms.rows.append((session, channel, tag, how))
+
+    def head(self, again: bool, topic: Topic) -> bytes:
+        """What stands behind the tag of a delivery with this topic."""
+        if again:
+            return behind(again, topic.exchange, topic.name)
+        if len(self.heads) >= HEADS_MOST:
+            self.heads.clear()
+        head = self.heads[topic] = behind(again, topic.exchange, topic.name)
+        return head
 
     def begin_deliveries(self) -> way.Deliveries:
         """Columns for deliveries, in the same order."""
@@ -411,6 +423,9 @@ class Doorway:
 
 PROGRAMS_MOST, PROGRAM_MOST = 256, 4096
 """Of how many clients' properties those are kept that others may have, too, and with how many bytes."""
+
+HEADS_MOST = 4096
+"""Topics whose names are kept as deliveries have them."""
 
 FRAME_MAX_LEAST = 4096
 TARGETS_MOST = 1024

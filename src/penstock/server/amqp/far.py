@@ -41,6 +41,13 @@ class Out(Protocol):
         """The outcome of a publish, in the same order."""
         ...
 
+    heads: dict[Topic, bytes]
+    """Of first deliveries: what stands behind the tag of one with this topic, where that is known."""
+
+    def head(self, again: bool, topic: Topic) -> bytes:
+        """What stands behind the tag."""
+        ...
+
     def begin_deliveries(self) -> way.Deliveries:
         """Columns for deliveries, in the same order."""
         ...
@@ -125,11 +132,11 @@ class Far:
         self.unsent += len(header) + len(body)
         if self.unsent > SEND_MOST // 2 and not self._marked:
             self._way.delivered.append(self)
-        contents = encoder.contents
-        head = contents.heads.get((again, topic)) or contents.head(again, topic)
-        columns = self._way.deliveries or self._way.begin_deliveries()
+        out = self._way
+        head = (out.heads.get(topic) if not again else None) or out.head(again, topic)
+        columns = out.deliveries or out.begin_deliveries()
         columns.rows.append((self.number, channel, tag))
-        columns.data += (encoder.befores.name, head, header, body)
+        columns.data += (encoder.name, head, header, body)
 
     def confirm(self, channel: int, tag: int, *, multiple: bool = False) -> None:
         """A publish of this channel is durable."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.records.entries import Topic
-from penstock.records.field_tables import encode_short_string
 from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, reply_text
 from penstock.wire.amqp.methods import BasicGetOk, BasicReturn
-from penstock.wire.amqp.pieces import behind_tag, content, front_of, named, pack_body, pack_head, pack_tag
+from penstock.wire.amqp.pieces import behind, behind_tag, content, front_of, named, pack_body, pack_head, pack_tag
 
 _MIDDLES_MOST = 2048
 """Remembered for one channel."""
@@ -77,8 +76,7 @@ class Contents:
         """What follows the tag in the method frame."""
         found = self.heads.get((redelivered, topic))
         if found is None:
-            names = encode_short_string(topic.exchange) + encode_short_string(topic.name)
-            found = bytes((redelivered,)) + names + END
+            found = behind(redelivered, topic.exchange, topic.name)
             if self.room <= 0:
                 self.forget()
             self.room -= 1
@@ -116,7 +114,7 @@ class _Befores(dict[int, bytes]):
 class DeliveryEncoder:
     """Deliveries of one consumer on one channel."""
 
-    __slots__ = ("befores", "channel", "consumer_tag", "contents", "front", "front_size", "payload_max")
+    __slots__ = ("befores", "channel", "consumer_tag", "contents", "front", "front_size", "name", "payload_max")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int, contents: Contents | None = None) -> None:
         """contents: of the channel; None: its own."""
@@ -125,6 +123,7 @@ class DeliveryEncoder:
         self.payload_max = frame_max - OVERHEAD
         self.contents = contents or Contents(channel, frame_max)
         self.befores = _Befores(channel, consumer_tag)
+        self.name = self.befores.name
         self.front = b""  # of `befores`, what was used last where each message had a consumer of its own
         self.front_size = -1  # which one that is
 

@@ -24,8 +24,13 @@ def named(consumer_tag: str) -> bytes:
     return BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
 
 
+def behind(redelivered: bool, exchange: str, key: str) -> bytes:
+    """What stands behind the tag in the method frame, with its end mark."""
+    return bytes((redelivered,)) + encode_short_string(exchange) + encode_short_string(key) + END
+
+
 def front_of(channel: int, name: bytes, size: int) -> bytes:
-    """What stands before the tag.  name: `named`; size: of `Contents.head`, which stands behind it."""
+    """What stands before the tag.  name: `named`; size: of `behind`, which stands behind it."""
     return pack_border(METHOD, channel, len(name) + 8 + size - 1) + name  # END is not counted
 
 
@@ -45,7 +50,7 @@ def behind_tag(
 def delivery(
     channel: int, tag: int, name: bytes, head: bytes, properties: bytes, body: bytes, frame_max: int
 ) -> list[bytes]:
-    """Pieces of one delivery.  name: `named`; head: `Contents.head`."""
+    """Pieces of one delivery.  name: `named`; head: `behind`."""
     front = front_of(channel, name, len(head))
     return [front, *behind_tag(channel, tag, head, properties, body, frame_max - OVERHEAD)]
 
