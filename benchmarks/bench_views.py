@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import orjson
 from harness import emit, parse, parser, usage
 
-from penstock.core.views.view import Elements, View, body_of
+from penstock.core.view_groups import Elements, View, body_of
 from penstock.expr.view_definition import Definition
 
 GROUPS = 100

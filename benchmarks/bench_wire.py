@@ -17,7 +17,7 @@ from harness import emit, parse, parser
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY, Properties, encode, peek
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp import walk
+from penstock.wire.amqp import publishes
 from penstock.wire.amqp.deliver import DeliveryEncoder
 from penstock.wire.amqp.events import AckRun, PublishRun
 from penstock.wire.amqp.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER, frame
@@ -88,7 +88,7 @@ def main() -> None:
     backwards = order[::-1]
 
     def show(case: str, run: Callable[[], object], number: int, budget: float | None) -> None:
-        settings = {"messages": number, "read": READ, "strides": walk.enabled}
+        settings = {"messages": number, "read": READ, "strides": publishes.enabled}
         emit(f"wire: {case}", costs(run, number, rounds), "us/message", budget=budget, settings=settings)
 
     inputs: list[tuple[str, bytes, float | None]] = [
@@ -102,7 +102,7 @@ def main() -> None:
         ("ack each, backwards", b"".join(method(1, m.BasicAck(tag)) for tag in backwards), 0.25),
     ]
     for strides in (False, True):
-        walk.enabled = strides
+        publishes.enabled = strides
         for case, data, budget in inputs:
             name = f"{case} ({'strides' if strides else 'walk'})"
             show(name, lambda data=data: receive(data), receive(data), budget)  # type: ignore[misc]

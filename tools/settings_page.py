@@ -29,7 +29,8 @@ from penstock.config.queue_arguments import DECLARED
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey, in_line, written
 from penstock.config.sections import Address
-from penstock.config.settings import Queue, Settings
+from penstock.config.settings import Settings
+from penstock.config.vhost_sections import Queue
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import format_duration
 

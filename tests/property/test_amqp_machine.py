@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.errors import ProtocolError
 from penstock.records.properties import EMPTY, Properties, encode
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp import walk
+from penstock.wire.amqp import publishes as reader_of_publishes
 from penstock.wire.amqp.events import ConnectionFailed, Event
 from penstock.wire.amqp.frames import BODY, HEARTBEAT_FRAME, METHOD, Limits, frame
 from unit.amqp.peer import ack, flat, header, method, opened, publish, sent
@@ -98,7 +98,7 @@ def damaged(data: bytes, at: int, value: int) -> bytes:
 def test_strides_equal_the_walk(data: bytes, damage: bool, at: int, value: int) -> None:
     data = damaged(data, at, value) if damage else data
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(walk, "enabled", False)
+        patch.setattr(reader_of_publishes, "enabled", False)
         walked = heard(data, [])
     assert heard(data, []) == walked
 

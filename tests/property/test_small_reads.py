@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
+from penstock.server.amqp import door
 from penstock.server.amqp import intake as intake_module
-from penstock.server.amqp import reading
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.events import Event, PublishRun
-from penstock.wire.amqp.walk import ACK_FRAME
+from penstock.wire.amqp.publishes import ACK_FRAME
 from property.test_amqp_machine import LIMITS, heard, streams
 from sim.serverkit import Client, Content, Life, clock, message
 from unit.amqp.peer import ack, flat, opened, publish, sent
@@ -137,7 +137,7 @@ def _serve(script: list[list[tuple[Any, ...]]], *, short: int, few: int) -> list
 
     short, few: the bounds of small reads and of what is gathered.
     """
-    with patch.object(reading, "SMALL", short), patch.object(intake_module, "FEW", few):
+    with patch.object(door, "SMALL", short), patch.object(intake_module, "FEW", few):
         life = Life(SimDisk(), clock())
         life.declare("q1", "q2")
         life.declare("few", **{"x-max-length": 3, "x-overflow": "reject-publish"})

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.views import contributions
-from penstock.core.views.view import Elements, View, body_of
+from penstock.core import view_contributions
+from penstock.core.view_groups import Elements, View, body_of
 from penstock.expr.view_definition import Definition
 from penstock.server.views import step_worker, views
 from penstock.testing import Broker
@@ -51,8 +51,8 @@ class Kept(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.saved = contributions.BLOCK, contributions.SQUEEZED
-        contributions.BLOCK, contributions.SQUEEZED = 4, 2
+        self.saved = view_contributions.BLOCK, view_contributions.SQUEEZED
+        view_contributions.BLOCK, view_contributions.SQUEEZED = 4, 2
         self.view = View(Definition("v", "q", (SELECT,), GROUPING))
         self.records: dict[int, dict[str, Any]] = {}
         self.available: set[int] = set()
@@ -60,7 +60,7 @@ class Kept(RuleBasedStateMachine):
         self.seen: dict[Any, Any] = {}
 
     def teardown(self) -> None:
-        contributions.BLOCK, contributions.SQUEEZED = self.saved
+        view_contributions.BLOCK, view_contributions.SQUEEZED = self.saved
 
     @rule(some=st.lists(st.tuples(RECORDS, st.integers(0, 2), st.sampled_from([1, 1, 1, 2])), min_size=1, max_size=9))
     def enter(self, some: list[tuple[dict[str, Any], int, int]]) -> None:
@@ -71,7 +71,7 @@ class Kept(RuleBasedStateMachine):
             self.records[self.next] = record
             bodies.append(orjson.dumps(record))
             states.append(state)
-            if state == contributions.AVAILABLE:
+            if state == view_contributions.AVAILABLE:
                 self.available.add(self.next)
             self.next += 1
         self.view.enter(self.view.read(Elements(lsns, [orjson.loads(b) for b in bodies], bodies, states=bytes(states))))

@@ -32,10 +32,10 @@ from penstock.replication.register import TERM_LSNS, ClusterState
 from penstock.replication.register import Member as Listed
 from penstock.replication.register import decode as decode_state
 from penstock.server.cluster import folder
-from penstock.server.cluster.facts import plain
+from penstock.server.cluster.log_sending import FORMAT
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.outside import Terms
-from penstock.server.cluster.sending import FORMAT
+from penstock.server.cluster.process import plain
 from sim.logkit import SMALL, T0, FakeClock, content, messages
 
 TIMES = Times(level=1_000, level_most=4_000)

@@ -16,7 +16,7 @@ from random import Random
 
 import pyarrow as pa
 
-from penstock.core.audit.log_audit import Audit
+from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
 from penstock.core.links.parcels import Parcel

@@ -16,8 +16,8 @@ from penstock.config.settings import User
 from penstock.log.simdisk import SimDisk
 from penstock.server.accounts import keep
 from penstock.server.amqp import way
+from penstock.server.amqp.door import Reading
 from penstock.server.amqp.links import SEND_MOST
-from penstock.server.amqp.reading import Reading
 from penstock.server.amqp.way import Down, Up
 from penstock.server.doors.line import Broken
 from penstock.server.logins import Logins

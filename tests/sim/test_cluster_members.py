@@ -17,8 +17,8 @@ from penstock.replication.insync import InSync
 from penstock.replication.messages import Ack
 from penstock.replication.register import ClusterState
 from penstock.replication.terms import Written
+from penstock.server.cluster import log_sending
 from penstock.server.cluster import member as members
-from penstock.server.cluster import sending
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
 from sim.cluster_members import FILLING, IDLING, LEADING, REVERTING, STAGING, Broken, Mood, World
@@ -131,8 +131,8 @@ def _decides_before_it_is_everywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def _counts_without_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sending.Sending, "kept", property(lambda self: 1 << 60))
-    patch.setattr(sending, "PIECE_MOST", 5)  # a stage takes some messages, as large ones do
+    patch.setattr(log_sending.Sending, "kept", property(lambda self: 1 << 60))
+    patch.setattr(log_sending, "PIECE_MOST", 5)  # a stage takes some messages, as large ones do
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -140,7 +140,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def _in_both(rule: Callable[[ClusterState, int], list[Written]]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(sending, "written", rule)
+        patch.setattr(log_sending, "written", rule)
         patch.setattr(members, "written", rule)
 
     return plant

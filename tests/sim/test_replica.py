@@ -16,8 +16,8 @@ from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import header_in
 from penstock.log.simdisk import SimDisk
 from penstock.ports import File
-from penstock.replication.cursor import Gone, Place, next_piece
 from penstock.replication.messages import SegmentFile
+from penstock.server.cluster.log_sending import Gone, Place, next_piece
 from sim.logkit import SMALL, Steps, commit, content, messages, opened
 
 SETTINGS = replace(SMALL, segment=6000)

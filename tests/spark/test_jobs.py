@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.logfiles import archive_of, audit
-from penstock.core.audit.histories import Report
+from penstock.core.audit_histories import Report
 from penstock.log.archive import archive_disk
 from penstock.log.archive.file_writer import Form
 from penstock.log.disk import OsDisk

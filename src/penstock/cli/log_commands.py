@@ -30,7 +30,7 @@ from penstock.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.core.audit.histories import Report
+    from penstock.core.audit_histories import Report
     from penstock.log.copies import Copy
 
 

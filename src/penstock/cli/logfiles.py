@@ -37,7 +37,7 @@ from penstock.units import parse_duration, parse_size
 from penstock.wire.flight.bookmarks import parse_point, parse_span
 
 if TYPE_CHECKING:
-    from penstock.core.audit.histories import Report
+    from penstock.core.audit_histories import Report
     from penstock.history.view import View
     from penstock.log.archive.row_groups import Archive
     from penstock.log.rewrite import Made

@@ -7,27 +7,21 @@ inside, text with a unit in the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal
 
-import orjson
 from pydantic import (
     Field,
-    InstanceOf,
-    JsonValue,
     PrivateAttr,
     SecretStr,
     StrictBool,
     StrictFloat,
     StrictInt,
-    field_validator,
     model_validator,
 )
 
 from penstock.config.action_section import ActionSection
 from penstock.config.links import LinkSection
 from penstock.config.pipeline_section import Pipeline, Spark
-from penstock.config.schema_files import of_files
 from penstock.config.sections import (
     MIB,
     BeforeLogin,
@@ -41,22 +35,22 @@ from penstock.config.sections import (
 )
 from penstock.config.vhost_sections import (
     AddressSection,
+    Binding,
     ConflatedSection,
     EntitlementSection,
+    Exchange,
     OperatorPolicySection,
     PermissionSection,
     PolicySection,
+    Queue,
     TopicPermissionSection,
+    TopicSection,
+    Vhost,
     ViewSection,
 )
 from penstock.errors import InvalidArgument
-from penstock.records.body_schemas import SCHEMA_TYPES
-from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.event_actions import Action
-from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, wrong_type
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
-from penstock.records.queue_settings import QueueSettings
-from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK, wrong
 
 FOREVER = "forever"
 """A retention that keeps everything."""
@@ -259,143 +253,6 @@ GUEST = User(
     tags=("administrator",),
     loopback_only=True,
 )
-
-
-class Vhost(Section):
-    """`[[vhost]]`.  `/` is always there, and may have limits."""
-
-    name: Name = Field(description="Name of the vhost.")
-    max_connections: StrictInt | None = Field(default=None, ge=0, description="AMQP connections that it may have.")
-    max_queues: StrictInt | None = Field(default=None, ge=0, description="Queues that it may have.")
-    default_queue_type: TypeName | None = Field(
-        default=None, description="The type of queues whose declares name none, where such a queue may be of it."
-    )
-
-
-class TopicSection(Section):
-    """`[[topic]]`: a topic that keeps messages which no queue takes; with a key also the last one of each key."""
-
-    name: Name = Field(description="The key; without `key` also a pattern of keys, such as ^orders[.].")
-    exchange: str = Field(default="", description="Its exchange; empty is the default one.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    key: tuple[str, ...] = Field(
-        default=(), description='Fields of the body that tell its records apart, such as ["/id"]: a SOW topic.'
-    )
-    key_from: Literal["publisher"] | None = Field(
-        default=None, description="Or the publisher gives the key of each message, in the header x-sow-key."
-    )
-    key_domain: Name | None = Field(
-        default=None, description="Topics with one key domain have the same number for equal key values."
-    )
-    message_type: str = Field(
-        default=JSON,
-        description=f"What its bodies are read as: {', '.join((*MESSAGE_TYPES, *SCHEMA_TYPES))} "
-        "([message types](message-types.md)).",
-    )
-    expiration: Duration | None = Field(
-        default=None, ge=0, description="Records expire so long after their publish, unless the message says otherwise."
-    )
-    index: Literal["memory", "file"] | None = Field(
-        default=None, description="Where the index of its records is: in memory, or paged to a file that saves memory."
-    )
-    body_schema: str | None = Field(
-        default=None,
-        alias="schema",
-        description='The columns of its JSON bodies, "id bigint, total double": what readers such as Spark are told.',
-    )
-
-    json_schema: str | dict[str, object] | None = Field(
-        default=None,
-        description="A JSON Schema that bodies are held to as they are published, as a table or as text of JSON.",
-    )
-    json_schema_check: Literal["off", "warn", "reject"] | None = Field(
-        default=None,
-        description="What becomes of a body that does not fit it: nothing, it is counted and stored, or it is refused, "
-        "which is so without this setting.",
-    )
-
-    @field_validator("message_type", mode="before")
-    @classmethod
-    def _of_files(cls, value: object) -> object:
-        return of_files(cast("Mapping[str, object]", value)) if isinstance(value, Mapping) else value
-
-    @field_validator("message_type")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if why := wrong_type(value):
-            raise ValueError(why)
-        return value
-
-    @model_validator(mode="after")
-    def _together(self) -> Self:
-        why = wrong(self.declared())
-        if why is not None:
-            raise ValueError(why)
-        return self
-
-    def declared(self) -> dict[str, object]:
-        """The settings as the topic's declare has them."""
-        values: dict[str, object] = {}
-        if self.key:
-            values["key"] = list(self.key)
-        if self.key_from is not None:
-            values["key_from"] = self.key_from
-        if self.key_domain is not None:
-            values["key_domain"] = self.key_domain
-        if self.expiration is not None:
-            values["expiration"] = self.expiration
-        if self.index is not None:
-            values["index"] = self.index
-        if self.message_type != JSON:
-            values[MESSAGE_TYPE] = self.message_type
-        if self.body_schema is not None:
-            values["schema"] = self.body_schema
-        if self.json_schema is not None:
-            text = self.json_schema
-            values[JSON_SCHEMA] = text if isinstance(text, str) else orjson.dumps(text).decode()
-        if self.json_schema_check is not None:
-            values[JSON_SCHEMA_CHECK] = self.json_schema_check
-        return values
-
-
-class Exchange(Section):
-    """`[[exchange]]`"""
-
-    name: Name = Field(description="Name of the exchange.")
-    type: ExchangeType = Field(
-        default="direct",
-        description="How it matches keys; `x-delayed-message` with the argument `x-delayed-type` says how it does so.",
-    )
-    vhost: Name = Field(default="/", description="Its vhost.")
-    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
-    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last binding.")
-    internal: StrictBool = Field(default=False, description="Whether clients are refused to publish to it.")
-    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
-
-
-class Binding(Section):
-    """`[[binding]]`"""
-
-    source: Name = Field(description="The exchange that messages come from.")
-    destination: Name = Field(description="The queue or exchange they go to.")
-    destination_type: Literal["queue", "exchange"] = Field(default="queue", description="What the destination is.")
-    key: str = Field(default="", description="The binding key.")
-    vhost: Name = Field(default="/", description="Their vhost.")
-    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
-
-
-class Queue(Section):
-    """`[[queue]]`: name, vhost, durable, and the keys of `config.queue_settings`, read into `settings`."""
-
-    name: Name = Field(description="Name of the queue.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
-    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last consumer.")
-    arguments: dict[str, JsonValue] = Field(
-        default_factory=dict[str, JsonValue], description="What the declares of AMQP clients are compared with."
-    )
-    settings: InstanceOf[QueueSettings]
-    given: frozenset[str] = Field(default=frozenset(), description="The keys that are written there.")
 
 
 class Settings(Section):

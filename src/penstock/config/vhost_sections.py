@@ -1,16 +1,17 @@
-"""Sections about what is in a vhost: who may do what there, which rules its queues follow, and what is shown of them.
+"""Sections about vhosts and what is in them: topics, exchanges, queues; who may do what, and which rules queues follow.
 
-`[[permission]]`, `[[topic_permission]]`, `[[entitlement]]` (the first that fits decides), `[[policy]]`,
-`[[operator_policy]]`, `[[address]]`, `[[view]]`, `[[conflated_topic]]`.  Owns the keys and what cannot be together;
-expressions are read where views are made.
+`[[vhost]]`, `[[topic]]`, `[[exchange]]`, `[[binding]]`, `[[queue]]`, `[[permission]]`, `[[topic_permission]]`,
+`[[entitlement]]` (the first that fits decides), `[[policy]]`, `[[operator_policy]]`, `[[address]]`, `[[view]]`,
+`[[conflated_topic]]`.  Owns the keys and what cannot be together; expressions are read where views are made.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
 
+import orjson
 from pydantic import (
     BeforeValidator,
     Field,
@@ -24,11 +25,20 @@ from pydantic import (
 )
 
 from penstock.config.queue_arguments import read_policy
-from penstock.config.sections import Name, Section
+from penstock.config.schema_files import of_files
+from penstock.config.sections import (
+    Duration,
+    Name,
+    Section,
+)
 from penstock.errors import InvalidArgument
 from penstock.records.address_settings import wrong_pattern
-from penstock.records.queue_settings import AddressSetting, Policy
+from penstock.records.body_schemas import SCHEMA_TYPES
+from penstock.records.declared_types import ExchangeType, TypeName
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, wrong_type
+from penstock.records.queue_settings import AddressSetting, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern, topic_pattern
+from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK, wrong
 from penstock.units import parse_duration
 
 Right: TypeAlias = StrictBool | Name
@@ -285,3 +295,140 @@ class AddressSection(Section):
         """As the core takes it."""
         values: Mapping[str, object] = self.values
         return AddressSetting(self.vhost, self.pattern, dict(values), self.literal)
+
+
+class Vhost(Section):
+    """`[[vhost]]`.  `/` is always there, and may have limits."""
+
+    name: Name = Field(description="Name of the vhost.")
+    max_connections: StrictInt | None = Field(default=None, ge=0, description="AMQP connections that it may have.")
+    max_queues: StrictInt | None = Field(default=None, ge=0, description="Queues that it may have.")
+    default_queue_type: TypeName | None = Field(
+        default=None, description="The type of queues whose declares name none, where such a queue may be of it."
+    )
+
+
+class TopicSection(Section):
+    """`[[topic]]`: a topic that keeps messages which no queue takes; with a key also the last one of each key."""
+
+    name: Name = Field(description="The key; without `key` also a pattern of keys, such as ^orders[.].")
+    exchange: str = Field(default="", description="Its exchange; empty is the default one.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+    key: tuple[str, ...] = Field(
+        default=(), description='Fields of the body that tell its records apart, such as ["/id"]: a SOW topic.'
+    )
+    key_from: Literal["publisher"] | None = Field(
+        default=None, description="Or the publisher gives the key of each message, in the header x-sow-key."
+    )
+    key_domain: Name | None = Field(
+        default=None, description="Topics with one key domain have the same number for equal key values."
+    )
+    message_type: str = Field(
+        default=JSON,
+        description=f"What its bodies are read as: {', '.join((*MESSAGE_TYPES, *SCHEMA_TYPES))} "
+        "([message types](message-types.md)).",
+    )
+    expiration: Duration | None = Field(
+        default=None, ge=0, description="Records expire so long after their publish, unless the message says otherwise."
+    )
+    index: Literal["memory", "file"] | None = Field(
+        default=None, description="Where the index of its records is: in memory, or paged to a file that saves memory."
+    )
+    body_schema: str | None = Field(
+        default=None,
+        alias="schema",
+        description='The columns of its JSON bodies, "id bigint, total double": what readers such as Spark are told.',
+    )
+
+    json_schema: str | dict[str, object] | None = Field(
+        default=None,
+        description="A JSON Schema that bodies are held to as they are published, as a table or as text of JSON.",
+    )
+    json_schema_check: Literal["off", "warn", "reject"] | None = Field(
+        default=None,
+        description="What becomes of a body that does not fit it: nothing, it is counted and stored, or it is refused, "
+        "which is so without this setting.",
+    )
+
+    @field_validator("message_type", mode="before")
+    @classmethod
+    def _of_files(cls, value: object) -> object:
+        return of_files(cast("Mapping[str, object]", value)) if isinstance(value, Mapping) else value
+
+    @field_validator("message_type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if why := wrong_type(value):
+            raise ValueError(why)
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        why = wrong(self.declared())
+        if why is not None:
+            raise ValueError(why)
+        return self
+
+    def declared(self) -> dict[str, object]:
+        """The settings as the topic's declare has them."""
+        values: dict[str, object] = {}
+        if self.key:
+            values["key"] = list(self.key)
+        if self.key_from is not None:
+            values["key_from"] = self.key_from
+        if self.key_domain is not None:
+            values["key_domain"] = self.key_domain
+        if self.expiration is not None:
+            values["expiration"] = self.expiration
+        if self.index is not None:
+            values["index"] = self.index
+        if self.message_type != JSON:
+            values[MESSAGE_TYPE] = self.message_type
+        if self.body_schema is not None:
+            values["schema"] = self.body_schema
+        if self.json_schema is not None:
+            text = self.json_schema
+            values[JSON_SCHEMA] = text if isinstance(text, str) else orjson.dumps(text).decode()
+        if self.json_schema_check is not None:
+            values[JSON_SCHEMA_CHECK] = self.json_schema_check
+        return values
+
+
+class Exchange(Section):
+    """`[[exchange]]`"""
+
+    name: Name = Field(description="Name of the exchange.")
+    type: ExchangeType = Field(
+        default="direct",
+        description="How it matches keys; `x-delayed-message` with the argument `x-delayed-type` says how it does so.",
+    )
+    vhost: Name = Field(default="/", description="Its vhost.")
+    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
+    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last binding.")
+    internal: StrictBool = Field(default=False, description="Whether clients are refused to publish to it.")
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
+
+
+class Binding(Section):
+    """`[[binding]]`"""
+
+    source: Name = Field(description="The exchange that messages come from.")
+    destination: Name = Field(description="The queue or exchange they go to.")
+    destination_type: Literal["queue", "exchange"] = Field(default="queue", description="What the destination is.")
+    key: str = Field(default="", description="The binding key.")
+    vhost: Name = Field(default="/", description="Their vhost.")
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
+
+
+class Queue(Section):
+    """`[[queue]]`: name, vhost, durable, and the keys of `config.queue_settings`, read into `settings`."""
+
+    name: Name = Field(description="Name of the queue.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
+    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last consumer.")
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict[str, JsonValue], description="What the declares of AMQP clients are compared with."
+    )
+    settings: InstanceOf[QueueSettings]
+    given: frozenset[str] = Field(default=frozenset(), description="The keys that are written there.")

@@ -35,8 +35,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.client import connect
-from penstock.core.audit.histories import Part, Report, Share, shares, verdict
-from penstock.core.audit.log_audit import Audit
+from penstock.core.audit_histories import Part, Report, Share, shares, verdict
+from penstock.core.audit_log import Audit
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
@@ -66,7 +66,7 @@ AT_ONCE = 100_000
 
 
 def parted(batch: pa.RecordBatch, groups: Ints, borders: Sequence[int]) -> pa.RecordBatch:
-    """Rows of the log as the shares need them; `borders` as of `core.audit.histories.shares`."""
+    """Rows of the log as the shares need them; `borders` as of `core.audit_histories.shares`."""
     kinds, lsns = column(batch, "kind", "<i1"), column(batch, "lsn", "<i8")
     rest = len(borders) + 1
     publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.testing.broker import Broker, Event
     from penstock.testing.expressions import evaluate
+    from penstock.testing.inbox import Message, Subscription
     from penstock.testing.instance import FakeClock
     from penstock.testing.process import ServerProcess
-    from penstock.testing.subscription import Message, Subscription
 
 _LAZY = {
     "Broker": "penstock.testing.broker",
     "Event": "penstock.testing.broker",
     "FakeClock": "penstock.testing.instance",
-    "Message": "penstock.testing.subscription",
+    "Message": "penstock.testing.inbox",
     "ServerProcess": "penstock.testing.process",
-    "Subscription": "penstock.testing.subscription",
+    "Subscription": "penstock.testing.inbox",
     "evaluate": "penstock.testing.expressions",
 }
 

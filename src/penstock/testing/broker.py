@@ -21,8 +21,8 @@ from penstock.operations.story import tell as tell_story
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
 from penstock.server.access import Who
+from penstock.testing.broker_life import VHOST, check_count, check_text, micros_of
 from penstock.testing.instance import Instance, TellingLog
-from penstock.testing.life import VHOST, check_count, check_text, micros_of
 from penstock.testing.publisher import NO_END, Publishing
 from penstock.testing.subscriber import Subscribing
 from penstock.wire.fields import Fields

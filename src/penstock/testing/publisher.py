@@ -21,9 +21,9 @@ from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.field_tables import FieldValue
 from penstock.server.committing import Charge, Committing
+from penstock.testing.broker_life import VHOST, Running
+from penstock.testing.inbox import Message
 from penstock.testing.instance import Instance
-from penstock.testing.life import VHOST, Running
-from penstock.testing.subscription import Message
 from penstock.units import to_micros
 from penstock.wire.flight.bookmarks import format_bookmark
 

@@ -24,9 +24,9 @@ from penstock.server.replaying.selection import Selection, selection_of
 from penstock.server.replaying.selection import select_of as cut_by
 from penstock.server.views.record_query import Wish as RecordWish
 from penstock.server.views.row_source import interval_of
+from penstock.testing.broker_life import VHOST, check_count, check_text, check_texts, check_topic, micros_of
+from penstock.testing.inbox import Message, Subscription, Unleased, written
 from penstock.testing.instance import Instance
-from penstock.testing.life import VHOST, check_count, check_text, check_texts, check_topic, micros_of
-from penstock.testing.subscription import Message, Subscription, Unleased, written
 from penstock.testing.topic_records import Records, parted, select_of
 from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_point
 

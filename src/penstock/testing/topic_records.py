@@ -17,14 +17,14 @@ from penstock.records.message_types import typed
 from penstock.server.follow import Follow
 from penstock.server.views.record_query import Event
 from penstock.server.views.record_query import Wish as RecordWish
+from penstock.testing.broker_life import VHOST, Running, check_count, check_text, check_texts
+from penstock.testing.inbox import Message, Subscription, Unleased, written
 from penstock.testing.instance import Instance
-from penstock.testing.life import VHOST, Running, check_count, check_text, check_texts
-from penstock.testing.subscription import Message, Subscription, Unleased, written
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow
-    from penstock.core.views.view import View
+    from penstock.core.view_groups import View
     from penstock.history.history import History
 
 

@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 from penstock.errors import QueueFull
 from penstock.records.field_tables import FieldValue
 from penstock.testing import Broker
-from penstock.testing.subscription import Message
+from penstock.testing.inbox import Message
 
 Declare = Callable[..., None]
 

@@ -8,7 +8,7 @@ import pika
 import pytest
 
 from penstock.testing import Broker
-from penstock.testing.subscription import Subscription
+from penstock.testing.inbox import Subscription
 
 
 def broker_of(**target: object) -> Broker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.testing import Broker
-from penstock.testing.subscription import Message
+from penstock.testing.inbox import Message
 
 
 def ring(size: int, **settings: Any) -> Broker:

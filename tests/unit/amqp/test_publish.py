@@ -6,7 +6,7 @@ import pytest
 
 from penstock.records.properties import EMPTY, Properties, encode
 from penstock.wire.amqp import methods as m
-from penstock.wire.amqp import walk
+from penstock.wire.amqp import publishes
 from penstock.wire.amqp.events import AckRun, MethodReceived, PublishRun
 from penstock.wire.amqp.frames import BODY, Limits
 from unit.amqp.peer import ack, flat, frame, header, method, opened, publish
@@ -16,7 +16,7 @@ PERSISTENT = encode(Properties(delivery_mode=2))
 
 @pytest.fixture(params=[True, False], ids=["strides", "walk"])
 def strides(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "enabled", request.param)
+    monkeypatch.setattr(publishes, "enabled", request.param)
 
 
 @pytest.mark.usefixtures("strides")

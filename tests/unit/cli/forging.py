@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from penstock.core.audit.histories import Report
+from penstock.core.audit_histories import Report
 from penstock.records.chunks import pack_pairs
 from penstock.records.kinds import Kind
 from unit.cli.test_audit import Forger

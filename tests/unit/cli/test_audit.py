@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.logfiles import audit
-from penstock.core.audit import log_audit as audit_module
-from penstock.core.audit.controls import SinkAudit
-from penstock.core.audit.histories import Report
+from penstock.core import audit_log as audit_module
+from penstock.core.audit_controls import SinkAudit
+from penstock.core.audit_histories import Report
 from penstock.core.broker import Core
 from penstock.core.effects import Fetch, Fetched, Scan, Scanned, Verb
 from penstock.core.state.durable import DurableState

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from penstock.core.audit import controls, histories, log_audit
-from penstock.core.audit.histories import Part, QueuePart, verdict
+from penstock.core import audit_controls, audit_histories, audit_log
+from penstock.core.audit_histories import Part, QueuePart, verdict
 from penstock.history.view import stand_alone
 from penstock.log.disk import OsDisk
 from penstock.records.chunks import pack_pairs
@@ -57,7 +57,7 @@ def _pattern(said: ast.expr) -> str:
 
 def _all_sentences() -> list[str]:
     found = list[str]()
-    for module in (log_audit, histories, controls):
+    for module in (audit_log, audit_histories, audit_controls):
         found += _sentences(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
     return sorted({one for one in found if re.sub(r"\.\*|\W", "", one)})
 
@@ -353,7 +353,7 @@ def _found(forge: Callable[[Forger], None], times: int = 1) -> frozenset[str]:
         forge(log)
         log.write()
         view = stand_alone(OsDisk(log.folder))
-        looks = log_audit.Audit()
+        looks = audit_log.Audit()
         for _ in range(times):
             for rows, groups in view.groups(0, view.durable + 1):
                 looks.feed(rows, groups)

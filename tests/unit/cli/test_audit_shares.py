@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.core.audit.histories import Report, shares, verdict
+from penstock.core.audit_histories import Report, shares, verdict
 from penstock.history.view import stand_alone
 from penstock.log.disk import OsDisk
 from penstock.spark.audits import judged, parted

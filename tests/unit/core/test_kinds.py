@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from penstock.core.audit.log_audit import Audit
+from penstock.core import view_feed
+from penstock.core.audit_log import Audit
 from penstock.core.state import fold
-from penstock.core.views import feed
 from penstock.operations.story import WORDS, Teller
 from penstock.records.kinds import MEANINGS, MOVES, READERS, SYNCED, Kind, Reader, read_by
 from penstock.server.notices import TOLD
@@ -17,7 +17,7 @@ READ: dict[Reader, Collection[Kind]] = {
     "fold": fold.READS,
     "audit": Audit.READS,
     "story": Teller.TELLS.keys(),
-    "views": feed.READS,
+    "views": view_feed.READS,
     "events": TOLD.keys(),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.queue_arguments import queue_settings, read_policy, why_impossible
-from penstock.core.audit.log_audit import Audit
+from penstock.core.audit_log import Audit
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.encoding import dump, dump_settings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.core.audit.log_audit import Audit
+from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Grant

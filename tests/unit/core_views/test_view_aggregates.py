@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.core.views.view import Elements, View, body_of
+from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import ExpressionError
 from penstock.expr.group_rows import key_text
 from penstock.expr.view_definition import Definition

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.views.contributions import Join
-from penstock.core.views.view import Elements, Side, View, bring
+from penstock.core.view_contributions import Join
+from penstock.core.view_groups import Elements, Side, View, bring
 from penstock.errors import ExpressionError
 from penstock.expr.values import text
 from penstock.expr.view_definition import Definition, parse_joins, qualified

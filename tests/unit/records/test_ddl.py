@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.settings import TopicSection
+from penstock.config.vhost_sections import TopicSection
 from penstock.records.ddl import format_ddl, parse_ddl
 from penstock.records.sow_settings import wrong
 

@@ -13,9 +13,9 @@ from penstock.log.replica import Replica
 from penstock.log.simdisk import SimDisk
 from penstock.replication.messages import PIECE_MOST, SIDE_MOST, Ack, Begin, File, Hello, Keep, Message, Welcome
 from penstock.replication.register import ClusterState, Member
-from penstock.server.cluster import sending as sendings
+from penstock.server.cluster import log_sending as sendings
 from penstock.server.cluster.following import Following, Mine
-from penstock.server.cluster.sending import ACCOUNTS, Files, Log, Sending
+from penstock.server.cluster.log_sending import ACCOUNTS, Files, Log, Sending
 
 STATE = ClusterState(
     "c", 7, in_sync=frozenset("ab"), members={name: Member(name, f"{name}:8817", 1) for name in "ab"}

@@ -8,7 +8,6 @@ import orjson
 import pytest
 
 from penstock.errors import ProtocolError
-from penstock.replication.cursor import Gone, Piece, Place, after, next_piece
 from penstock.replication.messages import (
     PIECE_MOST,
     SIDE_MOST,
@@ -29,6 +28,7 @@ from penstock.replication.messages import (
     encode,
 )
 from penstock.replication.terms import Written
+from penstock.server.cluster.log_sending import Gone, Piece, Place, after, next_piece
 
 MESSAGES: list[Message] = [
     Hello("c", 7, "m-1", 2, True, (Written(1, 1, 50), Written(3, 90, 99))),

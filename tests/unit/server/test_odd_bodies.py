@@ -16,7 +16,7 @@ import pytest
 from json_cases import DEEP, ODD
 from penstock.core.sow.holding import KeyRule
 from penstock.core.sow.select import changed, merge, parse_select, read_object, write_object
-from penstock.core.views.view import Elements, View, body_of
+from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.expr.batches import parsed

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from types import SimpleNamespace
 from typing import cast
 
-from penstock.core.views.feed import Moved
+from penstock.core.view_feed import Moved
 from penstock.server.views.shown import Live
 from penstock.server.views.step_worker import PORTION, portion
 

@@ -16,8 +16,8 @@ from penstock.cli.main import main
 from penstock.records.kinds import Kind
 from penstock.server.actions.resuming import Record
 from penstock.testing import Broker
+from penstock.testing.inbox import Message
 from penstock.testing.instance import Instance
-from penstock.testing.subscription import Message
 
 DEAD = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
 

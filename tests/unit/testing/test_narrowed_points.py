@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.audit.log_audit import Audit
+from penstock.core.audit_log import Audit
 from penstock.testing import Broker, Message
 
 TOPIC = {"name": "Work"}

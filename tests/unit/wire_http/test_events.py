@@ -15,7 +15,7 @@ from event_stream import Event, EventReader
 from http_lab import Http
 from penstock.server.notices import TEXT_MOST, Feed
 from penstock.server.user_shares import Terms
-from penstock.testing.life import Doors
+from penstock.testing.broker_life import Doors
 from waiting import eventually
 
 

@@ -18,7 +18,7 @@ from penstock.server.doors.line import with_head
 from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import PAUSED, SPEAKS_TLS
 from penstock.wire.amqp.frames import SYNTAX_ERROR
-from penstock.wire.amqp.walk import ACK, ACK_FRAME, PUBLISH, SMALL
+from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
     from penstock.server.amqp.gathered import Gathered

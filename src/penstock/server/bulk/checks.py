@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.core.audit.histories import Report
-from penstock.core.audit.log_audit import Audit
+from penstock.core.audit_histories import Report
+from penstock.core.audit_log import Audit
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.errors import DiskFull, LogDamaged

@@ -32,11 +32,11 @@ from penstock.replication.messages import (
     Welcome,
 )
 from penstock.replication.terms import Written
-from penstock.server.cluster.sending import FORMAT
+from penstock.server.cluster.log_sending import FORMAT
 
 if TYPE_CHECKING:
     from penstock.log.replica import Replica
-    from penstock.server.cluster.sending import Link
+    from penstock.server.cluster.log_sending import Link
 
 PART = "side.part"
 CHECKPOINTS_KEPT = 2

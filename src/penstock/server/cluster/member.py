@@ -22,8 +22,8 @@ from penstock.replication.register import ClusterState, written
 from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
 from penstock.server.cluster.following import Following, Mine
+from penstock.server.cluster.log_sending import FORMAT, Files, Link, Sending, refused
 from penstock.server.cluster.outside import Outside, Terms
-from penstock.server.cluster.sending import FORMAT, Files, Link, Sending, refused
 
 logger = logging.getLogger("penstock.cluster")
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
 from penstock.core.streams.streams import Link
-from penstock.core.views.view import body_of
+from penstock.core.view_groups import body_of
 from penstock.errors import AccessRefused, InvalidArgument, LogBroken, Unavailable
 from penstock.expr.group_rows import key_text
 from penstock.history.history import Batches, History
@@ -72,7 +72,7 @@ from penstock.wire.flight.tickets import command
 
 if TYPE_CHECKING:
     from penstock.core.streams.streams import Streams
-    from penstock.core.views.view import View
+    from penstock.core.view_groups import View
     from penstock.records.chunks import Chunk
     from penstock.server.bulk.relay import Relay
     from penstock.server.flight.gatekeeper import Gatekeeper

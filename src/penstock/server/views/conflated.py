@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.core.views.feed import DEFAULT_US
+from penstock.core.view_feed import DEFAULT_US
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.server.follow import ENDLESS, Follow

@@ -21,8 +21,8 @@ import pyarrow as pa
 from penstock.core.queue.order.runs import view
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.sow.select import Ordered, parse_order
-from penstock.core.views.feed import DEFAULT_US, LEAST_US, Conflation
-from penstock.core.views.view import Elements, View, body_of
+from penstock.core.view_feed import DEFAULT_US, LEAST_US, Conflation
+from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.batches import Table, parsed

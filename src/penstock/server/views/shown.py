@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from penstock.core.views.view import Changed, View, body_of
+from penstock.core.view_groups import Changed, View, body_of
 from penstock.expr.group_rows import key_text
 from penstock.records.message_types import JSON, MessageType
 
 if TYPE_CHECKING:
-    from penstock.core.views.contributions import Join
-    from penstock.core.views.feed import Moved, Noted
-    from penstock.core.views.view import Side
+    from penstock.core.view_contributions import Join
+    from penstock.core.view_feed import Moved, Noted
+    from penstock.core.view_groups import Side
     from penstock.expr.group_rows import GroupKey
     from penstock.expr.view_definition import Definition
     from penstock.server.runtime import Runtime

@@ -16,9 +16,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE
-from penstock.core.views.feed import Arrived, Feed, Moved, Noted, Step
-from penstock.core.views.view import Changed, Elements, Given, Side, View, body_of, bring
+from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
+from penstock.core.view_feed import Arrived, Feed, Moved, Noted, Step
+from penstock.core.view_groups import Changed, Elements, Given, Side, View, body_of, bring
 from penstock.expr.batches import Table, parsed
 from penstock.expr.bodies.type_table import body_type
 from penstock.log.writer import last_of

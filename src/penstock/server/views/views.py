@@ -22,9 +22,9 @@ from penstock.core.queue.order.runs import packed
 from penstock.core.queue.order.runs import view as array_of
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.index import Index
-from penstock.core.views.contributions import AVAILABLE, AWAY, INACTIVE, Join
-from penstock.core.views.feed import Moved, Noted
-from penstock.core.views.view import Changed, Side
+from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE, Join
+from penstock.core.view_feed import Moved, Noted
+from penstock.core.view_groups import Changed, Side
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.expr.view_definition import Definition
 from penstock.server.views.conflated import ConflatedTopic

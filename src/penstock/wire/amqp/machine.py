@@ -71,8 +71,7 @@ from penstock.wire.amqp.frames import (
     read_border,
     reply_text,
 )
-from penstock.wire.amqp.publishes import Lone, PublishReader
-from penstock.wire.amqp.walk import PLAN_HEAD, ack_prefix, walk_acks
+from penstock.wire.amqp.publishes import PLAN_HEAD, Lone, PublishReader, ack_prefix, walk_acks
 
 _read_u32 = struct.Struct(">I").unpack_from
 LONE_LEAST = PLAN_HEAD

@@ -176,7 +176,7 @@ class Running:
     def _open(self, name: str) -> int:
         instance = self._running()
         if self._doors is None:
-            from penstock.testing.life import Doors
+            from penstock.testing.broker_life import Doors
 
             self._doors = Doors(instance, self.disk)
         port = self._doors.open(name, self._ports.get(name, 0))

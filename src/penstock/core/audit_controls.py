@@ -5,7 +5,7 @@ record of the same group.  All records of a transaction lie in the group of its 
 more may have been left out since, and what is there still has to lie in one batch.
 
 A stream's batches follow one another under one epoch, and each is settled once, with all its messages; that they are
-disjoint shows in the histories of the messages (`core.audit.histories`).  A query's batches are committed once, in
+disjoint shows in the histories of the messages (`core.audit_histories`).  A query's batches are committed once, in
 order, and the chunks of a large one follow it whole.  What a queue is ruled by is there, and a policy that goes lets go
 of its queues in the same group, or, of very many, in those that follow.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.audit.histories import NONE, AuditedQueue, Bools, Events, Find, Op
+from penstock.core.audit_histories import NONE, AuditedQueue, Bools, Events, Find, Op
 from penstock.core.state.durable import DurableState, StreamState
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, blobs, ints, pick

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.audit.controls import (
+from penstock.core.audit_controls import (
     LetterAudit,
     PolicyAudit,
     PositionAudit,
@@ -41,7 +41,7 @@ from penstock.core.audit.controls import (
     TransactionAudit,
     Window,
 )
-from penstock.core.audit.histories import (
+from penstock.core.audit_histories import (
     DELAYED,
     LSNS_MOST,
     NONE,

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from itertools import repeat
 from typing import Any, TypeAlias, cast
 
-from penstock.core.views.contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Join, Values
+from penstock.core.view_contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Join, Values
 from penstock.expr.aggregates import STORES, Store
 from penstock.expr.batches import Table
 from penstock.expr.group_rows import PLAIN, GroupKey, Rank, Row, body, given_by, key_of, row_of, shown

@@ -26,7 +26,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.field_tables import FieldValue
 from penstock.server.follow import ENDLESS
 from penstock.server.gates import Receiver
-from penstock.testing.life import check_count, check_text, check_topic, micros_of
+from penstock.testing.broker_life import check_count, check_text, check_topic, micros_of
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic
     from penstock.server.follow import Follow
+    from penstock.testing.broker_life import Running
     from penstock.testing.instance import Instance
-    from penstock.testing.life import Running
 
 
 class Message:

@@ -1,5 +1,7 @@
 """The leader's end of the stream: the files that it reads, and what one follower gets of them.
 
+Where a follower's copy stands, and what it gets next, is a `Place`: a file to its end and then the next.
+
 There is one path for a follower that is level and for one that catches up: bytes of the leader's files, in the order in
 which it wrote them, read when the follower's connection takes more.  No bytes wait in memory, so a slow follower costs
 the leader nothing.  What a commit wrote is sent as soon as all of it is written: both disks sync at the same time.
@@ -10,7 +12,7 @@ from __future__ import annotations
 import errno
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple, Protocol
 
@@ -19,7 +21,6 @@ from crc32c import crc32c
 from penstock.log import checkpoints
 from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
 from penstock.ports import Disk, File
-from penstock.replication.cursor import Gone, Piece, Place, after, next_piece
 from penstock.replication.messages import (
     PIECE_MOST,
     SIDE_MOST,
@@ -40,6 +41,55 @@ from penstock.replication.messages import (
 from penstock.replication.messages import File as SideFile
 from penstock.replication.register import ClusterState, written
 from penstock.replication.terms import common
+
+
+class Place(NamedTuple):
+    """In a file of the log."""
+
+    segment: int  # its first LSN
+    offset: int
+    identity: int = 0  # of the file, where some of it is there
+
+
+class Piece(NamedTuple):
+    """Bytes to send."""
+
+    segment: int
+    identity: int  # of the file that they are read from; another one there means: look again
+    offset: int
+    size: int
+
+
+class Gone(Exception):
+    """What comes next is no longer there as it was written: the follower must be seeded."""
+
+
+def next_piece(place: Place, files: Sequence[SegmentFile]) -> Piece | None:
+    """What comes next; None: nothing yet.
+
+    files: the leader's, in their order, each with the bytes of it that may be sent.
+    Gone for a file that was dropped, or replaced by a rewritten one that the follower has not begun.
+    """
+    at = next((n for n, one in enumerate(files) if one.first == place.segment), None)
+    if at is None:
+        raise Gone(f"the file that begins at LSN {place.segment} is no longer kept")
+    file = files[at]
+    if place.offset and place.identity != file.identity:
+        raise Gone(f"the file that begins at LSN {place.segment} was written anew")
+    if place.offset > file.bytes:
+        raise Gone(f"the follower has {place.offset} bytes of {place.segment}, which has {file.bytes}")
+    if place.offset < file.bytes:
+        return Piece(file.first, file.identity, place.offset, min(PIECE_MOST, file.bytes - place.offset))
+    if at + 1 == len(files):
+        return None
+    following = files[at + 1]
+    return Piece(following.first, following.identity, 0, min(PIECE_MOST, following.bytes)) if following.bytes else None
+
+
+def after(piece: Piece) -> Place:
+    """Where a follower stands that has got it."""
+    return Place(piece.segment, piece.offset + piece.size, piece.identity)
+
 
 LEVEL_BYTES = 1 << 20
 """A follower that lacks no more than this is level: confirms may wait for it."""

@@ -1,1 +1,0 @@
-"""The audit: what must be true of a log and of the state that it gives."""

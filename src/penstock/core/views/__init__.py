@@ -1,1 +1,0 @@
-"""Views: what a queue or topic holds, gathered by groups and kept up as messages come and go.  Pure."""
