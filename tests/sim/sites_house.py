@@ -24,8 +24,8 @@ from penstock.core.links.telling import GONE, Carries, Telling
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
+from penstock.core.state.encoding import load
 from penstock.core.state.lsns import flat
-from penstock.core.state.plain import load
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from choices import SEED
-from penstock.core.audit.log_audit import Audit
+from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.telling import Carries
 from penstock.core.links.twins import KEPT, Numbered, Sequences, Twin

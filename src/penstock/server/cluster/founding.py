@@ -13,8 +13,8 @@ from penstock.server.app import make_folder
 from penstock.server.clock import SystemClock
 from penstock.server.cluster import folder
 from penstock.server.cluster.leading import new_id
+from penstock.server.cluster.log_sending import FORMAT
 from penstock.server.cluster.registers import register_at
-from penstock.server.cluster.sending import FORMAT
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
