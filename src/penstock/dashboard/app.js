@@ -4,6 +4,7 @@ import { Follower, ask, logIn, logOut, loggedIn, onRefused } from "./api.js";
 import { fill, h, say } from "./dom.js";
 import { cluster } from "./cluster.js";
 import { connections } from "./connections.js";
+import { links } from "./links.js";
 import { log } from "./log.js";
 import { overview } from "./overview.js";
 import { queue } from "./queue.js";
@@ -20,6 +21,7 @@ const PLACES = [
   ["connections", "Connections", connections],
   ["log", "Log", log],
   ["cluster", "Cluster", cluster],
+  ["links", "Links", links],
   ["sql", "SQL", sql],
   ["queue", null, queue],
 ];

@@ -21,5 +21,6 @@ export const PATHS = {
   pipelines: "GET /api/pipelines",
   log: "GET /api/log",
   cluster: "GET /api/cluster",
+  links: "GET /api/links",
   query: "POST /api/query",
 };

@@ -46,6 +46,9 @@ class Facts(real.Facts):
     def membership(self) -> Mapping[str, object]:
         return {}
 
+    def links(self) -> Sequence[Mapping[str, object]]:
+        return []
+
     def __init__(self) -> None:
         self.status = "ok"
         self.open = True

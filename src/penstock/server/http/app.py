@@ -313,8 +313,10 @@ class _Probes:
             until, content = self._kept.get(per_object, (0.0, b""))
             if time.monotonic() >= until:
                 metrics = await overview.all_metrics(self._facts)
-                known = self._facts.membership()
-                content = await asyncio.to_thread(exposition, metrics, per_object=per_object, membership=known)
+                known, links = self._facts.membership(), self._facts.links()
+                content = await asyncio.to_thread(
+                    exposition, metrics, per_object=per_object, membership=known, links=links
+                )
                 self._facts.scraped()
                 if not metrics["penstock_recovering"]:  # those are few, and another word in a moment
                     self._kept[per_object] = time.monotonic() + self._kept_s, content

@@ -51,10 +51,12 @@ class _Once(Collector):
 
 
 def exposition(
-    metrics: Metrics, *, per_object: bool = False, membership: Mapping[str, object] | None = None
+    metrics: Metrics, *, per_object: bool = False, membership: Mapping[str, object] | None = None,
+    links: Sequence[Mapping[str, Any]] = (),
 ) -> bytes:  # fmt: skip
     """The text of a scrape, UTF-8.  membership: what a member knows of its cluster of servers."""
-    found = list(map(_metric, (*_families(metrics, per_object=per_object), *_of_cluster(membership or {}))))
+    families = (*_families(metrics, per_object=per_object), *_of_cluster(membership or {}), *_of_links(links))
+    found = list(map(_metric, families))
     if metrics.pause_counts:
         found.append(
             HistogramMetricFamily(
@@ -207,6 +209,21 @@ def _chosen(
 
 ANOTHER_TERM = 1 << 32
 """Between LSNs of two terms there are more than these: such a difference counts no records."""
+
+
+def _of_links(links: Sequence[Mapping[str, Any]]) -> Iterator[Family]:
+    """Of the links to other sites and from them; none of a server without any."""
+    for name, text, counter in (
+        ("up", "1 while the other site hears, or tells", False),
+        ("downgraded", "1 while confirms do not wait for a synchronous link", False),
+        ("lag_seconds", "Age of the oldest that the other site does not have", False),
+        ("messages", "Messages that went over it", True),
+        ("bytes", "Bytes of them", True),
+        ("asks", "Asks for messages that another site owns", True),
+    ):
+        if links:
+            values = [([one["link"], one["direction"]], float(one[name])) for one in links]
+            yield Family(f"penstock_link_{name}", text, ["link", "direction"], values, counter=counter)
 
 
 def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:

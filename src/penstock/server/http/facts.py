@@ -143,6 +143,11 @@ class Facts:
         """The same; empty without one."""
         return {} if self._server.cluster is None else self._server.cluster.known
 
+    def links(self) -> Sequence[Mapping[str, object]]:
+        """Links to other sites and from them."""
+        found = [] if self._server.links is None else self._server.links.facts()
+        return [{**one, "up": one["state"] == "up"} for one in found]
+
     def ready(self) -> bool:
         if self._recovering() is not None:
             return False
