@@ -332,7 +332,7 @@ class App(Server):
         if self.links is None:
             from penstock.server.links.links import Links  # most servers have none
 
-            self.links = self.engine.links = Links(self.engine, self.flight.handover, self.settings, self.loop)
+            self.links = Links(self.engine, self.flight.handover, self.settings, self.loop)
             self.links.start()
         return self.links
 

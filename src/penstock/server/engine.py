@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.ports import Clock
     from penstock.server.judging import Ask
-    from penstock.server.links.links import Links
     from penstock.server.runtime import Copies, Off, Soon
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
@@ -78,7 +77,6 @@ class Engine(Runtime):
         self.archive: Archiving | None = None
         self.copies: Copies | None = None  # other disks that must have a file first
         self.keeper: Keeper | None = None  # who tends the log, where somebody does
-        self.links: Links | None = None  # other sites that are told of it
         self.walked = Walked(self)
         self.rooms = Rooms(self)
         self.records = Present(self)
@@ -298,8 +296,8 @@ class Engine(Runtime):
             run_once(self.on_commit)
         if self.on_room:
             self.look_for_room()
-        if self.links is not None:
-            self.links.durable()
+        for hook in self.on_durable:
+            hook()
         self.flush()
 
     def break_down(self, failure: PenstockError) -> None:

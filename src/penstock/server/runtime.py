@@ -89,6 +89,7 @@ class Runtime(ABC):
         self.broken: str | None = None  # why nothing is confirmed any more
         self.slowed = False  # publishers wait a moment: see `upkeep.pacing`
         self.on_flush: list[Callable[[], None]] = []  # run once at the end of a turn or commit, then forgotten
+        self.on_durable: list[Callable[[], None]] = []  # run whenever more of the log is on the disk
         self.on_broken: list[Callable[[str], None]] = []
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends

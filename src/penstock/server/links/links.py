@@ -62,6 +62,7 @@ class Links:
         self._warned = set[str]()
         self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
         engine.row_readers.append(self.floor)
+        engine.on_durable.append(self._durable)
         if any(one.section.sync for one in self.outgoing.values()):
             engine.elsewhere = self._persist
             engine.on_broken.append(lambda _: self._confirms.clear())
@@ -133,13 +134,13 @@ class Links:
         if lines:
             raise PreconditionFailed("; ".join(lines))
 
-    def changed(self, link: Outgoing) -> None:
+    def changed(self, name: str, *, up: bool) -> None:
         """A link came up, or is not up any more."""
         core = self.engine.core
-        if link.up:
-            core.link_up(link.name)
+        if up:
+            core.link_up(name)
         else:
-            core.absent.add(link.name)
+            core.absent.add(name)
         self.moved()
 
     def moved(self) -> None:
@@ -221,7 +222,7 @@ class Links:
 
     # -- what the server asks for
 
-    def durable(self) -> None:
+    def _durable(self) -> None:
         """More of the log is on the disk."""
         for one in self.outgoing.values():
             one.owing()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.calls import Caller, Slot
     from penstock.server.flight.handover import Handover
-    from penstock.server.links.links import Links
+    from penstock.server.links.home import Hearing
     from penstock.wire.flight.commands import Link
     from penstock.wire.flight.received import Bounds
 
@@ -45,7 +45,7 @@ class Incoming:
     """One stream of one site."""
 
     def __init__(
-        self, links: Links, handover: Handover, caller: Caller, command: Link, slot: Slot, bounds: Bounds
+        self, links: Hearing[Incoming], handover: Handover, caller: Caller, command: Link, slot: Slot, bounds: Bounds
     ) -> None:
         self.command = command
         self.site = command.site

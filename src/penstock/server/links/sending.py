@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.core.links.parcels import Parcel
     from penstock.core.links.states import LinkState
     from penstock.core.links.telling import Telling
-    from penstock.server.links.links import Links
+    from penstock.server.links.home import Sender
 
 logger = logging.getLogger("penstock.links")
 
@@ -71,7 +71,7 @@ class Flying(NamedTuple):
 class Outgoing:
     """One link.  The loop's thread asks and changes it; `run` and `_read` are threads of its own."""
 
-    def __init__(self, links: Links, section: LinkSection, before: LinkState) -> None:
+    def __init__(self, links: Sender, section: LinkSection, before: LinkState) -> None:
         """before: what is remembered of it."""
         self.section = section
         self.name = section.name
@@ -218,7 +218,7 @@ class Outgoing:
             logger.info("link %r is up: %s", self.name, self.address)
         before, self.state, self.why = self.state, state, why
         if "up" in (before, state):
-            self._links.changed(self)
+            self._links.changed(self.name, up=self.up)
 
     def _came_up(self, welcome: Welcome, address: str, session: int) -> tuple[int, Telling]:
         """The other site is there; from which LSN on it is told, and by whom."""

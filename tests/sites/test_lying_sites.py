@@ -1,0 +1,100 @@
+"""A site that says what it may not say: it is cut off and told, nothing of it is stored, and the server goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from penstock.config.load import load_mapping
+from penstock.core.links.identity import Site
+from penstock.errors import PenstockError, PreconditionFailed
+from penstock.server.links.calling import Connection, ours
+from penstock.server.links.sending import hello_words
+from penstock.wire.flight.linking import ROWS
+from sites.house import Sites, publish, work
+
+PROPERTIES = b"\x10\x00\x02"
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    with Sites(tmp_path_factory.mktemp("sites"), "b") as sites:
+        yield sites
+
+
+def calls(sites: Sites, name: str, origin: int = 5, to: str = "b") -> Connection:
+    """A link that calls itself so."""
+    url = sites["b"].url.replace("guest:guest@", "")
+    link = {"name": "b", "to": [url], "topic": [{"pattern": "work"}]}
+    section = load_mapping({"server": {"name": name}, "link": [link]}, environ={}).link[0]
+    words = hello_words(to, Site(name, origin, "g"), [], [], sync=False)
+    return Connection(section, section.targets[0], words)
+
+
+def rows(*lsns: int, body: bytes = b"hi") -> pa.RecordBatch:
+    count = len(lsns)
+    nothing = [pa.nulls(count, ROWS.field(name).type) for name in ("expires_at", "not_before", "priority")]
+    columns = [pa.array(lsns, pa.int64()), pa.array(["work"] * count), *nothing]
+    columns += [pa.array([PROPERTIES] * count, pa.binary()), pa.array([body] * count, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+
+
+def head(upto: int, *pieces: Any, **more: object) -> bytes:
+    return orjson.dumps({"upto": upto, **({"pieces": list(pieces)} if pieces else {}), **more})
+
+
+PIECE = [[5], "/", "", [], 1]
+"""Of the log 5 one message, to the default exchange."""
+
+LIES: dict[str, tuple[bytes, pa.RecordBatch | None]] = {
+    "no JSON": (b"{", None),
+    "no head": (b"[]", None),
+    "fewer rows than it says": (head(9, [[5], "/", "", [], 3]), rows(7)),
+    "rows without a piece": (head(9), rows(7)),
+    "LSNs that fall": (head(9, [[5], "/", "", [], 2]), rows(8, 7)),
+    "a log that nobody has met": (head(9, [[77, 5], "/", "", [], 1]), rows(7)),
+    "an LSN that is none": (head(9, PIECE), rows(0)),
+    "an ask that is none": (b'{"say":"ask","ask":{"a":1}}', None),
+    "something else": (b'{"say":"stop"}', None),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_who_lies_is_cut_off_and_told(sites: Sites, lie: str) -> None:
+    connection = calls(sites, "liar")
+    assert b"welcome" in connection.read()
+    before = sites["b"].waiting()
+    words, batch = LIES[lie]
+    try:
+        connection.write(words, batch)
+        said = b""
+        while b"ended" not in said:
+            said = connection.read()
+    except (PenstockError, pa.ArrowException, OSError):
+        pass  # told by the end of the call
+    finally:
+        connection.close()
+    assert sites["b"].waiting() == before
+    publish(sites["b"], b"goes on")
+    assert work(sites["b"], 1) == [b"goes on"]
+
+
+@pytest.mark.parametrize(("name", "to", "why"), [("liar", "c", "called 'b'"), ("b", "b", "b")])
+def test_who_calls_another_site_or_itself_so_is_refused(sites: Sites, name: str, to: str, why: str) -> None:
+    connection = calls(sites, "x", to=to) if name == "liar" else _named_as(sites)
+    with pytest.raises((PenstockError, pa.ArrowException)) as told:
+        connection.read()
+    assert why in str(ours(told.value, None))  # type: ignore[arg-type]
+    assert not isinstance(told.value, PreconditionFailed) or told.value.code
+    connection.close()
+
+
+def _named_as(sites: Sites) -> Connection:
+    url = sites["b"].url.replace("guest:guest@", "")
+    link = {"name": "b", "to": [url], "topic": [{"pattern": "work"}]}
+    section = load_mapping({"server": {"name": "x"}, "link": [link]}, environ={}).link[0]
+    return Connection(section, section.targets[0], hello_words("b", Site("b", 9, "g"), [], [], sync=False))
