@@ -89,6 +89,8 @@ class LinkingCommands(LinkCommands):
             if ours.identity != theirs.identity:
                 continue
             ours = ours._replace(sends=carried is not None and bool(carried.judges(queue.vhost, *ours.topic)))
+            if not ours.sends and not theirs.sends:
+                continue  # they have a name in common, and nothing else
             faults = list(disagreements(ours, theirs))
             if (what := why_not_shared(queue.settings)) is not None:
                 faults.append(
