@@ -67,11 +67,11 @@ test-interleavings: $(STAMP)
 	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q $(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
 		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
 
-# The soak measures what it sees and has no other tests beside it; then come all the rest.  Four at a time keep two cores
+# The soak measures what it sees and has no other tests beside it; then come all the rest.  Three at a time keep two cores
 # busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
 test-others: $(STAMP)
 	@$(PYTHON_IN) -m pytest tests/soak $(PYTEST_ARGS) || [ $$? -eq 5 ]; soak=$$?; \
-		$(PYTHON_IN) -m pytest -n 4 --dist loadscope --no-loadscope-reorder \
+		$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \
 			--ignore=tests/soak --ignore=$(INTERLEAVINGS) $(PYTEST_ARGS) && [ $$soak -eq 0 ]
 
 test-cluster: $(STAMP)

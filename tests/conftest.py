@@ -36,16 +36,21 @@ settings.load_profile("penstock")
 os.environ.setdefault("PENSTOCK_SERVER__DOORS", "0")  # by default a server has as many doors as its machine has cores
 
 TESTS = Path(__file__).parent
-LONG = ("spark", "cluster_of_servers", "sites", "conformance", "crash", "hostile", "property", "scenarios", "sim")
+LONG = ("spark", "conformance", "cluster_of_servers", "crash", "hostile", "property", "scenarios", "sim")
 """Folders with files that take long, longest first: short files at the end let all processes end together."""
 
-SPARK = "spark"
-"""The share of whoever has a Spark session."""
+SPARK, LEASES = "spark", "leases"
+"""The share of whoever has a Spark session, and that of servers whose leases of a second are to hold."""
 
 
 def share_of(file: str) -> str:
-    """What one process runs as a whole: a file, or all those that share a Spark session, which takes long to start."""
+    """What one process runs as a whole: a file, or all those that share a Spark session, which takes long to start.
+
+    Clusters are not run two at a time either: they would be late for each other.
+    """
     path = Path(file)
+    if path.parent.name in ("cluster_of_servers", "sites"):
+        return LEASES
     of_the_session = path.parts[-3:-1] == ("tests", "spark") and path.name != "test_kills.py"  # it starts its own
     return SPARK if of_the_session else file
 
@@ -77,7 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def place(item: pytest.Item) -> tuple[int, bool, str]:
         share = share_of(str(item.path))
-        return order.get(item.path.relative_to(TESTS).parts[0], len(LONG)), share != SPARK, share
+        folder = "cluster_of_servers" if share == LEASES else item.path.relative_to(TESTS).parts[0]
+        return order.get(folder, len(LONG)), share != SPARK, share
 
     items.sort(key=place)
 
