@@ -367,3 +367,17 @@ def test_who_asks_waits_for_as_long_as_acks_take(pair: tuple[Linked, Linked]) ->
     assert b.core.asks(b.now) == []
     b.advance(0.3)
     assert len(b.core.asks(b.now)) == 1
+
+
+def test_what_a_stream_has_settled_is_done_everywhere(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.publish("q", *(b"%d" % n for n in range(6)))
+    epoch = a.core.streams.open(a.now, "s", a.q()).epoch
+    for batch in range(2):
+        a.core.streams.plan(a.now, "s", epoch, batch, 2)
+    a.send(b)
+    assert b.q().foreign_count == 4, "who plans the next one has done with the one before"
+    a.core.streams.settle(a.now, "s", epoch, 2)
+    a.turn()
+    a.send(b)
+    assert (a.q().ready, b.contents(b.q())) == (2, [b"4", b"5"])
