@@ -198,6 +198,7 @@ class Purpose(IntEnum):
     RANK = 4  # priorities of messages that wait
     KEY = 5  # keys of messages that wait
     PASS = 6  # a queue takes what the log had before it
+    FOREIGN = 7  # filters look at what other sites own
 
 
 class Token(NamedTuple):

@@ -19,6 +19,7 @@ from penstock.core.links.telling import Carries, Telling
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed
+from penstock.expr import compile_filter
 from unit.core.world import DURABLE, SECOND, World, header
 
 SITES = {"a": Site("a", 11, "east"), "b": Site("b", 22, "west"), "c": Site("c", 33, "south")}
@@ -381,3 +382,26 @@ def test_what_a_stream_has_settled_is_done_everywhere(pair: tuple[Linked, Linked
     a.turn()
     a.send(b)
     assert (a.q().ready, b.contents(b.q())) == (2, [b"4", b"5"])
+
+
+def test_who_filters_asks_for_what_the_filter_wants(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.publish("q", *(b'{"n": %d}' % (n % 3) for n in range(9)))
+    a.send(b)
+    consumer = b.subscribe(b.q(), max_backlog=2, filter=compile_filter("/n = 1"))
+    b.advance(1)
+    for _ in range(3):
+        asked = b.core.asks(b.now)
+        b.turn()
+        for one in asked:
+            assert a.core.answer(a.now, "b", one.ask) == len(parcels.read_ask(one.ask)[2])
+            a.send(b)
+    assert [b.rows[lsn][0].bodies[b.rows[lsn][1]] for lsn in b.inbox[consumer]] == [b'{"n": 1}'] * 2
+    assert (a.q().ready, a.q().foreign_count, b.q().foreign_count, b.q().ready) == (7, 2, 7, 0)
+    b.core.settle(b.now, b.q(), [range(lsn, lsn + 1) for lsn in b.inbox[consumer]], Verb.ACK, by=consumer)
+    b.turn()
+    for one in b.core.asks(b.now):
+        a.core.answer(a.now, "b", one.ask)
+    a.send(b)
+    assert len(b.inbox[consumer]) == 3
+    assert b.core.asks(b.now) == [], "nothing else is wanted"

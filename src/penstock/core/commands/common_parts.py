@@ -22,6 +22,7 @@ from penstock.core.links.carried import Numbers
 from penstock.core.links.peers import Peers
 from penstock.core.links.states import Early, LinkState
 from penstock.core.links.twins import Sequences
+from penstock.core.links.wanted import Wanted
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
@@ -287,6 +288,7 @@ class CoreParts:
         self.links = dict[int, LinkState]()  # by site
         self.proxied = dict[int, str]()  # ids of queues for which this site acts for absent owners, and who said so
         self.sequences = Sequences()  # of publishers whose messages other sites may have, too
+        self.wanted = dict[int, Wanted]()  # by queue id: what filters here want of other sites' messages
         self.early = Early()  # claims to messages that have not come
         self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)
@@ -437,6 +439,7 @@ class CoreParts:
         self._deferred.queue_gone(queue.id)
         self.proxied.pop(queue.id, None)
         self.early.queue_gone(queue.id)
+        self.wanted.pop(queue.id, None)
         return ready
 
     def _forget(self, now: Now, queue: Queue) -> None:

@@ -428,6 +428,9 @@ class AnswerCommands(DeliveryCommands):
                 self._pass_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.SWEEP:
                 self._swept(now, answer)
+            case Scanned() if answer.token.purpose is Purpose.FOREIGN:
+                if (wanted := self.wanted.get(answer.token.queue)) is not None:
+                    wanted.found(answer)
             case _:
                 queue = self._by_id(answer.token.queue)
                 if queue is not None:

@@ -24,6 +24,8 @@ from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Asked, Heard, Parcel, Piece, Told, ask_of, read, read_ask
 from penstock.core.links.sharing import Agreed, Sharing, dump_offer, load_offer
 from penstock.core.links.telling import Carried, Carries, Telling
+from penstock.core.links.wanted import Wanted
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.register import no_exchange
@@ -258,7 +260,10 @@ class LinkingCommands(LinkCommands):
             if queue.id in self.proxied:
                 self._take_of_absent(now, queue)
             asking = self._askings.setdefault(queue.id, Asking())
-            for asked in asking.asks(now.wall, self._waiting(queue, now), _free(queue)):
+            free, waiting = _free(queue), self._waiting(queue, now)
+            if free <= 0:
+                free, waiting = _free(queue, filtered=True), self._wanted(queue, now)
+            for asked in asking.asks(now.wall, waiting, free):
                 spans = [one for first, stop in asked.spans for one in self.told_as(first, stop)]
                 out.append(Asked(asked.owner, ask_of(queue.vhost, queue.name, spans)))
         return out
@@ -317,8 +322,25 @@ class LinkingCommands(LinkCommands):
         """Shared queues whose consumers here have more room than there are messages for them."""
         for number in list(self.sharing.queues):
             queue = self._by_id(number)
-            if queue is not None and queue.foreign_count and not queue.busy and _free(queue) > 0:
+            if queue is None or not queue.foreign_count or queue.busy:
+                continue
+            if _free(queue) > 0 or _free(queue, filtered=True) > 0:
                 yield queue
+
+    def _wanted(self, queue: Queue, now: Now) -> Iterator[Waiting]:
+        """What consumers with filters want, as far as these have looked; they look on."""
+        wanted = self.wanted.setdefault(queue.id, Wanted())
+        some = {one.filter.text: one.filter for one in _able(queue) if one.filter is not None and one.room > 0}
+        filters = [one for _, one in sorted(some.items())]
+        scan = wanted.look(queue.id, filters, queue.foreign_after, queue.waits_elsewhere)
+        if scan is not None:
+            self._out.effect(scan)
+        claims = queue.claims(self.peers)
+        for lsn in wanted.lsns:
+            owner = claims.of(lsn).owner
+            agreed = self.sharing.with_site(queue.id, owner)
+            if agreed is None or not agreed.faults:
+                yield Waiting(lsn, lsn + 1, owner, self.stamps.of(lsn, now.wall))
 
     def _waiting(self, queue: Queue, now: Now) -> Iterator[Waiting]:
         for first, stop, claim in queue.foreign_spans():
@@ -341,12 +363,20 @@ class LinkingCommands(LinkCommands):
         return sum(one.stop - one.first for one in self.grant(now, queue, here, asker))
 
 
-def _free(queue: Queue) -> int:
-    """How many more messages consumers here would take than there are for them."""
+def _able(queue: Queue) -> list[Consumer]:
+    """Consumers that may be given something."""
+    return [one for one in queue.consumers if not (one.choked or one.passive or one.standby)]
+
+
+def _free(queue: Queue, *, filtered: bool = False) -> int:
+    """How many more messages consumers here would take than there are for them.
+
+    filtered: those with a filter, who want none of what is ready.
+    """
     if queue.halted:
         return 0
-    some = [one for one in queue.consumers if not (one.choked or one.passive or one.standby or one.filter)]
-    return min(sum([max(one.room, 0) for one in some]), queue.room, ASKED_MOST) - queue.ready
+    room = sum([max(one.room, 0) for one in _able(queue) if (one.filter is not None) is filtered])
+    return min(room, queue.room, ASKED_MOST) - (0 if filtered else queue.ready)
 
 
 def _times(rows: pa.RecordBatch, name: str) -> list[int] | None:

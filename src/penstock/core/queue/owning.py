@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Sink
 from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.peers import HERE, Peers
-from penstock.core.queue.order.runs import Run, packed, pairs_body, sift, sorted_chunk
+from penstock.core.queue.order.runs import Run, holds, packed, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back
 from penstock.core.queue.whole import State
@@ -199,6 +199,25 @@ def foreign_spans(queue: Contents) -> Iterator[tuple[int, int, Claim]]:
         pairs = pairs_of(chunk, False)
         for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
             yield from foreign.claims.spans(first, stop)
+
+
+def foreign_after(queue: Contents, lsn: int, most: int) -> Chunk:
+    """Up to so many of other sites' that wait behind an LSN, ascending."""
+    foreign = queue.foreign
+    if foreign is None:
+        return range(0)
+    if not foreign.waiting.count:
+        return foreign.fresh.after(lsn, most)
+    lsns = flat([*foreign.fresh.chunks(), *(run.chunk for run in foreign.waiting.runs())])
+    return packed(lsns[lsns > lsn][:most])
+
+
+def waits_elsewhere(queue: Contents, lsn: int) -> bool:
+    """Whether a message waits and is another site's."""
+    foreign = queue.foreign
+    if foreign is None:
+        return False
+    return foreign.fresh.has(lsn) or any(holds(run.chunk, lsn) for run in foreign.waiting.runs())
 
 
 def expire_foreign(queue: Contents, chunk: Chunk, sink: Sink) -> None:

@@ -263,6 +263,8 @@ class Queue(Surface):
     settled_elsewhere = owning.settled_elsewhere
     ready_spans = owning.ready_spans
     foreign_spans = owning.foreign_spans
+    foreign_after = owning.foreign_after
+    waits_elsewhere = owning.waits_elsewhere
     captured = lasting.capture
     load = lasting.load
     check = lasting.check
