@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DiskFull, InvalidArgument, QueueFull
-from penstock.spark.options import write_options
 from penstock.spark.remote import Where
 from penstock.spark.sink import patiently
 from penstock.spark.sink_rows import outgoing, pieces, rows_as_json
+from penstock.spark.write_options import write_options
 
 UTC = pa.timestamp("us", tz="UTC")
 

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from penstock.config.load import load_mapping
 from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
 from penstock.spark.checkpoint import Checkpoint, local_folder
-from penstock.spark.options import read_options, write_options
+from penstock.spark.options import read_options
 from penstock.spark.pipelines.definition import Definition, with_vhost
 from penstock.spark.pipelines.driver import short
 from penstock.spark.pipelines.outputs import forget, point, refuse_folder
@@ -36,6 +36,7 @@ from penstock.spark.reading.parts import parts_for
 from penstock.spark.remote import Where
 from penstock.spark.sessions import find_java
 from penstock.spark.sink_rows import outgoing
+from penstock.spark.write_options import write_options
 
 UTC = pa.timestamp("us", tz="UTC")
 

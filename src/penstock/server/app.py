@@ -201,13 +201,14 @@ class App(Server):
             self.engine.ask_of(self.bulk.call)
             elsewhere = Compactor(self.bulk)
             if settings.log.archive is not None:
-                from penstock.server.upkeep.archive import Archiving, Whole
+                from penstock.server.upkeep.archive import Archiving
+                from penstock.server.upkeep.archived_log import Whole
 
                 shared = None
                 if self.cluster is not None and self.cluster.turn is not None:
                     from penstock.server.cluster.shared_archive import SharedArchive
 
-                    shared = SharedArchive(self.cluster, Path(data), self.cluster.turn.reign.term)
+                    shared = SharedArchive(self.cluster.keep, Path(data), self.cluster.turn.reign.term)
                 archive = Archiving(
                     self.log, settings.log.archive, Path(data), self.bulk, pools.reading,
                     self.engine.promised, self.engine.clock.wall, shared,

@@ -25,7 +25,7 @@ from penstock.spark.remote import Tries, Where, remote
 from penstock.spark.sink_rows import Outgoing, outgoing, pieces
 
 if TYPE_CHECKING:
-    from penstock.spark.options import WriteOptions
+    from penstock.spark.write_options import WriteOptions
 
 
 Settled: TypeAlias = "tuple[str, int] | tuple[str, int, int]"

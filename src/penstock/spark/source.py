@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
-from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options, write_options
+from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options
 from penstock.spark.remote import BATCH_PATIENCE_S
+from penstock.spark.write_options import write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

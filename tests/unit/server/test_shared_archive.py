@@ -41,7 +41,7 @@ def opened(tmp_path: Path, term: int, pool: ThreadPoolExecutor, member: str = "a
     stubs: Any = Still()
     (tmp_path / member).mkdir(exist_ok=True)
     settings = ArchiveSection.model_validate({"folder": str(tmp_path / folder), "shared": True})
-    shared = SharedArchive(cluster, tmp_path / member, term)
+    shared = SharedArchive(cluster.keep, tmp_path / member, term)
     made = Archiving(stubs, settings, tmp_path / member, stubs, pool, lambda: 1 << 60, lambda: 0, shared)
     return SimpleNamespace(archive=made, cluster=cluster)
 

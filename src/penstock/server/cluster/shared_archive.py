@@ -8,8 +8,9 @@ it, archives nothing and says so; and retention waits until all of them know tha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import orjson
 
@@ -19,10 +20,10 @@ from penstock.log.disk import OsDisk
 from penstock.replication.messages import ARCHIVE
 from penstock.wire.fields import Fields, read_json
 
-if TYPE_CHECKING:
-    from penstock.server.cluster.leading import Cluster
-
 _MOST = 4096
+
+Keep: TypeAlias = Callable[[Sequence[str], Callable[[], object]], object]
+"""Has files beside the log copied, and calls back when all who may lead next have them (`leading.Cluster.keep`)."""
 
 
 class _Known(NamedTuple):
@@ -48,8 +49,8 @@ def _read(disk: OsDisk) -> _Known | None:
 class SharedArchive:
     """Of one leader.  Belongs to the loop."""
 
-    def __init__(self, cluster: Cluster, data: Path, term: int) -> None:
-        self._cluster, self._term = cluster, term
+    def __init__(self, keep: Keep, data: Path, term: int) -> None:
+        self._keep, self._term = keep, term
         self._disk = OsDisk(data)
         self._token = ""
         self._stopped = False
@@ -82,7 +83,7 @@ class SharedArchive:
                 there.set_result(None)
 
         await asyncio.to_thread(self._write, _Known(self._token, number))
-        self._cluster.keep([ARCHIVE], done)
+        self._keep([ARCHIVE], done)
         if self._stopped:
             raise Unavailable("the server stops")
         await there
