@@ -8,14 +8,13 @@ has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
 from penstock.spark.reading.json_types import Unfit, json_text
 
 if TYPE_CHECKING:
-    from penstock.spark.reading.bodies import Rows
     from penstock.spark.record_batches import Column
 
 Left: TypeAlias = Callable[[Any], Any]
@@ -23,6 +22,23 @@ Left: TypeAlias = Callable[[Any], Any]
 
 Misfits: TypeAlias = "dict[int, set[str]]"
 """By row the fields whose values had no place in their columns."""
+
+
+class Rows(Protocol):
+    """The bodies of a batch (`bodies.Rows`)."""
+
+    @property
+    def errors(self) -> Sequence[object]:
+        """By row why its body is bad; None where it is not."""
+        ...
+
+    def exact_objects(self) -> Sequence[dict[str, Any]]:
+        """All rows, with every digit of their numbers."""
+        ...
+
+    def text(self, place: int) -> str:
+        """A body as JSON."""
+        ...
 
 
 class Rescue:
