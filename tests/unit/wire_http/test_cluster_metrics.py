@@ -10,6 +10,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.cli.serving import read_settings
+from penstock.server.cluster.ack_times import BOUNDS
 from penstock.server.http.exposition import exposition
 from penstock.server.http.metrics import Metrics
 
@@ -17,6 +18,7 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples/cluster"
 LEADS: dict[str, Any] = {
     "member": "m-1", "name": "a", "role": "leading", "trouble": "", "min_in_sync": 2, "cluster": "c-1", "term": 3,
     "in_sync": ["m-1", "m-2"], "members": {"m-1": {"name": "a"}, "m-2": {"name": "b"}, "m-3": {"name": "c"}},
+    "ack_seconds": {"counts": [*range(3, 3 + len(BOUNDS)), 90], "sum": 1.5},
     "lsn": 1000 + (3 << 33), "committed_lsn": 900, "lease_left_seconds": 2.5, "enough": True,
     "followers": {
         "m-2": {"acked_lsn": 990 + (3 << 33), "lag_bytes": 400, "level": True, "silent_seconds": 0.1},
@@ -48,6 +50,9 @@ def test_a_leader_tells_of_its_followers() -> None:
     assert found["penstock_cluster_lag_records", "b"] == 10
     assert ("penstock_cluster_lag_records", "c") not in found, "LSNs of another term count no records"
     assert found["penstock_cluster_counts",] == 1
+    assert found["penstock_cluster_ack_seconds_bucket", "0.0005"] == 3
+    assert found["penstock_cluster_ack_seconds_count",] == found["penstock_cluster_ack_seconds_bucket", "+Inf"] == 90
+    assert found["penstock_cluster_ack_seconds_sum",] == 1.5
 
 
 def test_a_follower_tells_of_itself() -> None:

@@ -41,6 +41,7 @@ from penstock.replication.messages import (
 from penstock.replication.messages import File as SideFile
 from penstock.replication.register import ClusterState, written
 from penstock.replication.terms import common
+from penstock.server.cluster.ack_times import AckTimes, Unacked
 
 
 class Place(NamedTuple):
@@ -184,8 +185,10 @@ class Files:
 class Sending:
     """What one follower gets.  It is told what the follower says, and that there may be more to send."""
 
-    def __init__(self, link: Link, hello: Hello, files: Files, state: ClusterState) -> None:
-        """A follower that may come.  state: of the register; its last term is ours."""
+    def __init__(
+        self, link: Link, hello: Hello, files: Files, state: ClusterState, times: AckTimes | None = None
+    ) -> None:
+        """A follower that may come.  state: of the register; its last term is ours.  times: of all followers."""
         self.link, self.member = link, hello.member
         self.term, self._format = state.term, state.format
         self.acked = 0  # LSN
@@ -193,6 +196,7 @@ class Sending:
         self.sent = 0  # bytes of the log, in this stream
         self.received = 0  # of these, what it has said that it has
         self._files = files
+        self._waits = Unacked(times or AckTimes())
         self._place: Place | None = None  # None: it has not said where it stands
         self._size = 0  # of the file that is being sent, once it was closed
         self._open: tuple[int, int, File] | None = None
@@ -256,6 +260,7 @@ class Sending:
     def ack(self, message: Ack) -> None:
         self.acked = max(self.acked, message.synced)
         self.received = message.received
+        self._waits.acked(message.received, time.monotonic())
         while self._acked_files < message.files and self._unacked:
             self._acked_files += 1
             name, number = self._unacked.popleft()
@@ -310,6 +315,7 @@ class Sending:
             raise Gone(f"{segment_name(piece.segment)} is shorter than it was")
         self.link.send(Bytes(self.term, piece.segment, piece.offset, data))
         self.sent += piece.size
+        self._waits.sent(self.sent, time.monotonic())
         self._place = after(piece)
         return True
 

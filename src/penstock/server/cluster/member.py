@@ -21,6 +21,7 @@ from penstock.replication.messages import Ack, Begin, Bye, Hello, Message, Refus
 from penstock.replication.register import ClusterState, written
 from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
+from penstock.server.cluster.ack_times import AckTimes
 from penstock.server.cluster.following import Following, Mine
 from penstock.server.cluster.log_sending import FORMAT, Files, Link, Sending, refused
 from penstock.server.cluster.outside import Outside, Terms
@@ -49,6 +50,7 @@ class Member:
         self.following: Following | None = None
         self.sendings = dict[Link, Sending]()
         self.files = Files(disk)
+        self.ack_times = AckTimes()
         self.committed = self.kept = 0
         self.trouble = ""  # why it cannot take part, or could not the last time
         self._version = 0
@@ -352,7 +354,7 @@ class Member:
             refusal = refused(message, state, term, self.me, self._is_here)
             if refusal is None:
                 self._strangers.discard(link)
-                self.sendings[link] = sending = Sending(link, message, self.files, state)
+                self.sendings[link] = sending = Sending(link, message, self.files, state, self.ack_times)
                 sending.heard_at = self._out.now()
                 if self.election.in_sync is not None and not message.intact:
                     self.election.in_sync.gone(message.member)  # it is no candidate: nothing waits for it

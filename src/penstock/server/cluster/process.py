@@ -70,7 +70,7 @@ def plain(member: Member) -> dict[str, object]:
         in_sync = member.election.in_sync
         out |= {
             "lsn": member.files.log.last, "committed_lsn": member.committed, "followers": followers,
-            "enough": in_sync is not None and in_sync.enough,
+            "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
             "lease_left_seconds": round((member.election.until(now) - now) / 1e6, 3),
         }  # fmt: skip
     elif replica is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.replication.election import Role
+from penstock.server.cluster.ack_times import BOUNDS
 from penstock.server.http.metrics import (
     ACTIONS,
     MESSAGES,
@@ -66,7 +67,15 @@ def exposition(
                 sum_value=metrics.pause_total,
             )
         )
+    if acks := (membership or {}).get("ack_seconds"):
+        found.append(_ack_seconds(cast("dict[str, Any]", acks)))
     return _text(found)
+
+
+def _ack_seconds(told: Mapping[str, Any]) -> Metric:
+    text = "From the sending of a piece of the log until a follower said that it is on its disk"
+    counts = zip((*map(str, BOUNDS), "+Inf"), told["counts"], strict=True)
+    return HistogramMetricFamily("penstock_cluster_ack_seconds", text, buckets=list(counts), sum_value=told["sum"])
 
 
 def _text(found: Iterable[Metric]) -> bytes:
