@@ -211,6 +211,15 @@ class BeforeLogin(Section):
 LEAST_SECRET = 16
 
 
+class HoldSection(Section):
+    """`hold` of `[cluster]`: whichever is met first; a follower that needs more copies everything anew."""
+
+    bytes: Size = Field(default=20_480 * MIB, ge=0, description="How much log is kept for a follower that is behind.")
+    age: Duration = Field(
+        default=3_600_000_000, ge=0, description="How long a follower that is away is waited for before its part goes."
+    )
+
+
 class ClusterSection(Section):
     """`[cluster]`"""
 
@@ -254,6 +263,10 @@ class ClusterSection(Section):
         ge=500_000,
         le=600_000_000,
         description="A leader whose commits or whose loop stand so long gives up.",
+    )
+    hold: HoldSection = Field(
+        default_factory=HoldSection,
+        description="What retention leaves of the log for followers that have not copied it yet.",
     )
 
     @model_validator(mode="after")

@@ -86,6 +86,7 @@ class Runtime(ABC):
         self.archived: Callable[[SegmentInfo], bool] | None = (
             None  # whether the archive has a segment; None: there is none
         )
+        self.copied: Callable[[SegmentInfo], bool] | None = None  # whether followers have a segment; None: no cluster
         self.broken: str | None = None  # why nothing is confirmed any more
         self.slowed = False  # publishers wait a moment: see `upkeep.pacing`
         self.on_flush: list[Callable[[], None]] = []  # run once at the end of a turn or commit, then forgotten

@@ -30,6 +30,7 @@ from penstock.errors import PreconditionFailed
 from penstock.replication.messages import ARCHIVE, STAGE
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.changing import changed
+from penstock.server.cluster.holding import Hold
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import register_at
 
@@ -86,6 +87,7 @@ class Cluster:
         self._waiting = deque[tuple[int, Callable[[], object]]]()  # who waits for files to be everywhere
         self._handed = asyncio.Event()  # the register names it, or it leads already
         self._role = ""
+        self._hold = Hold(settings.cluster.hold.bytes, settings.cluster.hold.age)
 
     # its start
 
@@ -159,6 +161,7 @@ class Cluster:
         self.kept_stages = [f"{STAGE}{part.stage}.arrows" for state in decided for part in state.parts]
         self.keep([*self.kept_stages, *(one for one in (ACCOUNTS, ARCHIVE) if (Path(self._data) / one).exists())])
         log.wait_for_copies(self._written, self._synced)
+        engine.copied = lambda segment: self._hold.lets_go(segment, log.segments(), boottime())
         engine.before_turn.append(self._check)
         engine.on_broken.append(self._broken)
         self._beat()
@@ -331,6 +334,7 @@ class Cluster:
 
     def _learn(self, known: dict[str, Any]) -> None:
         before, self.known = self.known, known
+        self._hold.learn(known.get("followers", {}), known.get("members", {}), boottime())
         if self._next and known.get("to") == self._next:
             self._handed.set()
         leader = known.get("leader")

@@ -114,8 +114,10 @@ class Retirement:
         return most is not None and log.size > most
 
     def _may_go(self, segment: SegmentInfo) -> bool:
-        """Whether it is in the archive, where there is one: until then it stays."""
-        archived = self._runtime.archived
+        """Whether it is in the archive, and followers have it, where there are any: until then it stays."""
+        archived, copied = self._runtime.archived, self._runtime.copied
+        if copied is not None and not self._runtime.log.full and not copied(segment):
+            return False
         return archived is None or archived(segment)
 
     def past(self) -> list[SegmentInfo]:

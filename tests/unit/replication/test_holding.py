@@ -1,0 +1,43 @@
+"""The leader keeps what a follower still has to copy, within bounds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.config.settings import LogSection
+from penstock.log.catalog import SegmentInfo
+from penstock.server.cluster.holding import Hold
+from penstock.server.upkeep.retention import Retirement
+
+LOG = [SegmentInfo(f"{n}", 100 * n, 100 * n + 99, 100, 1, 1000, closed=True) for n in range(10)]
+
+
+def gone(hold: Hold, now: int) -> list[int]:
+    """Segments that may go, by number."""
+    return [n for n, one in enumerate(LOG) if hold.lets_go(one, LOG, now)]
+
+
+def test_who_is_behind_is_waited_for_within_bounds() -> None:
+    hold = Hold(5000, 60)
+    assert gone(hold, 0) == list(range(10))
+    hold.learn({"a": {"acked_lsn": 599}, "b": {"acked_lsn": 10_000}}, {"a", "b"}, 100)
+    assert gone(hold, 100) == [0, 1, 2, 3, 4, 5]
+    hold.learn({"b": {"acked_lsn": 10_000}}, {"a", "b"}, 150)
+    assert gone(hold, 160) == [0, 1, 2, 3, 4, 5], "it went, and is waited for"
+    assert gone(hold, 161) == list(range(10)), "no longer"
+    hold.learn({"a": {"acked_lsn": 300}}, {"a", "b"}, 170)
+    assert gone(hold, 170) == list(range(10)), "it lacks more than is kept for one"
+    hold.learn({"a": {"acked_lsn": 300}, "b": {"acked_lsn": 799}}, {"a", "b"}, 180)
+    assert gone(hold, 180) == [0, 1, 2, 3, 4, 5, 6, 7], "which is nothing to the other"
+    hold.learn({}, {"a"}, 180)
+    assert gone(hold, 180) == list(range(10)), "it was removed"
+
+
+def test_retention_waits_unless_the_disk_is_full() -> None:
+    log = SimpleNamespace(full=False, base_state=lambda: None)
+    runtime: Any = SimpleNamespace(log=log, archived=None, copied=lambda segment: segment.last < 500)
+    retirement = Retirement(runtime, LogSection().retention)
+    assert [n for n, one in enumerate(LOG) if retirement._may_go(one)] == [0, 1, 2, 3, 4]
+    log.full = True
+    assert all(map(retirement._may_go, LOG))
