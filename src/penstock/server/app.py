@@ -32,10 +32,13 @@ from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import Alarm
+from penstock.server.doors.door_process import spawned
 from penstock.server.engine import Engine
 from penstock.server.gates import scattered
+from penstock.server.launching import FRONT, has_flight
 from penstock.server.lifecycle import Starting, Stopping, amqp_limits, doors_of
 from penstock.server.listening import connections_most, entry_of
+from penstock.server.loading import of_a_door
 from penstock.server.logins import Logins
 from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
 from penstock.server.pools import Pools
@@ -139,6 +142,8 @@ class App(Server):
                 self.cluster = Cluster(settings, self.say)
                 self.cluster.on_switch = self.stopping.set
                 await starting.wait(self.cluster.lead())
+                if has_flight(settings):  # it loads what it needs while the log is opened
+                    self.flight_process = spawned(FRONT, of_a_door(settings.server.memory))
             self.accounts.load(disk)
             self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))
             self.engine = Engine(

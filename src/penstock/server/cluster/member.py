@@ -134,6 +134,15 @@ class Member:
         self.election.swapped(outcome, self._out.now())
         self._do()
         self._tell()
+        if isinstance(outcome, int) and value.to is not None and self.leads:
+            for sending in list(self.sendings.values()):
+                sending.close("the leader hands over")
+            self.sendings.clear()
+
+    def _look_at_register(self) -> None:
+        if not self._ended:
+            self._read_at = self._out.now()
+            self._out.read()
 
     def _not_ours(self, state: ClusterState) -> str:
         replica = self.replica
@@ -323,6 +332,7 @@ class Member:
             self._calling = False
         elif self.following is not None and link is self.following.link:
             self._stop_following()
+            self._look_at_register()  # it may name us: a leader that hands over ends its streams
         elif (sending := self.sendings.pop(link, None)) is not None:
             sending.close()
             if self.election.in_sync is not None:

@@ -87,7 +87,7 @@ def _listed(one: Listed) -> dict[str, object]:
 logger = logging.getLogger("penstock.cluster")
 
 TICK_S = 0.05
-TELL_S = 0.25
+TELL_S = 0.1
 LOST = 6
 """Exit status of a process that may not lead any more."""
 
