@@ -38,6 +38,8 @@ BATCH = 10_000
 CONFIRMS = 400
 LEASE_S = 2.0
 SECTION = f'lease = "{LEASE_S:g}s"\nmin_in_sync = 1'
+OWN = {"OPENBLAS_NUM_THREADS": "1"}
+"""With a variable of its own a server is a new process: one that is forked shares memory, and has loaded all."""
 PATIENCE_S = 300.0
 ROUND_TRIP_MS = 0.1
 
@@ -86,7 +88,7 @@ def used(server: house.Server) -> Usage:
 @contextmanager
 def cluster(folder: Path, members: int) -> Iterator[house.Cluster]:
     """One in which all are in sync."""
-    with house.Cluster(folder, members, section=SECTION, flight=True) as made:
+    with house.Cluster(folder, members, section=SECTION, flight=True, environ=OWN) as made:
         made.leader(PATIENCE_S)
         made.level()
         yield made
@@ -140,7 +142,7 @@ class Run:
         until(lambda: has() > 0, "the first byte of a copy")
         size = sum(file.stat().st_size for file in (made.leader().folder / "data/log").glob("*.arrows"))
         began, first = time.perf_counter(), has()
-        until(lambda: has() >= 0.95 * size or len(made.in_sync()) == 3, "a copy of all")
+        until(lambda: has() >= 0.95 * size, "a copy of all")
         self.found["catch up"] = (has() - first) / (time.perf_counter() - began) / 1e6
         made.level()
 

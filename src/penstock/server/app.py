@@ -35,7 +35,6 @@ from penstock.server.clock import Alarm
 from penstock.server.doors.door_process import spawned
 from penstock.server.engine import Engine
 from penstock.server.gates import scattered
-from penstock.server.launching import FRONT, has_flight
 from penstock.server.lifecycle import Starting, Stopping, amqp_limits, doors_of
 from penstock.server.listening import connections_most, entry_of
 from penstock.server.loading import of_a_door
@@ -142,8 +141,8 @@ class App(Server):
                 self.cluster = Cluster(settings, self.say)
                 self.cluster.on_switch = self.stopping.set
                 await starting.wait(self.cluster.lead())
-                if has_flight(settings):  # it loads what it needs while the log is opened
-                    self.flight_process = spawned(FRONT, of_a_door(settings.server.memory))
+                if any(name.startswith("flight") for name in settings.listen.doors()):  # it loads while the log is read
+                    self.flight_process = spawned("penstock.server.flight.front", of_a_door(settings.server.memory))
             self.accounts.load(disk)
             self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))
             self.engine = Engine(

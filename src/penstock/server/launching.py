@@ -21,20 +21,12 @@ GRPC_VERBOSITY = "GRPC_VERBOSITY"
 stranger would fill the disk that the server's output goes to.  An operator who looks for something sets it himself."""
 
 
-FRONT = "penstock.server.flight.front"
-
-
-def has_flight(settings: Settings) -> bool:
-    """Whether Flight's door is to be opened."""
-    return any(name.startswith("flight") for name in settings.listen.doors())
-
-
 def serve(settings: Settings, *, ready_file: str | None = None, show: Show | None = None) -> None:
     """Run a server until SIGTERM or SIGINT, as `process.serve`."""
     os.environ.setdefault(GRPC_VERBOSITY, "NONE")
     door = None
-    if settings.cluster is None and has_flight(settings):  # one that follows has none
-        door = spawned(FRONT, of_a_door(settings.server.memory))
+    if settings.cluster is None and any(name.startswith("flight") for name in settings.listen.doors()):
+        door = spawned("penstock.server.flight.front", of_a_door(settings.server.memory))  # who follows has none
     with_bounded_pool(decoded_most(settings.server.memory))
     do_without_pandas()
     from penstock.server.process import serve as run  # after that
