@@ -28,6 +28,9 @@ from penstock.server.cluster.outside import Outside, Terms
 
 logger = logging.getLogger("penstock.cluster")
 
+HANDS_OVER = "it hands over"
+"""A leader's last word when the register names who is next."""
+
 AGAIN = 200_000
 """Microseconds after which a leader that could not be reached is called again."""
 
@@ -136,7 +139,7 @@ class Member:
         self._tell()
         if isinstance(outcome, int) and value.to is not None and self.leads:
             for sending in list(self.sendings.values()):
-                sending.close("the leader hands over")
+                sending.close(HANDS_OVER)
             self.sendings.clear()
 
     def _look_at_register(self) -> None:
@@ -331,8 +334,10 @@ class Member:
         if link is None:
             self._calling = False
         elif self.following is not None and link is self.following.link:
+            handed = self.following.refusal == HANDS_OVER
             self._stop_following()
-            self._look_at_register()  # it may name us: a leader that hands over ends its streams
+            if handed:  # perhaps to us
+                self._look_at_register()
         elif (sending := self.sendings.pop(link, None)) is not None:
             sending.close()
             if self.election.in_sync is not None:
