@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -129,6 +130,13 @@ def test_a_batch_is_read_at_once_or_left_whole(both: Both, monkeypatch: pytest.M
         both.check(*good, body, *good)
         assert looks.pop() is (body in at_once), body
     assert looks == []
+
+
+@pytest.mark.parametrize("name", ["g\nh", 'a"b', "a\\b", "\x00", "\u00e4\U0001f642", "it's", "", "f0", "class"])
+def test_columns_have_any_name(name: str) -> None:
+    schema: Any = pa.schema([("id", pa.int64()), (name, pa.int64())])
+    columns, errors = BodyParser(schema, ["id", name]).parse(pa.array([orjson.dumps({"id": 1, name: 2})], pa.binary()))
+    assert (columns["id"].to_pylist(), columns[name].to_pylist(), errors) == ([1], [2], [None])
 
 
 def test_slices_are_looked_at_alone() -> None:

@@ -54,7 +54,7 @@ class PlainBodies:
 
     @classmethod
     def of(cls, fields: Sequence[Field]) -> PlainBodies | None:
-        """None where its library is not there."""
+        """None where its library is not there, or takes no field of such a name: one with quotes, or a line's end."""
         try:
             from msgspec import defstruct
             from msgspec.json import Decoder
@@ -62,7 +62,10 @@ class PlainBodies:
             return None
         names = [(f"f{place}", Any, None) for place in range(len(fields))]
         renamed = {f"f{place}": field.name for place, field in enumerate(fields)}
-        return cls(fields, Decoder(defstruct("Body", names, rename=renamed, gc=False)).decode)
+        try:
+            return cls(fields, Decoder(defstruct("Body", names, rename=renamed, gc=False)).decode)
+        except ValueError:
+            return None
 
     def columns(self, bodies: Column) -> dict[str, Column] | None:
         """The columns of a batch whose bodies are all good; None: the other reader is to look at it."""
