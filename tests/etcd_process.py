@@ -53,7 +53,7 @@ class Etcd:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        eventually(lambda: answers(self.client), "etcd does not start")
+        eventually(lambda: answers(self.client), "etcd does not start", 60)
 
     def signal(self, number: int) -> None:
         assert self._process is not None
