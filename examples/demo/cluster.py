@@ -107,7 +107,7 @@ class Demo:
             for what, act in events[: self.count]:
                 self._event(what, act)
             self.say("publishers rest; workers finish")
-            self.load.resting.set()
+            self.load.rest()
             self.until(self._all_worked, "all worked")
             self.load.end()
             self.until(self._all_in_sync, "three members in sync")

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 
 import pika
@@ -38,24 +37,31 @@ class Load:
         self.wrong = Counter[str]()
         self.stopping = threading.Event()
         self.resting = threading.Event()  # publishers only
-        self._threads = list[threading.Thread]()
+        self._publishers = list[threading.Thread]()
+        self._workers = list[threading.Thread]()
         self._lock = threading.Lock()
 
     def start(self, publishers: int, workers: int) -> None:
         """Have them work."""
-        for work, count in ((self._publish, publishers), (self._work, workers)):
+        for threads, work, count in (
+            (self._publishers, self._publish, publishers),
+            (self._workers, self._work, workers),
+        ):
             for _ in range(count):
-                self._begin(work)
+                thread = threading.Thread(target=work, daemon=True)
+                threads.append(thread)
+                thread.start()
 
-    def _begin(self, what: Callable[[], None]) -> None:
-        thread = threading.Thread(target=what, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def rest(self) -> None:
+        """No publisher sends more, and what they sent is confirmed or not: from now on `count` stays as it is."""
+        self.resting.set()
+        for thread in self._publishers:
+            thread.join(20)
 
     def end(self) -> None:
-        self.resting.set()
+        """Nobody works any more; `rest` comes first."""
         self.stopping.set()
-        for thread in self._threads:
+        for thread in self._workers:
             thread.join(20)
 
     @property

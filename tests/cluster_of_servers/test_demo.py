@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
 
 DEMO = Path(__file__).resolve().parents[2] / "examples/demo/cluster.py"
 
@@ -18,3 +22,20 @@ def test_a_leader_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     assert "Nothing that was confirmed was lost" in done.stdout
     assert "killed (kill -9)" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_confirmed_while_publishers_come_to_rest_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message whose confirm comes after its publisher was told to rest must be worked before workers end."""
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    load = importlib.import_module("cluster_clients").Load([])
+
+    def last_one() -> None:
+        load.resting.wait()
+        threading.Event().wait(0.05)  # its confirm is under way
+        load.confirmed.append({1})
+
+    monkeypatch.setattr(load, "_publish", last_one)
+    load.start(1, 0)
+    load.rest()
+    assert load.missing() == [(0, 1)]
+    load.end()
