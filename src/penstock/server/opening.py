@@ -23,7 +23,7 @@ from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState, living_pairs
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import lengths, numbers, whole
-from penstock.errors import ExpressionError, LogDamaged, Refused, SettingsError
+from penstock.errors import ExpressionError, InvalidArgument, LogDamaged, Refused, SettingsError
 from penstock.expr.view_definition import Definition, plan
 from penstock.log.mending import Watch, nobody
 from penstock.log.segment import folder_origin, segment_name
@@ -246,12 +246,15 @@ def _left_behind(queue: Queue, before: str, left: int, waiting: int) -> str:
 
 
 def _check_filters(link: LinkSection) -> None:
-    """ExpressionError for one of a topic that cannot be."""
+    """InvalidArgument for one of a topic that cannot be."""
     from penstock.expr import compile_filter  # few servers have links
 
     for topic in link.topic:
         if topic.filter is not None:
-            compile_filter(typed(topic.filter, topic.message_type))
+            try:
+                compile_filter(typed(topic.filter, topic.message_type))
+            except ExpressionError as error:
+                raise InvalidArgument(f"filter: {error}") from error
 
 
 @contextmanager
@@ -259,7 +262,7 @@ def _placed(settings: Settings, section: str, index: int, name: str) -> Generato
     """What the core refuses is told with the place in the settings."""
     try:
         yield
-    except (Refused, ExpressionError) as error:
+    except Refused as error:
         keys = ("name", "source", "vhost")
         origins = (settings.origin(f"{section}.{index}.{key}") for key in keys)
         origin = next((origin for origin in origins if origin != "default"), "settings")
