@@ -331,29 +331,32 @@ def examine_cluster(settings: Settings) -> Iterator[Finding]:
 
 
 def _members(settings: Settings, section: ClusterSection, state: ClusterState) -> Iterator[Finding]:
-    count, least = len(state.members), section.min_in_sync
-    found = f"{count} members, {len(state.in_sync)} in sync, min_in_sync {least}"
-    if count < least:
-        yield Finding("cluster", "bad", found, "nothing can be confirmed: start more members, or lower min_in_sync")
-    elif len(state.in_sync) < least:
-        yield Finding("cluster", "bad", found, "nothing is confirmed until more members are in sync")
-    elif count == least:
-        yield Finding("cluster", "poor", found, "with one member down nothing is confirmed: have one more")
-    elif least == 1:
-        yield Finding("cluster", "poor", found, "what one disk alone has may be lost with it")
-    else:
-        yield Finding("cluster", "good", found)
+    yield _enough(len(state.members), len(state.in_sync), section.min_in_sync)
     hosts = Counter(one.address.rpartition(":")[0] for one in state.members.values())
     shared = [host for host, many in hosts.items() if many > 1]
     if shared:
         advice = "they are lost together with that machine"
         yield Finding("machines", "poor", f"several members are at {', '.join(shared)}", advice)
     mine = section.advertise or str(section.listen)
-    if count > 1 and mine.startswith(LOOPBACK) and not all(host.startswith(LOOPBACK) for host in hosts):
+    if len(state.members) > 1 and mine.startswith(LOOPBACK) and not all(host.startswith(LOOPBACK) for host in hosts):
         yield Finding("advertise", "bad", mine, "the others cannot reach that: set cluster.advertise")
     for key, one in sorted(state.members.items()):
         if one.name != settings.server.name:
             yield _reached(one.name, one.address, leads=key == state.leader)
+
+
+def _enough(members: int, in_sync: int, least: int) -> Finding:
+    """Whether there are members enough for confirms, and to lose one."""
+    found = f"{members} members, {in_sync} in sync, min_in_sync {least}"
+    if members < least:
+        return Finding("cluster", "bad", found, "nothing can be confirmed: start more members, or lower min_in_sync")
+    if in_sync < least:
+        return Finding("cluster", "bad", found, "nothing is confirmed until more members are in sync")
+    if members == least:
+        return Finding("cluster", "poor", found, "with one member down nothing is confirmed: have one more")
+    if least == 1:
+        return Finding("cluster", "poor", found, "what one disk alone has may be lost with it")
+    return Finding("cluster", "good", found)
 
 
 def _reached(name: str, address: str, *, leads: bool) -> Finding:

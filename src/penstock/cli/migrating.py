@@ -300,18 +300,19 @@ def _ends(
     user, password = parts.username or "guest", parts.password or "guest"
     host = parts.hostname or "localhost"
 
-    def door(name: str, plain: int) -> tuple[str, int]:
-        address, _, port = doors.get(name, f"{host}:{plain}").rpartition(":")
-        return (host if address in {"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]"} else address), int(port)
+    def door(name: str, plain: int, secure: int) -> tuple[bool, str, int]:
+        """Of a door of two, the plain one where there is any: whether it has TLS, host and port."""
+        tls = name not in doors and f"{name}s" in doors
+        address, _, port = doors.get(f"{name}s" if tls else name, f"{host}:{secure if tls else plain}").rpartition(":")
+        return tls, (host if address in {"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]"} else address), int(port)
 
     if new_amqp is not None:
         broker = read_address(new_amqp)
         target = broker._replace(user=user, password=password) if "@" not in new_amqp else broker
     else:
-        tls = "amqp" not in doors and "amqps" in doors
-        target = Broker(*door("amqps" if tls else "amqp", 5671 if tls else 5672), user, password, "/", tls)
-    secure = "http" not in doors and "https" in doors
-    there = door("https" if secure else "http", 15672)
+        tls, address, port = door("amqp", 5672, 5671)
+        target = Broker(address, port, user, password, "/", tls)
+    secure, *there = door("http", 15672, 15672)
     return Ends(
         old,
         (old_http or f"{'https' if old.tls else 'http'}://{old.host}:{15671 if old.tls else 15672}").rstrip("/"),

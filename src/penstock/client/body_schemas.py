@@ -34,7 +34,7 @@ def avro(schema: AvroSchema | Mapping[int, AvroSchema]) -> str:
 
 
 def _text(schema: AvroSchema) -> str:
-    """JSON, without blanks."""
+    """JSON without blanks, as a schema stands in a message type."""
     given = schema.read_bytes() if isinstance(schema, Path) else schema
     try:
         value: object = orjson.loads(given) if isinstance(given, str | bytes) else given

@@ -147,18 +147,22 @@ class Transaction:
         if tracing.active is None:
             return self._commit()
         with ExitStack() as stack:
-            for verb in sorted({verb for _, verb, _, _ in self._settles}):
-                some = [message for message, said, _, _ in self._settles if said == verb]
-                queue = some[0].queue or some[0].holder.source
-                stack.enter_context(tracing.active.settle(verb, queue, [one.headers for one in some]))
-            places = {str(columns["topic"]) for _, columns in self._rows}
-            if places:
-                place = places.pop() if len(places) == 1 else "several topics"
-                span = stack.enter_context(tracing.active.publish(self._client.address, place, len(self._rows)))
-                for _, columns in self._rows:
-                    given = dict(cast("list[tuple[str, str]]", columns["headers"] or []))
-                    columns["headers"] = list({**span.carried, **given}.items()) or None
+            self._trace(tracing.active, stack)
             return self._commit()
+
+    def _trace(self, tracer: tracing.Tracing, stack: ExitStack) -> None:
+        """Begin a span for each verb and one for all publishes, whose messages carry it."""
+        for verb in sorted({verb for _, verb, _, _ in self._settles}):
+            some = [message for message, said, _, _ in self._settles if said == verb]
+            queue = some[0].queue or some[0].holder.source
+            stack.enter_context(tracer.settle(verb, queue, [one.headers for one in some]))
+        places = {str(columns["topic"]) for _, columns in self._rows}
+        if places:
+            place = places.pop() if len(places) == 1 else "several topics"
+            span = stack.enter_context(tracer.publish(self._client.address, place, len(self._rows)))
+            for _, columns in self._rows:
+                given = dict(cast("list[tuple[str, str]]", columns["headers"] or []))
+                columns["headers"] = list({**span.carried, **given}.items()) or None
 
     def _commit(self) -> tuple[Receipt, ...]:
         writer, reader = self._client.open_transaction(command("transact", vhost=self._client.vhost), PUBLISH)

@@ -139,6 +139,10 @@ class LinkSection(Section):
                 raise ValueError("upgrade_after goes with downgrade_after, which is missing")
             if self.upgrade_after > self.downgrade_after:
                 raise ValueError("upgrade_after is longer than downgrade_after: the link would change to and fro")
+        return self
+
+    @model_validator(mode="after")
+    def _credentials(self) -> Self:
         if self.password is not None and self.password_file is not None:
             raise ValueError("a link has either a password or a password_file")
         if (self.certificate is None) != (self.key is None):
@@ -152,7 +156,7 @@ class LinkSection(Section):
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The addresses, read."""
+        """The addresses as hosts and ports, in the order of the setting."""
         return tuple(target_of(one) for one in self.to)
 
     @property

@@ -57,7 +57,7 @@ class BodyCheck:
         self._validator = _validator(schema)
 
     def fits(self, body: bytes) -> bool:
-        """Whether it does."""
+        """Whether a body is JSON within the bounds and as its schema asks."""
         if len(body) > BODY_MOST:
             return False
         try:

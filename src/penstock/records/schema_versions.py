@@ -39,11 +39,17 @@ def with_versions(
     if registered:
         made[REGISTERED] = True
     if len(told) > 1 or (told and schema is None):
-        forgotten = max(0, len(told) - KEPT_MOST)
-        made[SCHEMAS] = told[forgotten:]
-        if gone := forgotten + _before(before):
-            made[BEFORE] = gone
+        made |= _kept(told, _before(before))
     return made
+
+
+def _kept(told: Sequence[str], before: int) -> dict[str, object]:
+    """The newest of all schemas, and how many came before them.  before: as many were forgotten earlier."""
+    forgotten = max(0, len(told) - KEPT_MOST)
+    kept: dict[str, object] = {SCHEMAS: told[forgotten:]}
+    if gone := forgotten + before:
+        kept[BEFORE] = gone
+    return kept
 
 
 def versions(settings: Mapping[str, object]) -> Mapping[int, str]:

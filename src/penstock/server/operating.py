@@ -87,11 +87,11 @@ class _Unlinked:
     """A server without links."""
 
     def facts(self) -> Sequence[Mapping[str, object]]:
-        """There are none."""
+        """No rows: a server without `[[link]]` has no links."""
         return ()
 
     def pause(self, name: str, *, paused: bool) -> Mapping[str, object]:
-        """NotFound."""
+        """NotFound, whatever the name: there are no links."""
         raise NotFound(f"no [[link]] {name!r}: this server has none")
 
 

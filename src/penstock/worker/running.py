@@ -185,7 +185,13 @@ def _settle(worker: Worker, message: Message, verb: str, reason: str, result: ob
         verb == "reject" or (verb == "retry" and results.is_last(message, worker.queue))
     ):
         results.failed(id, message, verb, reason)
-    elif verb == "ack":
+    else:
+        _settle_alone(worker, message, verb, reason)
+
+
+def _settle_alone(worker: Worker, message: Message, verb: str, reason: str) -> None:
+    """Settle it where nothing is published with that."""
+    if verb == "ack":
         message.ack()
     elif verb == "retry":
         message.retry(delay=_pause(worker, message), error=reason[:REASON_MOST])

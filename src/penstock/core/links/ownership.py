@@ -96,7 +96,7 @@ class Claims:
         del self._starts[:at], self._ends[:at], self._claims[:at]
 
     def remove(self, first: int, stop: int) -> None:
-        """Nobody claims these."""
+        """Nobody owns the messages [first, stop) any more."""
         self._set(first, stop, None)
 
     def __bool__(self) -> bool:

@@ -111,21 +111,28 @@ def split(parcel: Parcel, before: int) -> list[Parcel]:
             first, last = _ends(rows)
             mine = [one for one in parcel.numbers if one.lsn <= last and one.lsn + one.size > first]
             out.append(Parcel(before, tuple(pieces), rows, numbers=tuple(mine)))
+    told = list(_told_portions(parcel.told))
+    if len(told) == 1 and out and len(out[-1].pieces) + sum(len(one.spans) for one in told[0]) <= PIECES_MOST:
+        out[-1] = out[-1]._replace(told=tuple(told[0]))
+    else:
+        out += [Parcel(before, told=tuple(some)) for some in told]
+    out[-1] = out[-1]._replace(upto=parcel.upto)
+    return out
+
+
+def _told_portions(told: Sequence[Told]) -> Iterator[list[Told]]:
+    """What happened, in portions of `SPANS_MOST` spans at most; one with more is cut."""
     some, count = list[Told](), 0
-    for one in parcel.told:
+    for one in told:
         for at in range(0, len(one.spans), SPANS_MOST):
             spans = one.spans[at : at + SPANS_MOST]
             if some and count + len(spans) > SPANS_MOST:
-                out.append(Parcel(before, told=tuple(some)))
+                yield some
                 some, count = [], 0
             some.append(one._replace(spans=spans))
             count += len(spans)
-    if some and out and not out[-1].told and len(out[-1].pieces) + count <= PIECES_MOST:
-        out[-1] = out[-1]._replace(told=tuple(some))
-    elif some:
-        out.append(Parcel(before, told=tuple(some)))
-    out[-1] = out[-1]._replace(upto=parcel.upto)
-    return out
+    if some:
+        yield some
 
 
 def _ends(rows: pa.RecordBatch) -> tuple[int, int]:

@@ -40,7 +40,7 @@ class Sharing:
         return self._queues.get(queue, {}).get(site)
 
     def forget(self, queue: int) -> None:
-        """A queue is gone."""
+        """A queue is gone, and with it what sites agreed on."""
         self._queues.pop(queue, None)
 
     @property
@@ -50,7 +50,7 @@ class Sharing:
 
 
 def dump_offer(offer: Offer, since: int) -> dict[str, object]:
-    """An offer as JSON."""
+    """An offer as a JSON object; `since` is the LSN of the queue's declare."""
     return {**offer._asdict(), "identity": list(offer.identity), "topic": list(offer.topic), "since": since}
 
 

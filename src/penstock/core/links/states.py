@@ -111,7 +111,7 @@ def dump_sites(state: Lasting) -> dict[str, object]:
 
 
 def load_sites(state: Lasting, head: Mapping[str, Any]) -> None:
-    """The inverse."""
+    """Read into a state what its counterpart wrote of other sites."""
     state.peers = {number: Site(*told) for number, *told in head.get("peers", ())}
     state.carried = {number: [tuple(run) for run in runs] for number, *runs in head.get("carried", ())}
     state.links = {number: LinkState(*told) for number, *told in head.get("links", ())}

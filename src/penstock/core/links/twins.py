@@ -71,7 +71,7 @@ class Sequences:
         return out
 
     def twins(self) -> list[Twin]:
-        """All of them."""
+        """All pairs of runs that two sites have of one publisher's numbers."""
         out = list[Twin]()
         for publisher, sites in self._runs.items():
             for peer, runs in sites.items():

@@ -43,7 +43,7 @@ class Wanted:
         return Scan(Token(queue, self._serial, Purpose.FOREIGN), tuple(filters), chunk)
 
     def found(self, answer: Scanned) -> None:
-        """The filters have looked."""
+        """The filters have looked at what waits elsewhere: keep what some consumer wants."""
         if self._asked and answer.token.serial == self._serial:
             self._asked, self._upto = False, answer.upto
             self.lsns = sorted({*self.lsns, *(lsn for some in answer.found for lsn in some)})

@@ -40,7 +40,7 @@ class Unread:
     reason: str
 
     def fits(self, body: bytes) -> bool:
-        """False."""
+        """Never: what it asks of a body is not known."""
         return False
 
     def why(self, body: bytes) -> str:

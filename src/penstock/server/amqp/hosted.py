@@ -62,7 +62,7 @@ class House(Protocol):
         ...
 
     def forget(self, one: Hosted) -> None:
-        """Its link is gone."""
+        """Its link is gone: nothing is sent any more."""
         ...
 
 

@@ -95,7 +95,7 @@ class Outgoing:
     def deliver_one(
         self, channel: int, encoder: DeliveryEncoder, tag: int, again: bool, topic: Topic, header: bytes, body: bytes
     ) -> None:
-        """One delivery."""
+        """Send one delivery to the client, as `deliver` does many."""
         self.unsent += len(header) + len(body)
         contents = encoder.contents
         head = contents.heads.get((again, topic)) or contents.head(again, topic)

@@ -417,7 +417,7 @@ _SLOW = struct.Struct("=IIII")
 
 
 def slow_piece(session: int, how: Slow) -> bytes:
-    """A frame of DERIVE."""
+    """A frame of DERIVE: digests of passwords are worked out in the door."""
     data = _SLOW.pack(how.size, how.rounds, how.lanes, how.memory_kib) + how.salt
     return head(Down.DERIVE, len(data), session) + data
 

@@ -102,9 +102,7 @@ class SharedArchive:
         disk.sync_folder()
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """Whoever waits for an answer is refused: the server stops."""
         self._stopped = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(Unavailable("the server stops"))
-
-

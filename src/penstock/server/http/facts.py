@@ -114,6 +114,11 @@ class Facts:
             if status == "ok" and not cluster.known.get("enough", True):
                 health["status"] = "degraded"
                 health["reason"] = "fewer members are in sync than min_in_sync: nothing is confirmed until more are"
+        return health | self._remarks()
+
+    def _remarks(self) -> dict[str, object]:
+        """Of health, what is there now and then."""
+        engine, health = self._server.engine, dict[str, object]()
         if engine.keeper is not None:
             health["retention"] = engine.keeper.rule
         if damaged := engine.log.damage.batches:

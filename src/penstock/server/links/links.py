@@ -182,13 +182,13 @@ class Links:
         return core.heard(site.name)
 
     def warn(self, line: str) -> None:
-        """Say something once."""
+        """Say a sentence once in the life of this server."""
         if line not in self._warned and len(self._warned) < WARNED_MOST:
             self._warned.add(line)
             logger.warning("%s", line)
 
     def leaves(self, link: Incoming) -> None:
-        """A stream has ended."""
+        """A stream that another site called with has ended."""
         if self.incoming.get(link.site) is link:
             del self.incoming[link.site]
 
@@ -306,7 +306,7 @@ def facts_out(link: Outgoing) -> dict[str, object]:
 
 
 def facts_in(link: Incoming) -> dict[str, object]:
-    """A link that comes."""
+    """A link that comes from another site, as people are told of it."""
     return {
         "link": link.site,
         "direction": "in",

@@ -109,7 +109,7 @@ class Outgoing:
         self._cut()
 
     def join(self, seconds: float) -> None:
-        """Wait for the thread."""
+        """Wait for its thread, which ends once it was stopped: seconds at most."""
         if self._thread.is_alive():
             self._thread.join(seconds)
 

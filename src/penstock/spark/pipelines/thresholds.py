@@ -49,11 +49,11 @@ class Thresholds:
 
     @property
     def wanted(self) -> bool:
-        """Whether there are any."""
+        """Whether any input has a rule that may fail a batch."""
         return bool(self._inputs)
 
     def started(self, query: Any) -> None:
-        """Whose batches they are."""
+        """Say of which query the batches are that follow."""
         self._query = query
         self._started.set()
 

@@ -150,7 +150,7 @@ class Rows:
         return self.values(name)
 
     def exact_objects(self) -> Sequence[dict[str, Any]]:
-        """All rows so."""
+        """All rows as `exact_values` gives one field of them."""
         if not self._exact:
             self._exact = True
             given: Any = self._bodies
@@ -161,7 +161,7 @@ class Rows:
         return self._rows
 
     def text(self, place: int) -> str:
-        """A body as JSON."""
+        """One body as text of JSON, whatever type it is of."""
         return (self._texts[place] or b"").decode(errors="replace")
 
     def _object(self, place: int, read: Callable[[bytes], Any]) -> dict[str, Any]:

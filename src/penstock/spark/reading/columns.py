@@ -7,7 +7,7 @@ Spark takes a batch only when its Arrow types equal the declared ones exactly, s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Literal, cast
 
@@ -109,12 +109,17 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     pieces = [_nullable(piece.strip()) if nullable else piece.strip() for piece in _pieces(ddl)]
     columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
     if options.rescued is not None:
-        if options.rescued.lower() in {name.lower() for name in (*base, *own, ERROR)}:
-            raise InvalidArgument(f"option rescuedDataColumn: there is a column {options.rescued!r} already")
-        columns.append(f"{quoted_name(options.rescued)} string")
+        columns.append(_rescued(options.rescued, (*base, *own, ERROR)))
     if nullable and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
+
+
+def _rescued(name: str, others: Iterable[str]) -> str:
+    """The column of what has no column.  InvalidArgument where there is another one of its name."""
+    if name.lower() in {one.lower() for one in others}:
+        raise InvalidArgument(f"option rescuedDataColumn: there is a column {name!r} already")
+    return f"{quoted_name(name)} string"
 
 
 def _of_messages(options: ReadOptions, *, rows: bool) -> dict[str, str]:

@@ -95,7 +95,7 @@ class Welcome(NamedTuple):
     sites: Sequence[tuple[str, int, str]] = ()  # that it has met: name, origin, group
 
     def words(self) -> bytes:
-        """As it is sent."""
+        """The welcome as bytes of JSON, as it is sent."""
         return orjson.dumps({"welcome": {**self._asdict(), "origin": str(self.origin), "sites": told(self.sites)}})
 
 

@@ -41,5 +41,5 @@ def _site(where: str, given: object) -> tuple[str, int, str]:
 
 
 def told(sites: Iterable[tuple[str, int, str]]) -> list[list[str]]:
-    """The same as JSON."""
+    """Sites as JSON has them: origins as text, which keeps all 64 bits."""
     return [[name, str(origin), group] for name, origin, group in sites]
