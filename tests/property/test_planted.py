@@ -25,6 +25,7 @@ ENOUGH = 50
 
 PARTS: tuple[Part, ...] = get_args(Part)
 OF_SHARES: tuple[Part, ...] = ("tenants", "lines", "unkeyed")
+OF_SITES: tuple[Part, ...] = ("foreign", "theirs")
 STAGES: dict[str, type[Walk | ForeignWalk]] = {
     "limits": LimitedWalk, "ranks": Walk, "scheduled": Walk, "expiry": Walk, "ownership": ForeignWalk,
     "last value": Walk, "shares": SharesWalk, "barrier": Walk, "priority": Walk, "depth": Walk,
@@ -55,7 +56,7 @@ def forget(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "letters"])
 def test_who_forgets_a_place_is_found(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
     forget(part, monkeypatch)
-    walk = SharesWalk if part in OF_SHARES else ForeignWalk if part == "foreign" else Walk
+    walk = SharesWalk if part in OF_SHARES else ForeignWalk if part in OF_SITES else Walk
     assert found_by(walk) is not None
 
 
