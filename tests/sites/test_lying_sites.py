@@ -12,9 +12,9 @@ import pytest
 from penstock.config.load import load_mapping
 from penstock.core.links.identity import Site
 from penstock.errors import PenstockError, PreconditionFailed
+from penstock.records.schema import CARRIED
 from penstock.server.links.calling import Connection, ours
 from penstock.server.links.sending import hello_words
-from penstock.wire.flight.linking import ROWS
 from sites.house import Sites, publish, work
 
 PROPERTIES = b"\x10\x00\x02"
@@ -35,12 +35,12 @@ def calls(sites: Sites, name: str, origin: int = 5, to: str = "b") -> Connection
     return Connection(section, section.targets[0], words)
 
 
-def rows(*lsns: int, body: bytes = b"hi") -> pa.RecordBatch:
+def rows(*lsns: int, body: bytes = b"hi", properties: bytes = PROPERTIES) -> pa.RecordBatch:
     count = len(lsns)
-    nothing = [pa.nulls(count, ROWS.field(name).type) for name in ("expires_at", "not_before", "priority")]
+    nothing = [pa.nulls(count, CARRIED.field(name).type) for name in ("expires_at", "not_before", "priority")]
     columns = [pa.array(lsns, pa.int64()), pa.array(["work"] * count), *nothing]
-    columns += [pa.array([PROPERTIES] * count, pa.binary()), pa.array([body] * count, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+    columns += [pa.array([properties] * count, pa.binary()), pa.array([body] * count, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=CARRIED)
 
 
 def head(upto: int, *pieces: Any, **more: object) -> bytes:
@@ -57,6 +57,7 @@ LIES: dict[str, tuple[bytes, pa.RecordBatch | None]] = {
     "rows without a piece": (head(9), rows(7)),
     "LSNs that fall": (head(9, [[5], "/", "", [], 2]), rows(8, 7)),
     "a log that nobody has met": (head(9, [[77, 5], "/", "", [], 1]), rows(7)),
+    "properties that are none": (head(9, PIECE), rows(7, properties=b"\x80\x00\x05hi")),
     "an LSN that is none": (head(9, PIECE), rows(0)),
     "an ask that is none": (b'{"say":"ask","ask":{"a":1}}', None),
     "something else": (b'{"say":"stop"}', None),

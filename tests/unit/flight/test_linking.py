@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, ProtocolError
+from penstock.records.schema import CARRIED
 from penstock.wire.flight.commands import Link
 from penstock.wire.flight.linking import (
     BEAT,
     LINKED,
-    ROWS,
     Heard,
     Welcome,
     ask_words,
@@ -32,9 +32,9 @@ GOOD: dict[str, Any] = {
 
 def rows(**changes: Any) -> pa.RecordBatch:
     values = {**GOOD, **changes}
-    kinds = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in ROWS]
-    columns = [pa.array([values[name]], kind) for name, kind in zip(ROWS.names, kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, names=ROWS.names).cast(ROWS)
+    kinds = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in CARRIED]
+    columns = [pa.array([values[name]], kind) for name, kind in zip(CARRIED.names, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=CARRIED.names).cast(CARRIED)
 
 
 def test_rows_come_as_they_were_sent() -> None:
@@ -54,6 +54,11 @@ def test_rows_come_as_they_were_sent() -> None:
         ({"body": b"x" * 100}, "a body has 100 bytes; at most 50"),
         ({"properties": None}, "'properties' has 1 nulls"),
         ({"properties": b"p" * ((1 << 20) + 1)}, "bytes of properties"),
+        ({"properties": b""}, "properties of a message"),
+        ({"properties": b"\x10\x00"}, "properties of a message"),
+        ({"properties": b"\x80\x00\x05hi"}, "properties of a message"),
+        ({"properties": b"\x80\x00\x01\xff"}, "properties of a message"),
+        ({"properties": b"\x20\x00\x00\x00\x00\x09k"}, "properties of a message"),
         ({"expires_at": -1}, "expires_at is -1"),
         ({"not_before": 1 << 62}, "not_before is"),
         ({"priority": 256}, "priority is 256"),

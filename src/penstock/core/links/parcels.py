@@ -18,11 +18,7 @@ import pyarrow as pa
 
 from penstock.core.links.ownership import WHYS, Claim
 from penstock.records.chunks import LSN_LIMIT
-from penstock.records.schema import COLUMNS
-
-ROWS = ("lsn", "name", "expires_at", "not_before", "priority", "properties", "body")
-"""Columns of messages: those of the log, but `lsn` is the one at the origin."""
-
+from penstock.records.schema import CARRIED
 
 TWINS = "twins"
 """Stands where a claim stands in what was told."""
@@ -179,8 +175,8 @@ def read(head: bytes, rows: pa.RecordBatch | None) -> Parcel:
 
 def _check(rows: pa.RecordBatch, pieces: Sequence[Piece]) -> None:
     """ValueError unless these are messages as a log has them."""
-    if rows.schema.names != _SCHEMA.names or rows.schema.types != _SCHEMA.types:
-        raise ValueError(f"a parcel of a link has the columns {rows.schema}, not {_SCHEMA}")
+    if rows.schema.names != CARRIED.names or rows.schema.types != CARRIED.types:
+        raise ValueError(f"a parcel of a link has the columns {rows.schema}, not {CARRIED}")
     rows.validate(full=True)
     for name in ("lsn", "name", "properties", "body"):
         if rows.column(name).null_count:
@@ -191,9 +187,6 @@ def _check(rows: pa.RecordBatch, pieces: Sequence[Piece]) -> None:
         if mine[0] < 1 or mine[-1] >= LSN_LIMIT or (np.diff(mine) < 1).any():
             raise ValueError("a parcel of a link has LSNs that do not ascend")
         at += piece.rows
-
-
-_SCHEMA = pa.schema([COLUMNS.field(name) for name in ROWS])
 
 
 def _number(value: object, least: int = 0) -> int:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.core.links.carried import may_go_on
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Why
-from penstock.core.links.parcels import ROWS, Numbers, Parcel, Piece, Told, split
+from penstock.core.links.parcels import Numbers, Parcel, Piece, Told, split
 from penstock.core.links.peers import Peers
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
@@ -30,6 +30,7 @@ from penstock.records.causes import TWIN
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
+from penstock.records.schema import CARRIED
 
 GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
 """Kinds whose pairs have left their queue."""
@@ -156,8 +157,8 @@ class Telling:
         chosen = np.flatnonzero(goes)
         if not len(chosen):
             return [], None
-        columns = {name: some.column(name) for name in ROWS[1:]}
-        out = pa.RecordBatch.from_arrays([pa.array(there), *columns.values()], names=list(ROWS))
+        columns = {name: some.column(name) for name in CARRIED.names[1:]}
+        out = pa.RecordBatch.from_arrays([pa.array(there), *columns.values()], names=CARRIED.names)
         if len(chosen) < len(goes):
             out = out.take(chosen)
         return list(self._pieces(goes, parts, topics)), out

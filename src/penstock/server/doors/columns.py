@@ -22,16 +22,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from penstock.records.schema import CARRIED
 from penstock.server.doors.line import HAS_WORDS, Broken, Frame
 from penstock.wire.flight.commands import HEADERS, ORDER, ORDER_KINDS, PUBLISH, SETTLE
-from penstock.wire.flight.linking import ROWS
 from penstock.wire.flight.received import Received, columns_of
 
 TABLE: tuple[pa.Field[Any], ...] = (
     *(pa.field(one.name, one.type) for one in PUBLISH),
     *(pa.field(ORDER, kind) for kind in ORDER_KINDS),
     *(pa.field(one.name, one.type) for one in SETTLE if one.name not in PUBLISH.names),
-    *(pa.field(one.name, one.type) for one in ROWS if one.name not in (*PUBLISH.names, *SETTLE.names)),
+    *(pa.field(one.name, one.type) for one in CARRIED if one.name not in (*PUBLISH.names, *SETTLE.names)),
 )
 """All columns that a door may send.  Both sides are of one version: a door of another is sent away as it begins."""
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.records.schema import CARRIED
 from penstock.wire.flight.failures import decode_error, lost
-from penstock.wire.flight.linking import ROWS
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
@@ -49,7 +49,7 @@ class Connection:
         descriptor = flight.FlightDescriptor.for_command(command)
         self._writer, self._reader = self._client.do_exchange(descriptor, options)
         self._writing = threading.Lock()
-        self._writer.begin(ROWS)
+        self._writer.begin(CARRIED)
 
     def read(self) -> bytes:
         """The next words.  Raises what ended the stream; Unavailable where the other side has no more to say."""

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.links.identity import Site
 from penstock.errors import InvalidArgument, LogBroken, PenstockError, PreconditionFailed, Unavailable
+from penstock.records.schema import CARRIED
 from penstock.server.flight.downstream import Downstream
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
-from penstock.wire.flight.linking import LINKED, ROWS, SAID, Welcome, read_rows, read_said
+from penstock.wire.flight.linking import LINKED, SAID, Welcome, read_rows, read_said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,7 +155,7 @@ class Incoming:
     def serve(self, arriving: Arriving, writer: Any) -> None:
         """Run the stream from its first to its last word."""
         self._handover.call(self.open, self._caller.gone)
-        writer.begin(ROWS)
+        writer.begin(CARRIED)
         thread = threading.Thread(target=self._down.run, args=(writer,), name="penstock-link-acks", daemon=True)
         thread.start()
         failure: PenstockError | None = None

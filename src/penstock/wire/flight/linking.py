@@ -21,18 +21,14 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.compute import compute
-from penstock.records.schema import COLUMNS
+from penstock.records.properties import peek, plain_mode_of_all
+from penstock.records.schema import CARRIED
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, read_json
 from penstock.wire.flight.codec import LATEST
 from penstock.wire.flight.received import Bounds, Layout, Received, check_bodies, columns_of
 from penstock.wire.flight.sites import origin_of, sites_of, told
 
-ROWS = pa.schema(
-    [COLUMNS.field(name) for name in ("lsn", "name", "expires_at", "not_before", "priority", "properties", "body")]
-)
-"""Messages on a link: columns of the log, but `lsn` is the one at the origin."""
-
-LINKED = Layout("link", ROWS, tuple(ROWS.names))
+LINKED = Layout("link", CARRIED, tuple(CARRIED.names))
 
 SAID = b'{"say":'
 """How words begin that are no head of a parcel."""
@@ -74,7 +70,8 @@ def read_rows(received: Received, bounds: Bounds) -> pa.RecordBatch:
         for name in ("expires_at", "not_before"):
             _within(name, columns[name].cast(pa.int64()), 0, LATEST)
         _within("priority", columns["priority"], 0, 255)
-    return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+        _check_properties(columns["properties"])
+    return pa.RecordBatch.from_arrays([columns[name] for name in CARRIED.names], schema=CARRIED)
 
 
 def _within(what: str, column: pa.Array[Any], low: int, high: int) -> None:
@@ -82,6 +79,18 @@ def _within(what: str, column: pa.Array[Any], low: int, high: int) -> None:
     for end in (ends["min"], ends["max"]):
         if end is not None and not low <= end <= high:
             raise InvalidArgument(f"link: {what} is {end}, not in {low}..{high}")
+
+
+def _check_properties(column: pa.Array[Any]) -> None:
+    """InvalidArgument unless each is the properties of a message, each different one looked at once."""
+    found = cast("list[bytes]", cast("Any", column).unique().to_pylist())
+    if plain_mode_of_all(found) >= 0:
+        return
+    for one in found:
+        try:
+            peek(one)
+        except ProtocolError as error:
+            raise InvalidArgument(f"link: properties of a message: {error}") from None
 
 
 class Welcome(NamedTuple):
