@@ -64,8 +64,9 @@ class Publisher(Sender):
         told += _short("id-000000000000") + (1_790_000_000).to_bytes(8, "big")
         body = tally.body(number)
         self._data = bytearray(method((60, 40), b"\0\0" + _short("") + _short(key) + b"\0") + content(body, told))
-        self._ids = [self._data.index(name) + 3 for name in (b"id-", b"co-") if name in self._data]
         self._body = len(self._data) - 1 - len(body)
+        found = [self._data.find(name, 0, self._body) for name in (b"id-", b"co-")]  # a body may have them by chance
+        self._ids = [place + 3 for place in found if place >= 0]
 
     @property
     def text(self) -> bytes:

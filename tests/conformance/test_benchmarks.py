@@ -119,6 +119,24 @@ def test_a_wrong_message_of_a_crowd_is_named(crowd: Any, fault: str) -> None:
         tally.came(body, 101.0)
 
 
+@pytest.mark.parametrize("reply_to", ["", "amq.rabbitmq.reply-to"])
+def test_what_a_publisher_of_a_crowd_numbers_is_never_in_its_body(crowd: Any, reply_to: str) -> None:
+    """Bodies are random: with thousands of clients one has the letters of an id in it."""
+    import crowd_amqp
+
+    class Link:
+        sock = None
+
+    tally = crowd.Tally(1, 300)
+    tally._bodies[0] = b"id-co-" * 48 + bytes(300 - crowd.NUMBER.size - 6 * 48)
+    sender = crowd_amqp.Publisher(Link(), tally, 0, "a.queue", reply_to)
+    sender.count = 7
+    data = bytes(sender.message())
+    assert data.count(b"id-000000000007") == 1
+    assert data.count(b"co-000000000007") == bool(reply_to)
+    assert data[-1 - 300 : -1] == tally.body(0, 7)
+
+
 def test_messages_of_a_crowd_are_cut_out_of_any_stream(crowd: Any) -> None:
     """Replies of Redis and messages of NATS, however the network cuts them."""
     import crowd_nats
