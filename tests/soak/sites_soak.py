@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fault_proxy import Fault, Network
@@ -32,8 +32,10 @@ class SitesSoak:
 
     def __init__(
         self, folder: Path, seconds: float, seed: int, *, names: str = "abc", pause: float = 0.01,
-        say: Callable[[str], object] = print,
+        least: Mapping[str, int] | None = None, say: Callable[[str], object] = print,
     ) -> None:  # fmt: skip
+        """least: goes on until so many of what is counted have been."""
+        self.least = dict(least or {})
         self.folder, self.seconds, self.names, self.pause, self.say = folder, seconds, names, pause, say
         self.random = random.Random(seed)
         self.books = Books()
@@ -48,7 +50,7 @@ class SitesSoak:
             for one in (*publishers, *workers):
                 one.start()
             until = time.monotonic() + self.seconds
-            while time.monotonic() < until:
+            while time.monotonic() < until or any(self.counts[what] < count for what, count in self.least.items()):
                 self._trouble(sites, workers)
             self.say("everything is healed; publishers rest, workers finish")
             for way in sites.ways.values():
@@ -155,10 +157,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("PENSTOCK_SOAK_SECONDS", "3600")))
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--cuts", type=int, default=0, help="at least so many")
+    parser.add_argument("--kills", type=int, default=0, help="at least so many")
     options = parser.parse_args()
     print(f"seed {options.seed}")
     with tempfile.TemporaryDirectory(prefix="penstock-sites-") as folder:
-        soak = SitesSoak(Path(folder), options.seconds, options.seed)
+        least = {"cuts": options.cuts, "kills": options.kills}
+        soak = SitesSoak(Path(folder), options.seconds, options.seed, least=least)
         soak.run()
     print(told(soak))
     for line in soak.wrong[:50]:

@@ -49,9 +49,12 @@ def status(url: Url = DEFAULT_URL, json: Json = False) -> None:
 
 def _row(one: dict[str, Any]) -> tuple[object, ...]:
     out = one["direction"] == "out"
-    waits = "-" if not out else "confirms" if one["sync"] and not one["downgraded"] else "nobody"
+    waits = [
+        *(["confirms"] if out and one["sync"] and not one["downgraded"] and one["state"] != "paused" else []),
+        *(["queues here"] if one["awaited"] else []),
+    ]
     behind = f"{one['lag_seconds']:.1f} s" if out else "-"
-    return one["link"], "to" if out else "from", one["state"], waits, behind, one["messages"], one["address"] or "-"
+    return one["link"], "to" if out else "from", one["state"], " and ".join(waits) or ("nobody" if out else "-"), behind, one["messages"], one["address"] or "-"
 
 
 @served(app, "pause")

@@ -78,7 +78,10 @@ class LinkTopic(Section):
 class LinkSection(Section):
     """`[[link]]`"""
 
-    name: Name = Field(description="The other site's `server.name`.  A site that says it has another name is refused.")
+    name: Name = Field(
+        description="The other site's `server.name`; of a cluster its `cluster.name`.  A site that says it has another "
+        "name is refused."
+    )
     to: tuple[str, ...] = Field(
         min_length=1,
         description="Addresses of its Flight door, tried one after the other: `penstock://host:8815`, "
@@ -104,6 +107,12 @@ class LinkSection(Section):
         gt=0,
         description="It is synchronous again when what it owes is younger than this.  Default: half of "
         "`downgrade_after`.",
+    )
+    level_within: Duration = Field(
+        default=10_000_000,
+        ge=0,
+        description="So long after a start the queues of this link wait for what that site has to tell of the time "
+        "before, and deliver nothing: a site that was away may not own any more what it owned.  0: not at all.",
     )
     user: Name | None = Field(
         default=None, description="Who logs in there: an administrator.  Unset: the user of the address, else guest."

@@ -421,6 +421,8 @@ def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
         why = f"{settings.server.sync!r} does not go with [cluster]: a follower's word is that its disk has it"
         yield Problem(("server", "sync"), why)
     archive = settings.log.archive
+    if settings.link and settings.cluster.name is None:
+        yield Problem(("cluster", "name"), "is missing: a [[link]] ends at a site, which is the whole cluster")
     if archive is not None and not (archive.shared and archive.folder.startswith("/")):
         why = "with [cluster] whoever leads next goes on with it: name a folder that all members see, and shared = true"
         yield Problem(("log", "archive"), why)
@@ -430,8 +432,9 @@ def _links(settings: Settings) -> Iterator[Problem]:
     """Links to oneself, and the names of local queues as topics of links."""
     local = {(one.vhost, "", one.name) for one in settings.queue if one.settings.kind == "local"}
     for index, link in enumerate(settings.link):
-        if link.name == settings.server.name:
-            yield Problem(("link", index, "name"), f"{link.name!r} is this site's own name, in server.name")
+        if link.name == settings.site:
+            where = "server.name" if settings.cluster is None else "cluster.name"
+            yield Problem(("link", index, "name"), f"{link.name!r} is this site's own name, in {where}")
         for place, topic in enumerate(link.topic):
             if (topic.vhost, topic.exchange, topic.pattern) in local:
                 why = f"{topic.pattern!r} is the name of a local queue, of which each site has its own"

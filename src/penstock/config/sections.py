@@ -223,6 +223,11 @@ class HoldSection(Section):
 class ClusterSection(Section):
     """`[cluster]`"""
 
+    name: Name | None = Field(
+        default=None,
+        description="What other sites know the whole cluster as, where a [[link]] leads from it or to it: the same for "
+        "all members, whoever leads.",
+    )
     registry: Name = Field(
         description="Where it is kept who leads: `etcd://host:port,host:port/prefix`, or `file:///folder` for members "
         "of one machine or one NFSv4 folder."

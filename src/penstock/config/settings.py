@@ -373,6 +373,12 @@ class Settings(Section):
         return ("/", *(vhost.name for vhost in self.vhost if vhost.name != "/"))
 
     @property
+    def site(self) -> str:
+        """What other sites know this server as, or the cluster that it is in."""
+        cluster = self.cluster
+        return self.server.name if cluster is None or cluster.name is None else cluster.name
+
+    @property
     def actions(self) -> tuple[Action, ...]:
         """The actions as the core takes them."""
         return tuple(action.action(number) for number, action in enumerate(self.action, 1))

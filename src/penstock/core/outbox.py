@@ -20,13 +20,14 @@ E = TypeVar("E")
 class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
-    __slots__ = ("_group", "_nesting", "effects", "journal", "next_lsn", "time")
+    __slots__ = ("_group", "_nesting", "effects", "journal", "last_message", "next_lsn", "time")
 
     def __init__(self, next_lsn: int = 1, time: int = 0) -> None:
         self.next_lsn = next_lsn
         self.time = time  # of the last record, microseconds since the epoch; never decreases
         self.journal: list[Entry] = []
         self.effects: list[E] = []
+        self.last_message = 0  # the highest LSN that a message was given; 0: none since the start
         self._group: Group | None = None
         self._nesting = 0
 
@@ -83,6 +84,7 @@ class Outbox(Generic[E]):
         """Write messages; sets `batch.first` and `batch.time`, returns the first LSN."""
         batch.first = self._give(len(batch.bodies))
         batch.time = self.time
+        self.last_message = self.next_lsn - 1
         if self._group is not None:
             self._group.entries.append(batch)
         else:

@@ -247,6 +247,8 @@ class App(Server):
             self.scratch = Scratch(data)
             self.scratch.clear()
             self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
+            if settings.link:
+                self.links = self._links()  # before anybody is given a message that another site may have now
             starting.open(self.amqp, self.flight)
         except BaseException:
             await starting.undo()
@@ -269,7 +271,7 @@ class App(Server):
         self.alarm = Alarm(self.engine.next_deadline, self.engine.tick, self.clock, loop.call_later)
         self.engine.on_turn = self.alarm.look_soon
         if settings.link:
-            self.link()
+            self.link().start()
         self._beat()
         self._tidy()
         self.alarm.look_soon()
@@ -335,11 +337,14 @@ class App(Server):
     def link(self) -> Links:
         """This server's links; where it has none of its own, those that others make to it."""
         if self.links is None:
-            from penstock.server.links.links import Links  # most servers have none
-
-            self.links = Links(self.engine, self.flight.handover, self.settings, self.loop)
+            self.links = self._links()
             self.links.start()
         return self.links
+
+    def _links(self) -> Links:
+        from penstock.server.links.links import Links  # most servers have none
+
+        return Links(self.engine, self.flight.handover, self.settings, self.loop)
 
     # -- timers
 

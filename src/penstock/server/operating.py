@@ -61,19 +61,19 @@ class Waits:
         self._open = set[asyncio.Future[None]]()
         self._engine: Engine | None = None
 
-    async def durable(self, engine: Engine, lsn: int) -> None:
-        """Return when everything up to `lsn` is durable.  Raises LogBroken."""
+    async def durable(self, engine: Engine, lsn: int, since: int) -> None:
+        """Return when what was decided behind LSN `since` may be answered, and is durable up to `lsn`.  LogBroken."""
         if self._engine is not engine:
             self._engine = engine
             engine.on_broken.append(self._broken)
-        if lsn <= engine.log.durable:
+        if lsn <= engine.log.durable and not engine.publishes(since):
             return
         if engine.broken is not None:
             raise LogBroken(f"{engine.broken}; whether this will last is unknown")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open.add(future)
         future.add_done_callback(self._open.discard)
-        engine.when_durable(lsn, partial(resolve, future))
+        engine.when_answerable(since, lsn, partial(resolve, future))
         engine.arm()
         await future
 
@@ -153,6 +153,7 @@ class Operating:
         engine = self.usable()
         if not self.server.serving:
             raise Unavailable("the server stops")
+        since = engine.core.last_lsn
         try:
             result = work()
         except Refused:
@@ -160,7 +161,7 @@ class Operating:
             raise
         engine.arm()
         if wait:  # also for what was there already: whose record that is may not be on the disk yet
-            await self._waits.durable(engine, engine.core.last_lsn)
+            await self._waits.durable(engine, engine.core.last_lsn, since)
         return result
 
     def usable(self) -> Engine:
@@ -172,7 +173,7 @@ class Operating:
 
     async def durable(self, lsn: int) -> None:
         """Return when everything up to `lsn` is durable.  Raises LogBroken."""
-        await self._waits.durable(self.engine, lsn)
+        await self._waits.durable(self.engine, lsn, self.engine.core.last_lsn)
 
     async def operate(self, operation: Operation, who: Who, arguments: Mapping[str, Any]) -> Any:
         """What an operation answers: of a list an iterable, of any other an object.  Rights were judged before."""

@@ -155,6 +155,17 @@ class Runtime(ABC):
             callback = partial(self.elsewhere, lsn, callback)
         self.when_durable(lsn, callback)
 
+    def when_answerable(self, since: int, lsn: int, callback: Callable[[], None]) -> None:
+        """Answer a command that promises what it has decided: who has it store a message is a publisher.
+
+        since: the last LSN before the command.
+        """
+        (self.when_persisted if self.publishes(since) else self.when_durable)(lsn, callback)
+
+    def publishes(self, since: int) -> bool:
+        """Whether what was decided behind this LSN concerns other sites that publishers wait for."""
+        return self.elsewhere is not None and self.core.last_message > since
+
     def await_lsn(self, lsn: int) -> None:
         """Something waits for this LSN: the log hurries with it at the end of the turn."""
         self._awaited = max(self._awaited, lsn)

@@ -384,6 +384,11 @@ class CoreParts:
         return self._out.last_lsn
 
     @property
+    def last_message(self) -> int:
+        """The highest LSN that a message was given since the start; 0: none was."""
+        return self._out.last_message
+
+    @property
     def journal(self) -> list[Entry]:
         """Entries that nobody has taken for the log yet; to be read."""
         return self._out.journal

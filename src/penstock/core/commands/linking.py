@@ -235,6 +235,38 @@ class LinkingCommands(LinkCommands):
             came = self.stamps.of(here[0][0], now.wall)
             self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
 
+    # -- after a start
+
+    def await_sites(self, now: Now, sites: Collection[str]) -> list[str]:
+        """Of queues that links to these sites carry nothing is delivered until each of them is `level`.
+
+        Those that were never met have nothing to tell.  There is no record: it ends with the process.  Returns whom
+        queues wait for.
+        """
+        now, found = self._at(now), set[str]()
+        known = [site for site in sites if self.peers.number(site) is not None]
+        for queue in self.queues():
+            if behind := tuple(site for site in known if self._carried_to(queue, site)):
+                queue.await_sites(now, behind, self._out)
+                self._touch(queue)
+                found.update(behind)
+        return sorted(found)
+
+    def level(self, now: Now, site: str) -> None:
+        """A site has told what happened while this one was away, or is not waited for any longer."""
+        now = self._at(now)
+        for queue in self.queues():
+            if site in queue.awaited:
+                queue.await_sites(now, tuple(one for one in queue.awaited if one != site), self._out)
+                self._touch(queue)
+
+    def _carried_to(self, queue: Queue, site: str) -> bool:
+        """Whether the link to a site carries what a queue of several sites shows."""
+        carried, settings = self._carries.get(site), queue.settings
+        if carried is None or settings.kind == "local" or queue.exclusive_to is not None:
+            return False
+        return bool(carried.judges(queue.vhost, settings.exchange, settings.underlying_topic or queue.name))
+
     # -- asking
 
     def link_up(self, site: str) -> None:

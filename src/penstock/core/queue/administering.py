@@ -87,6 +87,13 @@ def drain(queue: Contents, now: Now, draining: bool, sink: Sink) -> None:
     queue.carry_on(now, sink)
 
 
+def await_sites(queue: Contents, now: Now, sites: tuple[str, ...], sink: Sink) -> None:
+    """Deliver nothing until none of these sites has to tell what happened.  No record: it ends with the process."""
+    queue.catch_up(now, sink)
+    queue.behind = sites
+    queue.carry_on(now, sink)
+
+
 def withdraw(queue: Contents, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
     """Remove those of the wanted that wait, in any state; how many.  No dead letter comes of them."""
     queue.catch_up(now, sink)

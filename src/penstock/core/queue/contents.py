@@ -97,16 +97,17 @@ class Contents(QueueParts):
 
     @property
     def halted(self) -> bool:
-        """Whether nothing is delivered: somebody paused it, or the server drains."""
-        return self.draining or self.paused_until > 0
+        """Whether nothing is delivered: somebody paused it, the server drains, or other sites have to tell first."""
+        return self.draining or self.paused_until > 0 or len(self.behind) > 0
 
     @property
     def busy(self) -> bool:
         """Whether nobody is given anything now: it is halted, or something of its own has to be over before."""
         shares = self.shares
         return (
-            self.draining or self.paused_until > 0 or self.agenda & TRIM > 0 or self.expiry.busy
-            or self.ranking is not None or self.older is not None or (shares is not None and shares.unordered)
+            self.draining or self.paused_until > 0 or len(self.behind) > 0 or self.agenda & TRIM > 0
+            or self.expiry.busy or self.ranking is not None or self.older is not None
+            or (shares is not None and shares.unordered)
         )  # fmt: skip
 
     @property

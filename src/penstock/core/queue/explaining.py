@@ -302,6 +302,9 @@ def _halted(queue: Queue, now: Now) -> Iterator[Reason]:
     until = queue.paused_until
     if queue.draining:
         yield Reason("draining", "the server drains: it delivers nothing until `penstock drain --undo`, or a restart")
+    if queue.behind:
+        sites = ", ".join(queue.behind)
+        yield Reason("behind", f"this site was away: it delivers when these have told what happened: {sites}")
     if until >= NEVER:
         yield Reason("paused", "the queue is paused until somebody resumes it")
     elif until:

@@ -71,7 +71,7 @@ class QueueParts:
     """Where the messages of one queue are by state and place, its consumers and counts; made when first needed."""
 
     __slots__ = (
-        "agenda", "all_consumers", "arrived", "attendance", "barriers", "declared", "dedup",
+        "agenda", "all_consumers", "arrived", "attendance", "barriers", "behind", "declared", "dedup",
         "delays", "dispatch_most", "draining", "expiry", "figures", "foreign", "free_credit", "id",
         "last_values", "lease_due", "leased", "leases_in_order",
         "letters", "limits", "main", "name", "older", "outstanding", "pace",
@@ -133,6 +133,7 @@ class QueueParts:
         self.leases_in_order = True
         self.dispatch_most = DISPATCH_MOST
         self.draining = False  # nothing is delivered until the server drains no more; the process's own affair
+        self.behind: tuple[str, ...] = ()  # sites that have to tell first what happened; also its own affair
         self.paused_until = 0  # nothing is delivered before this moment (wall); 0: not paused
         # counts, changed beside what they count; `check` recounts them (what is ready or delayed is a sum over places)
         self.leased: int = 0

@@ -25,6 +25,7 @@ from penstock.core.queue import lasting, owning, stages
 from penstock.core.queue import places as looking
 from penstock.core.queue.administering import (
     alter,
+    await_sites,
     delete,
     drain,
     drop_all,
@@ -143,6 +144,11 @@ class Surface(Contents):
     def paused(self) -> bool:
         """Whether somebody paused it; while the server drains it is `halted` without that."""
         return self.paused_until > 0
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Sites that have to tell what happened before anything is delivered."""
+        return self.behind
 
     # -- what it wants to know of a message
 
@@ -283,6 +289,7 @@ class Queue(Surface):
     alter = alter
     pause = pause
     drain = drain
+    await_sites = await_sites
     stay_paused = stay_paused
     withdraw = withdraw
     leave_behind = leave_behind

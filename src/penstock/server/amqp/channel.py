@@ -179,13 +179,13 @@ class Channel(Receiver):
         session, answers = self.session, self.answers
         last = session.core.last_lsn
         lsn = max(needs, last if last > session.began_after else 0) if durable else 0
-        waits = lsn > session.engine.log.durable
+        waits = lsn > session.engine.log.durable or (durable and session.engine.publishes(session.began_after))
         if waits and session.engine.broken is not None:
             raise LogBroken(f"{session.engine.broken}; whether this will last is unknown")
         answer = answers.add(method, then)
         answer.promise = waits
         if waits:
-            session.engine.when_durable(lsn, partial(answers.ready, answer))
+            session.engine.when_answerable(session.began_after, lsn, partial(answers.ready, answer))
         else:
             answers.ready(answer)
 

@@ -115,15 +115,17 @@ class Handover:
         return answer
 
     def call(self, work: Callable[[], T], gone: Callable[[], bool] | None = None, *, durable: bool = True) -> T:
-        """The result of `work` on the loop, once everything that was decided up to then is durable.
+        """The result of `work` on the loop, once all that was decided up to then is durable, and may be answered.
 
         Raises what `work` raises.  `durable=False` is for answers that name nothing new.
         """
 
         def job(answer: Answer[T]) -> None:
+            since = self.engine.core.last_lsn
             value = work()
             if durable:
-                self.when_durable(self.engine.core.last_lsn, answer, value)
+                when = partial(self.engine.when_answerable, since)
+                self.when_durable(self.engine.core.last_lsn, answer, value, when)
             else:
                 answer.give(value)
 

@@ -271,9 +271,9 @@ class _Probes:
         return json_response(facts, 200 if facts.get("status") in _HEALTHY else 503)
 
     async def ready(self, _: Request) -> Response:
-        """200 once the doors are open and publishes are taken."""
-        ready = self._facts.ready()
-        return json_response({"ready": ready}, 200 if ready else 503)
+        """200 once the doors are open, publishes are taken, and other sites have told what happened meanwhile."""
+        ready, behind = self._facts.ready(), self._facts.behind
+        return json_response({"ready": ready, **({"behind": behind} if behind else {})}, 200 if ready else 503)
 
     async def leader(self, _: Request) -> Response:
         """For load balancers: 200 where clients are served, 503 elsewhere."""

@@ -136,7 +136,7 @@ class Facts:
         cluster = self._server.cluster
         if cluster is not None and cluster.turn is None:
             return str(cluster.known.get("role", "joining"))
-        return "leading" if self.ready() else "taking over"
+        return "leading" if self._recovering() is None and self._open() else "taking over"
 
     def cluster(self) -> Mapping[str, object]:
         """All that this member knows of its cluster.  NotFound without one."""
@@ -156,8 +156,16 @@ class Facts:
     def ready(self) -> bool:
         if self._recovering() is not None:
             return False
+        return self._open() and not self.behind
+
+    def _open(self) -> bool:
         engine = self._server.engine
         return self._server.serving and engine.broken is None and not engine.log.full and not engine.core.draining
+
+    @property
+    def behind(self) -> int:
+        """How many sites have still to tell what happened while this one was away."""
+        return 0 if self._server.links is None else len(self._server.links.behind)
 
     def overview(self) -> Mapping[str, object]:
         """The settings in force, with where they came from."""

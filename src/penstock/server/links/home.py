@@ -80,6 +80,10 @@ class Hearing(Home, Protocol[Link]):
         """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`."""
         ...
 
+    def level(self, site: str) -> None:
+        """A site has told what happened before its link came up."""
+        ...
+
     def leaves(self, link: Link) -> None:
         """A stream has ended."""
         ...

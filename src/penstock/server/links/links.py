@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.core.links.identity import Site
@@ -46,7 +47,7 @@ class Links:
     def __init__(self, engine: Engine, handover: Handover, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
         """handover: from the threads of links to the loop."""
         self.engine = engine
-        self.site = Site(settings.server.name, engine.log.origin, settings.server.group)
+        self.site = Site(settings.site, engine.log.origin, settings.server.group)
         self.incoming: dict[str, Incoming] = {}  # by site
         self._handover = handover
         self._loop = loop
@@ -59,6 +60,8 @@ class Links:
             groups = Groups(TopicPattern(one) for one in section.pass_through)
             engine.core.carries(section.name, carried(section), cast("Collection[str]", groups))
         engine.core.absent.update(self.outgoing)
+        waits = [one.section.name for one in self.outgoing.values() if one.section.level_within and not one.paused]
+        self.behind = set(engine.core.await_sites(engine.now(), waits))  # sites that queues here wait for
         self._warned = set[str]()
         self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
         engine.row_readers.append(self.floor)
@@ -72,6 +75,8 @@ class Links:
         """Begin to call other sites."""
         for one in self.outgoing.values():
             one.start()
+        for name in self.behind:
+            self.later(self.outgoing[name].section.level_within / 1e6, partial(self._give_up, name))
         self._beat()
         self._ask()
 
@@ -179,7 +184,28 @@ class Links:
             before.end(Unavailable("the site has begun another stream"))
         self.agrees(site.name, offers)
         self.incoming[site.name] = link
+        if site.name in self.outgoing:
+            self.outgoing[site.name].nudge()
         return core.heard(site.name)
+
+    def level(self, site: str) -> None:
+        """A site has told what happened before its link came up: queues here wait for it no longer."""
+        if site in self.behind:
+            logger.info("site %r has told what happened while this one was away", site)
+            self._wait_no_longer(site)
+
+    def _give_up(self, site: str) -> None:
+        if site in self.behind:
+            seconds = self.outgoing[site].section.level_within / 1e6
+            text = "site %r has not told in %g s what happened while this one was away: queues deliver without"
+            logger.warning(text, site, seconds)
+            self._wait_no_longer(site)
+
+    def _wait_no_longer(self, site: str) -> None:
+        if site in self.behind:
+            self.behind.discard(site)
+            self.engine.core.level(self.engine.now(), site)
+            self.engine.arm()
 
     def warn(self, line: str) -> None:
         """Say a sentence once in the life of this server."""
@@ -207,7 +233,8 @@ class Links:
 
     def facts(self) -> list[dict[str, object]]:
         """Those that lead away and those that come."""
-        return [*(facts_out(one) for one in self.outgoing.values()), *(facts_in(one) for one in self.incoming.values())]
+        out = [self._facts_out(one) for one in self.outgoing.values()]
+        return [*out, *(facts_in(one) for one in self.incoming.values())]
 
     def pause(self, name: str, *, paused: bool) -> dict[str, object]:
         """Have one wait, or go on; also over a restart, if that site was ever met.  NotFound."""
@@ -218,7 +245,12 @@ class Links:
         if core.peers.number(name) is not None:
             core.note_link(self.engine.now(), name, paused=paused)
         link.pause(paused=paused)
-        return facts_out(link)
+        if paused:
+            self._wait_no_longer(name)
+        return self._facts_out(link)
+
+    def _facts_out(self, link: Outgoing) -> dict[str, object]:
+        return facts_out(link) | {"awaited": link.name in self.behind}
 
     # -- what the server asks for
 
@@ -312,6 +344,7 @@ def facts_in(link: Incoming) -> dict[str, object]:
         "direction": "in",
         "state": "up",
         "why": None,
+        "awaited": False,
         "address": link.peer,
         "since": link.since,
         "sync": link.command.sync,

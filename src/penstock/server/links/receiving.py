@@ -63,6 +63,7 @@ class Incoming:
         self._heard_at = self._engine.clock.mono()
         self._queue = deque[tuple[bytes, "pa.RecordBatch | None", Answer[None]]]()
         self._waits = False  # the first of them does
+        self._level = False  # what came so far is what was before the link came up
         self._ending: PenstockError | None = None
         self._down = Downstream(
             self._engine.log,
@@ -126,6 +127,7 @@ class Incoming:
             for line in heard.faults:
                 self._links.warn(f"from site {self.site!r}: {line}")
             engine.when_durable(heard.lsn, partial(self._ack, heard.upto))
+        self._look_whether_level()
         engine.arm()
 
     def _ack(self, upto: int) -> None:
@@ -139,6 +141,15 @@ class Incoming:
         self._queue.append((head, rows, answer))
         if not self._waits:
             self.go_on()
+
+    def _leveled(self) -> None:
+        self._level = True
+        self._look_whether_level()
+
+    def _look_whether_level(self) -> None:
+        if self._level and not self._queue and self._ending is None:
+            self._level = False
+            self._links.level(self.site)
 
     def _asked(self, ask: bytes) -> None:
         if self._ending is not None:
@@ -184,9 +195,12 @@ class Incoming:
                 raise InvalidArgument("link: rows came without the head of a parcel")
             if words.startswith(SAID):
                 if received:
-                    raise InvalidArgument("link: rows came beside an ask")
-                if (ask := read_said(words)) is not None:
-                    self._handover.post(partial(self._asked, ask))
+                    raise InvalidArgument("link: rows came beside what is no parcel")
+                said = read_said(words)
+                if said.ask is not None:
+                    self._handover.post(partial(self._asked, said.ask))
+                elif said.level:
+                    self._handover.post(self._leveled)
                 continue
             rows = read_rows(received, self._bounds) if received else None
             waiting.append(self._handover.submit(partial(self._came, words, rows)))

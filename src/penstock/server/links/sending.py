@@ -27,7 +27,7 @@ from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.server.flight.handover import Bell
 from penstock.server.links.calling import Connection, ours
-from penstock.wire.flight.linking import BEAT, Heard, Welcome, ask_words, read_heard
+from penstock.wire.flight.linking import BEAT, LEVEL, Heard, Welcome, ask_words, read_heard
 from penstock.wire.flight.sites import told
 
 if TYPE_CHECKING:
@@ -200,6 +200,11 @@ class Outgoing:
             self._is("down", why)
             self._cut()
 
+    def nudge(self) -> None:
+        """That site is there: call it at once."""
+        if not self.up and not self._paused:
+            self._bell.ring()
+
     def _cut(self) -> None:
         connection, self._connection = self._connection, None
         self._session += 1
@@ -220,8 +225,8 @@ class Outgoing:
         if "up" in (before, state):
             self._links.changed(self.name, up=self.up)
 
-    def _came_up(self, welcome: Welcome, address: str, session: int) -> tuple[int, Telling]:
-        """The other site is there; from which LSN on it is told, and by whom."""
+    def _came_up(self, welcome: Welcome, address: str, session: int) -> tuple[int, int, Telling]:
+        """The other site is there; from behind which LSN on it is told, up to which it is level, and by whom."""
         links, section = self._links, self.section
         if session != self._session or self._paused:
             raise Unavailable("it was cut meanwhile")
@@ -242,7 +247,7 @@ class Outgoing:
         self._tries = 0
         self.address = address
         self._is("up")
-        return welcome.has, links.telling(section, welcome.has)
+        return welcome.has, links.engine.core.last_lsn, links.telling(section, welcome.has)
 
     def _tell(self, telling: Telling, batch: pa.RecordBatch, last: int, session: int) -> Sequence[Parcel]:
         """What a batch of the log says to the other site."""
@@ -327,9 +332,9 @@ class Outgoing:
         self._connection = connection
         reading = _Reading(connection, self._bell, self._acked_by)
         reading.start()
-        at, telling = links.call(partial(self._came_up, reading.welcome(), str(target), session))
+        at, level, telling = links.call(partial(self._came_up, reading.welcome(), str(target), session))
         reading.session = session
-        said = time.monotonic()
+        said, leveled = time.monotonic(), False
         while session == self._session:
             reading.check()
             self._write_asks(connection)
@@ -338,6 +343,9 @@ class Outgoing:
                 self._tell_between(connection, reading, telling, at + 1, upto + 1, session)
                 at = upto
                 links.post(partial(self._read_upto, at, session))
+            elif at >= level and not leveled:
+                leveled = True
+                connection.write(LEVEL)
             else:
                 self._bell.wait(BEAT_S)
             if time.monotonic() - said > BEAT_S:

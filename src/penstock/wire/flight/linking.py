@@ -1,7 +1,8 @@
 """What two sites say to each other over a link: one DoExchange, called by the site that tells.
 
     it tells     {"link": {...}} as the command; then parcels: the head as metadata, the messages as rows beside it,
-                 or no rows; and between them `{"say": "ask", "ask": [...]}` and `{"say": "beat"}`
+                 or no rows; and between them `{"say": "ask", "ask": [...]}`, `{"say": "beat"}`, and once
+                 `{"say": "level"}`: what happened there before the link came up is told
     it hears     {"welcome": {"site", "origin", "group", "has", "offers", "sites"}}, then {"ack": LSN},
                  {"heartbeat": true}, and at the end perhaps {"ended": why}
 
@@ -34,6 +35,7 @@ SAID = b'{"say":'
 """How words begin that are no head of a parcel."""
 
 BEAT = orjson.dumps({"say": "beat"})
+LEVEL = orjson.dumps({"say": "level"})
 
 PROPERTIES_MOST = 1 << 20
 """Bytes of a message's header."""
@@ -44,16 +46,23 @@ def ask_words(ask: bytes) -> bytes:
     return orjson.dumps({"say": "ask", "ask": orjson.Fragment(ask)})
 
 
-def read_said(words: bytes) -> bytes | None:
-    """Words that are no parcel: an ask, or None for a sign of life.  InvalidArgument for anything else."""
+class Said(NamedTuple):
+    """Words that are no parcel: an ask, that the site has told what was before, or a sign of life."""
+
+    ask: bytes | None = None
+    level: bool = False
+
+
+def read_said(words: bytes) -> Said:
+    """Words that are no parcel.  InvalidArgument for what a link does not say."""
     fields = Fields("link", read_json(words, "the words of a link"))
     say = fields.name("say")
     ask: object = fields.rest().pop("ask", None)
     if say == "ask" and isinstance(ask, list):
-        return orjson.dumps(ask)
-    if say != "beat" or ask is not None:
+        return Said(orjson.dumps(ask))
+    if say not in ("beat", "level") or ask is not None:
         raise InvalidArgument(f"link: {say[:40]!r} is not what a link says")
-    return None
+    return Said(level=say == "level")
 
 
 def read_rows(received: Received, bounds: Bounds) -> pa.RecordBatch:
