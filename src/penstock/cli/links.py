@@ -54,7 +54,9 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
         *(["queues here"] if one["awaited"] else []),
     ]
     behind = f"{one['lag_seconds']:.1f} s" if out else "-"
-    return one["link"], "to" if out else "from", one["state"], " and ".join(waits) or ("nobody" if out else "-"), behind, one["messages"], one["address"] or "-"
+    who = " and ".join(waits) or ("nobody" if out else "-")
+    direction = "to" if out else "from"
+    return one["link"], direction, one["state"], who, behind, one["messages"], one["address"] or "-"
 
 
 @served(app, "pause")
