@@ -35,6 +35,9 @@ class Loop:
     def when_durable(self, lsn: int, callback: Callable[[], None]) -> None:
         self.waiting.append((lsn, callback))
 
+    def when_answerable(self, since: int, lsn: int, callback: Callable[[], None]) -> None:
+        self.waiting.append((lsn, callback))
+
     def run(self) -> None:
         woken, self.woken = self.woken, []
         for one in woken:
