@@ -16,7 +16,6 @@ What a client says is read by `read_said`: settles by verb and queue, heartbeats
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections import deque
 from functools import partial
@@ -431,20 +430,7 @@ class Exchange(Receiver):
     def serve(self, arriving: Arriving, writer: Any, tag: str) -> None:
         """Run the stream from its first to its last message."""
         self._handover.call(partial(self.subscribe, tag), self.caller.gone, durable=False)
-        writer.begin(DELIVERY)
-        thread = threading.Thread(target=self._down.run, args=(writer,), name=f"penstock-flight-{tag}", daemon=True)
-        thread.start()
-        failure: PenstockError | None = None
-        try:
-            self._read(arriving)
-        except PenstockError as error:
-            failure = error
-        finally:
-            self._wind_up()
-            thread.join()
-        failure = failure or self.ending
-        if failure is not None:
-            raise failure
+        self._down.beside(writer, DELIVERY, f"penstock-flight-{tag}", partial(self._read, arriving), self._wind_up)
 
     def _read(self, arriving: Arriving) -> None:
         for received, metadata in arriving.each(SETTLED):
@@ -460,7 +446,7 @@ class Exchange(Receiver):
             elif said.number is not None:
                 self._handover.post(partial(self.settle, {}, {}, said.number))
 
-    def _wind_up(self) -> None:
+    def _wind_up(self, _: PenstockError | None) -> None:
         """The client sends no more, or we gave it up: leases return, answers that are due go out."""
         lost = self.caller.gone() or self.ending is not None
 

@@ -203,6 +203,31 @@ class Downstream:
         """There is something to do for the writing thread."""
         self._bell.ring()
 
+    # -- the thread of the call
+
+    def beside(
+        self, writer: Any, schema: pa.Schema, name: str, hear: Callable[[], None],
+        leave: Callable[[PenstockError | None], None],
+    ) -> None:  # fmt: skip
+        """The stream from its first to its last word: a thread of that name writes, while `hear` reads the client.
+
+        leave: told what was wrong with what he said, it has to `finish` this.  Raises that, or what else ended the
+        stream, if it was not his wish.
+        """
+        writer.begin(schema)
+        thread = threading.Thread(target=self.run, args=(writer,), name=name, daemon=True)
+        thread.start()
+        failure: PenstockError | None = None
+        try:
+            hear()
+        except PenstockError as error:
+            failure = error
+        finally:
+            leave(failure)
+            thread.join()
+        if (why := failure or self._error) is not None:
+            raise why
+
     # -- the writing thread
 
     def run(self, writer: Any) -> None:

@@ -10,7 +10,6 @@ say is cut off, and told why; it comes again from its last ack on.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -166,24 +165,15 @@ class Incoming:
     def serve(self, arriving: Arriving, writer: Any) -> None:
         """Run the stream from its first to its last word."""
         self._handover.call(self.open, self._caller.gone)
-        writer.begin(CARRIED)
-        thread = threading.Thread(target=self._down.run, args=(writer,), name="penstock-link-acks", daemon=True)
-        thread.start()
-        failure: PenstockError | None = None
+        self._down.beside(writer, CARRIED, "penstock-link-acks", partial(self._read, arriving), self._wind_up)
+
+    def _wind_up(self, failure: PenstockError | None) -> None:
+        """The other site sends no more, or we gave it up."""
+        why = failure or Unavailable("the other site has ended the link")
         try:
-            self._read(arriving)
-        except PenstockError as error:
-            failure = error
-        finally:
-            why = failure or Unavailable("the other site has ended the link")
-            try:
-                self._handover.call(partial(self.end, why), durable=False)
-            except (LogBroken, Unavailable):
-                self._down.finish(why)
-            thread.join()
-        failure = failure or self._ending
-        if failure is not None:
-            raise failure
+            self._handover.call(partial(self.end, why), durable=False)
+        except (LogBroken, Unavailable):
+            self._down.finish(why)
 
     def _read(self, arriving: Arriving) -> None:
         waiting = deque[Answer[None]]()
