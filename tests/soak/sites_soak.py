@@ -9,6 +9,7 @@ of each publisher in the log of each site, and that it all comes to rest when ev
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import sys
@@ -18,7 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import penstock
 from fault_proxy import Fault, Network
+from penstock.errors import Unavailable
 from sites.house import Site, Sites
 from sites.load import Books, Publisher, Worker
 from waiting import eventually
@@ -110,11 +113,22 @@ class SitesSoak:
     def _pause(self, sites: Sites, workers: list[Worker]) -> None:
         site = self._any(sites)
         to = self.random.choice([name for name in self.names if name != site.name])
-        with site.client() as client:
-            client.pause_link(to)
-            time.sleep(self.random.uniform(0.05, 0.5))
-            client.resume_link(to)
+        self._say(site, lambda client: client.pause_link(to))
+        time.sleep(self.random.uniform(0.05, 0.5))
+        self._say(site, lambda client: client.resume_link(to))
         self.counts["pauses"] += 1
+
+    def _say(self, site: Site, what: Callable[[penstock.Client], object]) -> None:
+        """To a server that may be slow, for the machine is full; not to one that answers nobody any more."""
+
+        def said() -> bool:
+            with contextlib.suppress(Unavailable), site.client() as client:
+                what(client)
+                return True
+            self.counts["slow answers"] += 1
+            return False
+
+        eventually(said, f"site {site.name} does not answer", REST_S)
 
     def _any(self, sites: Sites) -> Site:
         return sites[self.random.choice(self.names)]

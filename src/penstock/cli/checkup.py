@@ -1,5 +1,5 @@
 """What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams,
-and in a cluster of servers the register, the other members, and how many there are.
+links to other sites, and in a cluster of servers the register, the other members, and how many there are.
 
 Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
 the disk is removed again, and no data folder is made.
@@ -17,22 +17,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock.cli.driver_jobs import Door, door_of
 from penstock.cli.output import counted
-from penstock.errors import InvalidArgument, SettingsError, Unavailable
+from penstock.errors import InvalidArgument, PenstockError, SettingsError, Unavailable
+from penstock.expr import TopicPattern
 from penstock.log.disk import LOCK_NAME, to_be
 from penstock.server.listening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from penstock.config.links import LinkSection
     from penstock.config.sections import Address, ClusterSection
     from penstock.config.settings import Settings
+    from penstock.config.vhost_sections import Queue
     from penstock.replication.register import ClusterState
 
 
@@ -68,6 +71,9 @@ def examine(settings: Settings) -> list[Finding]:
     door = door_of(settings)
     if server is not None and door is not None and not door.listens.endswith(":0"):
         findings.append(streams(settings, door))
+        if settings.link:
+            findings += running_links(settings, door)
+    findings += examine_links(settings)
     findings += examine_cluster(settings)
     findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
@@ -258,19 +264,96 @@ def available_memory() -> int | None:
 
 def streams(settings: Settings, door: Door) -> Finding:
     """What the server that runs keeps for pipelines that are no more."""
-    from penstock.cli.driver_jobs import address_here, login, orphans
-    from penstock.errors import PenstockError
-    from penstock.spark.remote import Remote, Where
+    from penstock.cli.driver_jobs import orphans
 
     try:
-        user, password = login(settings)
-        found = Remote(Where(address_here(settings, door), user, password, ASK_S)).act("streams")["streams"]
+        found = _asked(settings, door, "streams")
     except PenstockError as error:
         return Finding("streams", "poor", "not known", f"the server does not tell: {error}")
     left = orphans(found)
     if left:
         return Finding("streams", "poor", f"{len(found)}, {len(left)} of them without a pipeline", "; ".join(left))
     return Finding("streams", "good", f"{len(found)}, none of a pipeline that is gone")
+
+
+def _asked(settings: Settings, door: Door, action: str) -> Any:
+    """What the server that runs answers, of the list that the action is called by."""
+    from penstock.cli.driver_jobs import address_here, login
+    from penstock.spark.remote import Remote, Where
+
+    user, password = login(settings)
+    return Remote(Where(address_here(settings, door), user, password, ASK_S)).act(action)[action]
+
+
+def running_links(settings: Settings, door: Door) -> Iterator[Finding]:
+    """How the links are that the server that runs has."""
+    try:
+        found = _asked(settings, door, "links")
+    except PenstockError as error:
+        yield Finding("links", "poor", "not known", f"the server does not tell: {error}")
+        return
+    for one in found:
+        if one["direction"] == "out":
+            yield _running_link(one)
+
+
+def _running_link(one: Mapping[str, Any]) -> Finding:
+    since = datetime.fromtimestamp(one["since"] / 1e6, UTC).isoformat(timespec="seconds")
+    told, advice = f"{one['state']} since {since}, owes {one['lag_seconds']:.1f} s", list[str]()
+    if one["state"] == "paused":
+        advice.append(f"the log is kept for it: penstock link resume {one['link']}")
+    elif one["why"]:
+        advice.append(one["why"])
+    if one["downgraded"]:
+        advice.append("it is downgraded: confirms do not wait for it")
+    if one["awaited"]:
+        advice.append("queues here wait for what it has to tell")
+    return Finding(f"link {one['link']}, running", "poor" if advice else "good", told, "; ".join(advice))
+
+
+def examine_links(settings: Settings) -> Iterator[Finding]:
+    """Whether each [[link]] can be called, and its queues can be shared."""
+    from penstock.core.queue.owning import why_not_shared
+
+    here = {settings.site, *(one.name for one in settings.link)}
+    for link in settings.link:
+        what = f"link {link.name}"
+        for key in ("password_file", "ca", "certificate", "key"):
+            if (file := getattr(link, key)) is not None and not os.access(file, os.R_OK):
+                yield Finding(what, "bad", f"{key} = {file}", "it cannot be read")
+        yield from (_called(what, str(one), one.host, one.port, tls=one.tls) for one in link.targets)
+        if link.sync and link.downgrade_after is None:
+            advice = "publishers wait for as long as that site is away: downgrade_after says for how long at most"
+            yield Finding(what, "poor", "sync without downgrade_after", advice)
+        for queue in settings.queue:
+            if (why := why_not_shared(queue.settings)) is not None and _carried(link, queue):
+                advice = "the link is refused where the other site has that queue, too"
+                yield Finding(what, "poor", f"queue {queue.name!r} has {why}", advice)
+            owner = queue.settings.initial_owner
+            if owner is not None and owner not in here and _carried(link, queue):
+                advice = "its messages are owned by a site that no link leads to: nobody here can ask for them"
+                yield Finding(what, "poor", f"initial_owner {owner!r} of queue {queue.name!r}", advice)
+
+
+def _carried(link: LinkSection, queue: Queue) -> bool:
+    """Whether a link carries what a queue shows."""
+    settings = queue.settings
+    name = settings.underlying_topic or queue.name
+    return settings.kind != "local" and any(
+        one.vhost == queue.vhost and one.exchange == settings.exchange and TopicPattern(one.pattern).matches(name)
+        for one in link.topic
+    )
+
+
+def _called(what: str, address: str, host: str, port: int, *, tls: bool) -> Finding:
+    """Whether something listens where another site should be."""
+    try:
+        socket.create_connection((host, port), REACH_S).close()
+    except OSError as error:
+        return Finding(what, "poor", f"{address}: {error}", "it is down, or what lies between keeps us apart")
+    if not tls and not host.startswith(LOOPBACK):
+        return Finding(what, "poor", f"{address}, can be reached", "password and messages are sent in clear: penstocks://")
+    return Finding(what, "good", f"{address}, can be reached")
 
 
 def java(*, needed: bool) -> Finding:

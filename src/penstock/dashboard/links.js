@@ -12,11 +12,12 @@ export function links() {
       { title: "Site", header: true, cell: (row) => row.link },
       { title: "Direction", cell: (row) => (row.direction === "out" ? "to it" : "from it") },
       { title: "State", cell: (row) => (row.state === "up" ? "up" : h("span", { class: "badge paused" }, row.state)) },
+      { title: "Since", cell: (row) => new Date(row.since / 1000).toLocaleString() },
       { title: "Confirms wait", cell: (row) => (row.direction === "out" && row.sync ? (row.downgraded ? "downgraded" : "yes") : "") },
       { title: "Owes", number: true, cell: (row) => (row.direction === "out" ? `${row.lag_seconds.toFixed(1)} s` : "") },
       { title: "Messages", number: true, cell: (row) => count(row.messages) },
       { title: "Bytes", number: true, cell: (row) => size(row.bytes) },
-      { title: "Why", minor: true, cell: (row) => row.why ?? "" },
+      { title: "Why", minor: true, cell: (row) => [row.why, row.awaited && "queues here wait for what it has to tell"].filter(Boolean).join("; ") },
     ],
   });
   const told = h("p", { class: "note", role: "status" });

@@ -224,6 +224,10 @@ def _of_links(links: Sequence[Mapping[str, Any]]) -> Iterator[Family]:
     """Of the links to other sites and from them; none of a server without any."""
     for name, text, counter in (
         ("up", "1 while the other site hears, or tells", False),
+        ("paused", "1 while an operator has it wait", False),
+        ("refused", "1 while the two sites do not agree", False),
+        ("awaited", "1 while queues here wait for what the other site has to tell after a start", False),
+        ("state_seconds", "For how long it is up, down, refused or paused", False),
         ("downgraded", "1 while confirms do not wait for a synchronous link", False),
         ("lag_seconds", "Age of the oldest that the other site does not have", False),
         ("messages", "Messages that went over it", True),

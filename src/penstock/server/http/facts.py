@@ -151,7 +151,15 @@ class Facts:
     def links(self) -> Sequence[Mapping[str, object]]:
         """Links to other sites and from them."""
         found = [] if self._server.links is None else self._server.links.facts()
-        return [{**one, "up": one["state"] == "up"} for one in found]
+        wall = self._server.engine.clock.wall() if found else 0
+        return [
+            {
+                **one,
+                **{state: one["state"] == state for state in ("up", "paused", "refused")},
+                "state_seconds": max(0, wall - cast("int", one["since"])) / 1e6,
+            }
+            for one in found
+        ]
 
     def ready(self) -> bool:
         if self._recovering() is not None:
@@ -392,6 +400,7 @@ def queue_line(core: Core, queue: Queue, now: Now) -> Line:
         ack_rate=figures.rate(now.mono),
         oldest_lease=age_of_oldest_lease(queue, now),
         behind=seconds_behind(queue, now, core.stamps),
+        proxied=queue.id in core.proxied,
         lease_to_ack={f"{share:g}": seconds for share, seconds in figures.quantiles().items()},
     )
     return QUEUES.look(seen)
