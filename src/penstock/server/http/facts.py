@@ -388,6 +388,7 @@ class Process(NamedTuple):
 def queue_line(core: Core, queue: Queue, now: Now) -> Line:
     """One queue; times in seconds, rates a second."""
     figures, weight = queue.figures or NOTHING_COUNTED, weighed(queue)
+    came, went, double = queue.transfers
     seen = SimpleNamespace(
         queue=queue,
         weight=weight,
@@ -400,6 +401,9 @@ def queue_line(core: Core, queue: Queue, now: Now) -> Line:
         ack_rate=figures.rate(now.mono),
         oldest_lease=age_of_oldest_lease(queue, now),
         behind=seconds_behind(queue, now, core.stamps),
+        transferred_in=came,
+        transferred_out=went,
+        double=double,
         proxied=queue.id in core.proxied,
         lease_to_ack={f"{share:g}": seconds for share, seconds in figures.quantiles().items()},
     )
