@@ -19,6 +19,12 @@ COMPARED = 10
 
 OWNERS = ("here", "there", "yonder")
 
+KINDS: tuple[dict[str, object], ...] = (
+    {}, {}, {}, {"barrier_expression": "/k = 0"}, {"priority_expression": "/k"}, {"fairness_key": "/k"},
+    {"target_queue_depth": 4}, {"max_length": 9, "overflow": "reject-publish"},
+)  # fmt: skip
+"""What each site keeps of its own messages."""
+
 
 class ForeignWalk:
     """One walk; `run` raises AssertionError where queue and model part."""
@@ -28,8 +34,10 @@ class ForeignWalk:
         self.world = world = World(origin=7)
         retry = Retry(5 * SECOND, 2.0, 30 * SECOND, 0.0, 0) if dice.random() < 0.5 else None
         once = dice.random() < 0.3
+        self.kind = Random(seed + 1).choice(KINDS)
+        self.barriers = "barrier_expression" in self.kind
         world.declare(
-            "q", retry=retry, expiration=dice.choice((None, 40 * SECOND)), max_per_subscription_backlog=3,
+            "q", **self.kind, retry=retry, expiration=dice.choice((None, 40 * SECOND)), max_per_subscription_backlog=3,
             semantics="at-most-once" if once else "at-least-once", fairness_model="round-robin",
             deliver="durable" if once else "early", lease_period=dice.choice((0, 9 * SECOND)),
         )  # fmt: skip
@@ -62,7 +70,7 @@ class ForeignWalk:
         queue, world = self.queue, self.world
         queue.check()
         for one in world.deliveries[self.seen :]:
-            for lsn in one.chunk:
+            for lsn in one.chunk if not self.marks(one.chunk[0]) else ():
                 owners = {claims.get(lsn, Claim("here")).owner for claims in (before, self.claims)}
                 assert "here" in owners, f"{lsn} went out, and is {self.claims.get(lsn)}"
         self.seen = len(world.deliveries)
@@ -76,13 +84,22 @@ class ForeignWalk:
         assert {*flat(queue.snapshot()[0]).tolist()} == set().union(*there.values())
         shown = {lsn for first, stop, _ in queue.foreign_spans() for lsn in range(first, stop)}
         assert shown == there.get("foreign", set())
-        if fold:
+        if self.barriers and "foreign" in there:
+            held = [lsn for lsn in there.get("held", ()) if not self.marks(lsn)]
+            assert all(self.claims.get(lsn, Claim("here")).owner == "here" for lsn in held), (held, there)
+        if fold and "priority_expression" not in self.kind:
             assert canonical(world.core.durable_state()) == canonical(world.folded(5))
+
+    def marks(self, lsn: int) -> bool:
+        """Whether a message is a barrier, which each site lets go itself."""
+        batch, row = self.world.rows[lsn]
+        return self.barriers and batch.bodies[row] == b'{"k": 0}'
 
     # -- commands
 
     def publish(self) -> None:
-        self.world.publish("q", *(b"%d" % n for n in range(self.dice.randint(1, 5))))
+        count = self.dice.randint(1, 5)
+        self.world.publish("q", *(b'{"k": %d}' % (n % 3 if self.barriers else n) for n in range(count)))
 
     def own(self) -> None:
         living = sorted(flat(self.queue.snapshot()[0]).tolist())

@@ -138,6 +138,8 @@ def give_away(broker: Broker, case: Case) -> None:
             core.meet(now, Site("there", core.origin + 1))
             for state in ("leased", "ready"):
                 lsn = min((chunk[0] for chunk in queue.chunks(state) if len(chunk)), default=0)
+                if state == "ready" and not lsn:  # barriers hold all of it back, and the last one is none itself
+                    lsn = max((chunk[-1] for chunk in queue.chunks("held", "inactive") if len(chunk)), default=0)
                 core.own(now, queue, [(lsn, lsn + 1)], Claim("there", 1, "transfer"))
             assert queue.foreign_count or not queue.arrived, case
             instance.make_durable()

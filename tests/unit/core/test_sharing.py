@@ -129,16 +129,16 @@ def test_a_site_may_be_called_otherwise(world: World) -> None:
 
 
 def test_a_queue_whose_order_needs_all_its_messages_is_not_shared(world: World) -> None:
-    ranked = world.declare("ranked", priority_expression="/n")
-    first = world.publish("ranked", b"{}").first
-    with pytest.raises(PreconditionFailed, match="queue 'ranked' has priorities: other sites cannot own"):
-        world.core.own(world.now, ranked, [(first, first + 1)], Claim("b", 1, "transfer"))
+    grouped = world.declare("grouped", group_key="/n")
+    first = world.publish("grouped", b"{}").first
+    with pytest.raises(PreconditionFailed, match="queue 'grouped' has groups: other sites cannot own"):
+        world.core.own(world.now, grouped, [(first, first + 1)], Claim("b", 1, "transfer"))
     with pytest.raises(PreconditionFailed, match="no site is called 'd'"):
         hear(world, first, first + 1, Claim("d", 1, "transfer"))
     mine = world.publish("q", b"0").first
     grant(world, mine, mine + 1)
-    with pytest.raises(PreconditionFailed, match="cannot have limits while other sites own 1 of its messages"):
-        world.core.alter_queue(world.now, world.core.queue("/", "q"), QueueSettings(max_length=3))
+    with pytest.raises(PreconditionFailed, match="cannot have last values while other sites own 1 of its messages"):
+        world.core.alter_queue(world.now, world.core.queue("/", "q"), QueueSettings(last_value_key="/k"))
 
 
 def test_a_proxy_takes_what_owners_that_are_away_have(world: World) -> None:

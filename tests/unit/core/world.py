@@ -8,7 +8,19 @@ import pyarrow as pa
 
 from penstock.core.broker import Core
 from penstock.core.commands.deliveries import Delivery
-from penstock.core.effects import Cancelled, Deliver, DeliverEach, Fetch, Fetched, Scan, Scanned, Swept, delivered
+from penstock.core.effects import (
+    Cancelled,
+    Deliver,
+    DeliverEach,
+    Fetch,
+    Fetched,
+    Key,
+    Rate,
+    Scan,
+    Scanned,
+    Swept,
+    delivered,
+)
 from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
@@ -22,7 +34,7 @@ from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.schema import COLUMNS
-from penstock.server.scanning import matching
+from penstock.server.scanning import answer_to, matching
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
@@ -119,6 +131,8 @@ class World:
                     case Scan():
                         found = matching(effect.filters, self.read(effect.chunk))
                         self.core.answered(self.now, Scanned(effect.token, found, effect.chunk[-1]))
+                    case Rate() | Key():
+                        self.core.answered(self.now, answer_to(effect, effect.chunk, self.read(effect.chunk), None))
                     case Swept():
                         effect.answer(effect.affected)
                     case Cancelled():

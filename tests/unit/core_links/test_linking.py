@@ -177,12 +177,12 @@ def test_queues_are_one_by_what_both_sides_say(pair: tuple[Linked, Linked]) -> N
     a.declare("mine", kind="local")
     b.declare("mine", kind="local")
     a.declare("ours")
-    a.declare("limited", max_length=5)
-    b.declare("limited")
+    a.declare("grouped", group_key="/k")
+    b.declare("grouped")
     told = ["queue 'filtered' in vhost '/': its filter is None here and '/n > 1' there"]
     assert a.link(b) == told
     assert b.link(a)[1:] == [
-        "queue 'limited' in vhost '/': it has limits here, and other sites cannot own messages of such a queue"
+        "queue 'grouped' in vhost '/': it has groups here, and other sites cannot own messages of such a queue"
     ]
     a.publish("filtered", b'{"n": 2}')
     a.publish("mine", b"0")

@@ -10,7 +10,7 @@ has it when `Heard.lsn` is durable here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.core.commands.links import LinkCommands
 from penstock.core.links.asking import Asking, Waiting
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
-from penstock.core.links.ownership import Span
+from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import Asked, Heard, Parcel, Piece, Told, ask_of, read, read_ask
 from penstock.core.links.sharing import Agreed, Sharing, dump_offer, load_offer
 from penstock.core.links.telling import Carried, Carries, Telling
@@ -74,7 +74,8 @@ class LinkingCommands(LinkCommands):
         settings = queue.settings
         topic = (settings.exchange, settings.underlying_topic or queue.name)
         identity = identity_of(queue.vhost, queue.name, settings, here)
-        return Offer(identity, topic, settings.filter, settings.initial_owner, queue.durable)
+        barriers = settings.barrier_expression
+        return Offer(identity, topic, settings.filter, settings.initial_owner, queue.durable, barriers=barriers)
 
     def share(self, site: str, offers: Sequence[Mapping[str, object]]) -> list[str]:
         """Hear what a site says of its queues; why some that are one by their names cannot be, a line each.
@@ -292,7 +293,8 @@ class LinkingCommands(LinkCommands):
             if queue.id in self.proxied:
                 self._take_of_absent(now, queue)
             asking = self._askings.setdefault(queue.id, Asking())
-            free, waiting = _free(queue), self._waiting(queue, now)
+            free = _free(queue)
+            waiting = self._waiting(queue, now, free)
             if free <= 0:
                 free, waiting = _free(queue, filtered=True), self._wanted(queue, now)
             for asked in asking.asks(now.wall, waiting, free):
@@ -368,14 +370,25 @@ class LinkingCommands(LinkCommands):
         if scan is not None:
             self._out.effect(scan)
         claims = queue.claims(self.peers)
+        bound = queue.first_barrier
         for lsn in wanted.lsns:
+            if lsn >= bound:
+                return
             owner = claims.of(lsn).owner
             agreed = self.sharing.with_site(queue.id, owner)
             if agreed is None or not agreed.faults:
                 yield Waiting(lsn, lsn + 1, owner, self.stamps.of(lsn, now.wall))
 
-    def _waiting(self, queue: Queue, now: Now) -> Iterator[Waiting]:
-        for first, stop, claim in queue.foreign_spans():
+    def _waiting(self, queue: Queue, now: Now, credit: int) -> Iterator[Waiting]:
+        if queue.ranked_by is None:
+            spans: Iterable[tuple[int, int, Claim]] = queue.foreign_spans()
+        else:
+            claims = queue.claims(self.peers)
+            spans = (one for span in queue.first_wanted_of(credit) for one in claims.spans(*span))
+        bound = queue.first_barrier
+        for first, stop, claim in spans:
+            if first >= bound:
+                return  # it would wait here
             agreed = self.sharing.with_site(queue.id, claim.owner)
             if agreed is None or not agreed.faults:
                 yield Waiting(first, stop, claim.owner, self.stamps.of(first, now.wall))

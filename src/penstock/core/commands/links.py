@@ -323,6 +323,10 @@ class LinkCommands(QueueCommands):
         queue.catch_up(now, self._out)
         if queue.busy:
             return []  # filters, or the order of its messages, are being worked out
+        asked = list(asked)
+        if queue.inactive and asked:
+            queue.reach(max(stop for _, stop in asked) - 1)
+            queue.carry_on(now, self._out)
         claims = queue.claims(self.peers)
         out = [one for span in asked for one in grants(claims, [span], queue.ready_spans(*span), asker)]
         self._hand_on(now, queue, out)
@@ -356,10 +360,13 @@ def _unknown(numbers: Numbers, lsns: Ints) -> list[range]:
 def _coming(owners: Mapping[Queue, str], peers: Peers) -> Generator[None]:
     """What comes to these queues meanwhile is these sites'."""
     before = {queue: queue.newcomers_of(Claim(owner), peers) for queue, owner in owners.items()}
+    for queue in owners:
+        queue.open_to_all(True, peers)
     try:
         yield
     finally:
         for queue, claim in before.items():
+            queue.open_to_all(False, peers)
             queue.newcomers_of(claim, peers)
 
 

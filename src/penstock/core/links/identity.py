@@ -57,6 +57,7 @@ class Offer(NamedTuple):
     topic     (exchange, key) that it shows messages of
     logged    whether the topic's messages are kept
     sends     whether it has a link to the other side that carries the topic
+    barriers  the expression that says which messages are barriers
     """
 
     identity: Identity
@@ -65,6 +66,7 @@ class Offer(NamedTuple):
     initial_owner: str | None
     logged: bool = True
     sends: bool = True
+    barriers: str | None = None
 
 
 def disagreements(ours: Offer, theirs: Offer) -> Iterator[str]:
@@ -77,6 +79,7 @@ def disagreements(ours: Offer, theirs: Offer) -> Iterator[str]:
         ("underlying topic", "/".join(ours.topic), "/".join(theirs.topic)),
         ("filter", ours.filter, theirs.filter),
         ("initial_owner", ours.initial_owner, theirs.initial_owner),
+        ("barrier_expression", ours.barriers, theirs.barriers),
     ):
         if mine != other:
             yield f"{name}: its {what} is {mine!r} here and {other!r} there"

@@ -61,7 +61,7 @@ def load_offer(table: Mapping[str, Any]) -> tuple[Offer, int]:
         filter_, owner = cast("str | None", table["filter"]), cast("str | None", table["initial_owner"])
         offer = Offer(
             Identity(*map(str, table["identity"])), (str(exchange), str(key)), filter_, owner,
-            bool(table["logged"]), bool(table["sends"]),
+            bool(table["logged"]), bool(table["sends"]), cast("str | None", table.get("barriers")),
         )  # fmt: skip
         return offer, int(table["since"])
     except (KeyError, TypeError, ValueError) as error:

@@ -35,6 +35,9 @@ from penstock.records.schema import CARRIED
 GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
 """Kinds whose pairs have left their queue."""
 
+_SAYING = frozenset({Kind.SETTLE, Kind.DROP, Kind.EXPIRE})
+"""Those of them whose headers say who let them go."""
+
 _TOLD = np.array(sorted([Kind.CARRIED, Kind.OWN, Kind.NUMBERED, *GONE]), dtype=np.int8)
 _Record: TypeAlias = tuple[int, int, str, bytes, bytes]
 _COLUMNS = ("lsn", "kind", "name", "properties", "body")
@@ -239,20 +242,27 @@ class Telling:
 
     def _settled(self, records: Sequence[_Record]) -> Iterator[Told]:
         """Of each queue all that ended in a batch, in few spans; not what the other side has told itself."""
-        ended = dict[tuple[int, bool], list[Ints]]()
+        ended, barriers = dict[tuple[int, bool], list[Ints]](), list[tuple[int, Ints]]()
         for _, kind, _, header, body in records:
             if kind not in GONE or not body:
                 continue
-            said = load(header) if kind in (Kind.SETTLE, Kind.DROP) else {}
-            if said.get("site") == self._to.name:
+            said = load(header) if kind in _SAYING else {}
+            if said.get("site") == self._to.name or "foreign" in said:
                 continue
             number, pairs = unpack_pairs(body)
-            if len(pairs):
+            if "barrier" in said:
+                barriers.append((number, ints(pairs).reshape(-1, 2)))
+            elif len(pairs):
                 ended.setdefault((number, said.get("reason") == TWIN), []).append(ints(pairs).reshape(-1, 2))
         for (number, twins), some in ended.items():
             shared = self._home.shared_as(number, self._to.name)
             if shared is not None:
                 yield Told(*shared, tuple(self._known(merged(some))), twins=twins)
+        for number, let_go in barriers:  # a site that takes its messages for no barriers has them wait for it
+            shared = self._home.shared_as(number, self._to.name)
+            own = tuple([span for span in self._known(let_go) if span[0] == self._home.origin])
+            if shared is not None and own:
+                yield Told(*shared, own)
 
     def _known(self, pairs: Ints) -> Iterator[tuple[int, int, int]]:
         """Messages of this log, pairs ascending, as every site knows them."""

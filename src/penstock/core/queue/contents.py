@@ -29,7 +29,7 @@ from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.letters import Letter, names, wants
 from penstock.core.queue.shares import Shares
 from penstock.core.queue.whole import LEASES, SHARES, TRIM, WAITING, Place, State
-from penstock.records.causes import REPLACED
+from penstock.records.causes import REPLACED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
 
@@ -142,6 +142,12 @@ class Contents(QueueParts):
         return self.tail.head() if self.tail.count else NEVER
 
     @property
+    def first_barrier(self) -> int:
+        """Where the first barrier stands that waits; `NEVER` without one."""
+        first = self.barriers.first
+        return NEVER if first is None else first.place
+
+    @property
     def barriers_waiting(self) -> int:
         """Barriers that are not let go yet."""
         return len(self.barriers)
@@ -211,9 +217,9 @@ class Contents(QueueParts):
         """Take those of the wanted that wait, wherever they stand.  Who asks says what becomes of them."""
         return self._extracted(wanted, *WAITING)
 
-    def extract_ready(self, wanted: Chunk) -> list[Run]:
-        """The same of what is ready."""
-        return self._extracted(wanted, "ready")
+    def extract_ours(self, wanted: Chunk) -> list[Run]:
+        """The same of what is ready, or would be without what it waits for in its queue."""
+        return self._extracted(wanted, "ready", "held", "inactive")
 
     def _extracted(self, wanted: Chunk, *states: State) -> list[Run]:
         out: list[Run] = []
@@ -284,6 +290,9 @@ class Contents(QueueParts):
         reason: causes of `records.causes`.  why: the words of who refused them.
         dying: takes those that want a letter, instead of the queue's own.
         """
+        if self.foreign is not None and reason == TIME_LIMIT:
+            away, runs = self.foreign.parted(runs)
+            self.expire_elsewhere(away, sink)
         if not runs:
             return
         self.left(runs)
@@ -296,6 +305,14 @@ class Contents(QueueParts):
             return
         header = Letter([], reason, by, why).header()
         sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
+
+    def expire_elsewhere(self, runs: Sequence[Run], sink: Sink) -> None:
+        """These are over, and other sites': their dead letters are those sites' affair, who are not told of it."""
+        if runs:
+            self.left(runs)
+            self.counted().expired(TIME_LIMIT, sum(len(run.chunk) for run in runs))
+            header = {"reason": TIME_LIMIT, "foreign": True}
+            sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
 
     # -- leases and consumers
 

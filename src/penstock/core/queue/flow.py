@@ -46,7 +46,7 @@ from penstock.core.queue.due import expire_due, fall_due
 from penstock.core.queue.expiry import deadlines, queue_deadline
 from penstock.core.queue.held import BEHIND_BARRIERS, BEHIND_DEPTH
 from penstock.core.queue.order.ranking import BY_PRIORITY, RANKED
-from penstock.core.queue.order.runs import NEVER, Run, packed, view
+from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, view
 from penstock.core.queue.owning import ELSEWHERE
 from penstock.core.queue.parts import NO_EXPIRY
 from penstock.core.queue.settling.attempts import spent
@@ -180,7 +180,8 @@ class _Shared(Stage):
             return
         shares.mono = now.mono
         room = 0 if shares.tenants is None else room_now(queue, now)
-        new.taken = shares.arrive(queue, new.chunk, new.keys, new.delayed, new.dead, room)
+        away = [part for part in (new.dead, new.elsewhere) if part]
+        new.taken = shares.arrive(queue, new.chunk, new.keys, new.delayed, sorted_chunk(away) if away else None, room)
         if new.taken is None:
             return
         if queue.weight >= 0:

@@ -6,7 +6,10 @@ soon as it comes back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Claims
 from penstock.core.links.peers import HERE, Peers
@@ -21,13 +24,14 @@ from penstock.records.chunks import Chunk
 class Foreign:
     """The messages of other sites, and the claims to all messages of the queue."""
 
-    __slots__ = ("claims", "coming", "fresh", "given", "peers", "taken", "waiting")
+    __slots__ = ("claims", "coming", "fresh", "given", "open", "peers", "taken", "waiting")
 
     def __init__(self, peers: Peers) -> None:
         """peers: of the core, for all queues."""
         self.peers = peers
         self.claims = Claims(peers.here)
         self.coming: Claim | None = None  # whose newcomers are; None: this site's
+        self.open = False  # what comes now was let in at another site
         self.fresh = Main()  # what was never delivered and stands at its own place
         self.waiting = Returned()  # the rest
         self.taken = 0  # messages that came to be this site's, since the start
@@ -38,19 +42,19 @@ class Foreign:
         """Messages of other sites that wait."""
         return self.waiting.count + self.fresh.count
 
+    def before(self, place: int) -> bool:
+        """Whether something waits that stands before this place."""
+        if self.fresh.count and self.fresh.head() < place:
+            return True
+        return self.waiting.count > 0 and self.waiting.head()[0] < place
+
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that wait."""
         return [*self.fresh.extract(wanted), *self.waiting.extract(wanted)] if len(wanted) else []
 
     def keep(self, run: Run) -> list[Run]:
         """Of a run that is ready the part of other sites stays here; the rest is given back."""
-        chunk = run.chunk
-        elsewhere = np.zeros(len(chunk), dtype=np.bool_)
-        lsns = view(chunk)
-        for low, high, claim in self.claims.spans(chunk[0], chunk[-1] + 1):
-            if claim.owner != self.claims.here.owner:
-                start, stop = np.searchsorted(lsns, (low, high)).tolist()
-                elsewhere[start:stop] = True
+        elsewhere, lsns = self._elsewhere(run.chunk), view(run.chunk)
         if not elsewhere.any():
             return [run]
         kept = run if elsewhere.all() else run.part(packed(lsns[elsewhere]), False)
@@ -60,6 +64,31 @@ class Foreign:
         else:
             self.waiting.push(kept)
         return [] if kept is run else [run.part(packed(lsns[~elsewhere]), False)]
+
+    def parted(self, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+        """Runs, wherever they stood, of other sites' messages and of this one's."""
+        away, ours = list[Run](), list[Run]()
+        for run in runs:
+            elsewhere = self._elsewhere(run.chunk)
+            if elsewhere.all():
+                away.append(run)
+            elif not elsewhere.any():
+                ours.append(run)
+            else:
+                lsns = view(run.chunk)
+                away.append(run.part(packed(lsns[elsewhere]), False))
+                ours.append(run.part(packed(lsns[~elsewhere]), False))
+        return away, ours
+
+    def _elsewhere(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
+        """Which of them are other sites'."""
+        out = np.zeros(len(chunk), dtype=np.bool_)
+        lsns = view(chunk)
+        for low, high, claim in self.claims.spans(chunk[0], chunk[-1] + 1):
+            if claim.owner != self.claims.here.owner:
+                start, stop = np.searchsorted(lsns, (low, high)).tolist()
+                out[start:stop] = True
+        return out
 
     def spans(self) -> list[tuple[int, int, int, int]]:
         """Every claim: LSNs [a, b), the number of its site, and its serial and reason as one number."""

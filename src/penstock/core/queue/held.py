@@ -57,6 +57,8 @@ def _free(queue: Contents, first: Barrier) -> bool:
     barriers = queue.barriers
     if queue.older is not None or queue.ready or barriers.delayed or queue.halted:
         return False
+    if queue.foreign is not None and queue.foreign.before(first.place):
+        return False  # what other sites have is done when it is done there
     some = queue.leased or queue.outstanding
     if some and any(holder.leases.reach_before(first.place) for holder in queue.holders()):
         return False
@@ -309,6 +311,12 @@ def free(queue: Contents) -> int:
     return max(depth - active, 0) if depth else queue.tail.count
 
 
+def reach(queue: Contents, lsn: int) -> None:
+    """Inactive messages up to this one are active, whatever the depth: another site asks for it."""
+    if queue.tail.count and queue.tail.head() <= lsn:
+        _activated(queue, queue.tail.take(NEVER, lsn + 1))
+
+
 class _BehindDepth(Stage):
     """As many newcomers as the depth allows are active."""
 
@@ -356,7 +364,10 @@ def activate(queue: Contents, now: Now, sink: Sink) -> None:
 
 def move_up(queue: Contents) -> int:
     """Make the oldest inactive messages active; how many there were."""
-    runs = queue.tail.take(free(queue))
+    return _activated(queue, queue.tail.take(free(queue)))
+
+
+def _activated(queue: Contents, runs: Sequence[Run]) -> int:
     for run in runs:
         if queue.targets.lists:
             queue.targets.arrive(run.chunk, None, None, queue.main)
@@ -364,4 +375,4 @@ def move_up(queue: Contents) -> int:
     return sum(len(run.chunk) for run in runs)
 
 
-__all__ = ["BEHIND_DEPTH", "activate", "free", "move_up"]
+__all__ = ["BEHIND_DEPTH", "activate", "free", "move_up", "reach"]

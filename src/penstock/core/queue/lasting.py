@@ -29,6 +29,7 @@ from penstock.core.queue.order.priority import PriorityOrder, Ranking
 from penstock.core.queue.order.ranking import load_ranks, take_unranked
 from penstock.core.queue.order.ranks import LOWEST, Ranks
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, sorted_chunk, tidy
+from penstock.core.queue.owning import sort_out
 from penstock.core.queue.places import STATES
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.shares import Shares, expressions
@@ -43,6 +44,7 @@ def follow_settings(queue: Contents, before: QueueSettings) -> None:
     settings = queue.settings
     if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
         dissolve(queue)
+        sort_out(queue)
     if settings.last_value_key != before.last_value_key:
         queue.renew_keys()
     if (settings.dedup_key, settings.dedup_window, settings.unique) != (
@@ -233,14 +235,17 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     if "expires_at" in columns:
         queue.ensure_expiry().load(lsns, spread(lsns, columns["expires_at"]))
     keys: list[tuple[int, int]] = []
+    theirs = lsns[:0]
+    if queue.foreign is not None:
+        owners = spread(lsns, columns.get("owner", array("q")))
+        queue.foreign.load(lsns, owners, spread(lsns, columns.get("claim", array("q"))))
+        theirs = lsns[owners > 0]
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
     told = np.stack([spread(lsns, columns.get(name, array("q"))) for name in _APART], axis=1)
     aside = (told > 0).any(axis=1)
-    if queue.foreign is not None:
-        owners = spread(lsns, columns.get("owner", array("q")))
-        queue.foreign.load(lsns, owners, spread(lsns, columns.get("claim", array("q"))))
-        aside |= owners > 0
+    if len(theirs):
+        aside |= np.isin(lsns, theirs, assume_unique=True)
     late = [lsn for place, lsn in keys if place != lsn]
     _load_fresh(queue, lsns[~aside], np.union1d(lsns[aside], np.array(late, dtype=np.int64)))
     if aside.any():

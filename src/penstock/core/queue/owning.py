@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.core.effects import Sink
 from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.peers import HERE, Peers
 from penstock.core.queue.order.runs import Run, holds, packed, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back
-from penstock.core.queue.whole import State
+from penstock.core.queue.whole import DISPATCH, State
 from penstock.core.state.lsns import Ints, flat, within
-from penstock.records.causes import TIME_LIMIT, TWIN
-from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
+from penstock.records.causes import TWIN
+from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
 
@@ -39,28 +41,38 @@ class _Elsewhere(Stage):
         foreign.claims.put(first, stop, foreign.coming)
         _tell(queue, foreign.coming, [(first, stop)], foreign.peers, sink)
         new.elsewhere = new.left()[0]
+        if new.barriers:
+            new.elsewhere = _without(new.elsewhere, as_chunk(new.barriers))
         foreign.fresh.append(new.elsewhere, solid=False)
 
     def readmit(self, queue: Contents, run: Run) -> list[Run]:
-        return [run] if queue.foreign is None else queue.foreign.keep(run)
+        if queue.foreign is None:
+            return [run]
+        due = sift(run.chunk, as_chunk(sorted(queue.barriers.due)))[0] if queue.barriers.due else None
+        if due is None:
+            return queue.foreign.keep(run)
+        out = [run.part(due, False)]  # each site lets its barriers go itself
+        if len(due) < len(run.chunk):
+            out += queue.foreign.keep(run.part(_without(run.chunk, due), False))
+        return out
 
 
 ELSEWHERE = _Elsewhere()
 
 NOT_SHARED: dict[str, str] = {
-    "barrier_expression": "barriers", "last_value_key": "last values", "target_queue_depth": "a target depth",
-    "rank_text": "priorities", "max_length": "limits", "max_length_bytes": "limits",
-    "group_key": "groups", "fairness_key": "tenants", "non_destructive": "messages that stay for everybody",
+    "group_key": "groups", "last_value_key": "last values", "non_destructive": "messages that stay for everybody",
 }  # fmt: skip
-"""What a queue whose messages other sites may own does not have."""
+"""What a queue whose messages other sites may own does not have.
+
+Each would be a promise over all sites that no site can keep alone: that a group is one consumer's at a time, which of
+two values is the last, that everybody is given everything.  All else is each site's own: its limits, tenants,
+priorities, barriers and depth are of the messages that are its own.
+"""
 
 
 def why_not_shared(settings: QueueSettings) -> str | None:
     """What of these settings keeps a queue from having messages of other sites; None: nothing."""
-    for name, what in NOT_SHARED.items():
-        if getattr(settings, name):
-            return what
-    return "limits" if settings.ring_size >= 0 else None
+    return next((what for name, what in NOT_SHARED.items() if getattr(settings, name)), None)
 
 
 def named_of(what: str) -> tuple[str, ...]:
@@ -94,10 +106,14 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
             for run in foreign.extract(range(first, stop)):
                 put_back(queue, run)
         else:
-            for run in queue.extract_ready(range(first, stop)):
-                foreign.keep(run)
+            for chunk in _apart(queue, range(first, stop)):
+                for run in queue.extract_ours(chunk):
+                    foreign.keep(run)
     if mine:
         foreign.taken += count
+        queue.give_out(now, sink)  # before anything gives way to it
+        while queue.agenda & DISPATCH and queue.limits is not None:
+            queue.give_out(now, sink)
     elif claim.serial:
         foreign.given += count
     foreign.claims.forget_below(queue.floor())
@@ -119,7 +135,8 @@ def settled_elsewhere(
 
     twins: they went because others are the same messages; takes those that were here.
 
-    What a stream has planned stays with its batch, which must be the same whenever it is asked for.
+    What a stream has planned stays with its batch, which must be the same whenever it is asked for.  Barriers are of
+    each site, and go when all before them is done there.
     """
     queue.catch_up(now, sink)
     runs = list[Run]()
@@ -131,7 +148,8 @@ def settled_elsewhere(
             taken = holder.leases.take(sorted_chunk(held))[0]
             queue.freed(holder, taken)
             runs += taken
-    runs += queue.extract(wanted)
+    for chunk in _apart(queue, wanted):
+        runs += queue.extract(chunk)
     if runs:
         queue.left(runs)
         if twins is None:
@@ -141,6 +159,28 @@ def settled_elsewhere(
             twins += flat([run.chunk for run in runs]).tolist()
     queue.carry_on(now, sink)
     return sum(len(run.chunk) for run in runs)
+
+
+def _apart(queue: Contents, wanted: Chunk) -> list[Chunk]:
+    """The wanted without barriers, in parts; mostly one."""
+    barriers = queue.barriers
+    if not len(wanted):
+        return []
+    return sift(wanted, barriers.marked())[1] if len(barriers) or barriers.dormant else [wanted]
+
+
+def _without(chunk: Chunk, out: Chunk) -> Chunk:
+    """Some messages, ascending, without those."""
+    return sorted_chunk(sift(chunk, out)[1]) if len(chunk) else chunk
+
+
+def sort_out(queue: Contents) -> None:
+    """What would be ready here and is another site's stands where that belongs."""
+    foreign = queue.foreign
+    for low, high, claim in [] if foreign is None else list(foreign.claims.spans()):
+        if foreign is not None and claim.owner != foreign.claims.here.owner:
+            for run in queue.extract_ours(range(low, high)):
+                foreign.keep(run)
 
 
 def claims(queue: Contents, peers: Peers) -> Claims:
@@ -157,6 +197,22 @@ def newcomers_of(queue: Contents, claim: Claim | None, peers: Peers) -> Claim | 
     foreign = queue.ensure_foreign(peers)
     before, foreign.coming = foreign.coming, claim
     return before
+
+
+def open_to_all(queue: Contents, always: bool, peers: Peers) -> None:
+    """Whether what comes now has found room at another site: then it is not refused here."""
+    if queue.limits is not None:
+        queue.ensure_foreign(peers).open = always
+
+
+def first_wanted_of(queue: Contents, most: int) -> list[Span]:
+    """Of a queue with priorities, what other sites have that would be served first here, so many messages."""
+    lsns = list(queue.chunks("foreign"))
+    if queue.ranks is None or not lsns:
+        return []
+    every = np.sort(flat(lsns))
+    first = np.lexsort((every, queue.ranks.each(packed(every))))[:most]
+    return _spans(np.sort(every[first]))
 
 
 def renamed(queue: Contents) -> None:
@@ -223,8 +279,5 @@ def waits_elsewhere(queue: Contents, lsn: int) -> bool:
 def expire_foreign(queue: Contents, chunk: Chunk, sink: Sink) -> None:
     """These are over: another site's go without a dead letter, which is its owner's affair."""
     foreign = queue.foreign
-    runs = [] if foreign is None else foreign.extract(chunk)
-    if runs:
-        queue.left(runs)
-        queue.counted().expired(TIME_LIMIT, sum(len(run.chunk) for run in runs))
-        sink.record(Kind.EXPIRE, queue.name, {"reason": TIME_LIMIT}, pairs_body(queue.id, runs))
+    if foreign is not None:
+        queue.expire_elsewhere(foreign.extract(chunk), sink)

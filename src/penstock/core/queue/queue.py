@@ -46,7 +46,7 @@ from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.dispatching.joining import pull, subscribe, unsubscribe
 from penstock.core.queue.due import offer_first
 from penstock.core.queue.flow import arrive, depart, is_due, next_deadline, plan, tick
-from penstock.core.queue.held import looked
+from penstock.core.queue.held import looked, reach
 from penstock.core.queue.limits import Limits
 from penstock.core.queue.order.ranking import rated
 from penstock.core.queue.order.runs import NEVER, Run
@@ -72,7 +72,10 @@ class Surface(Contents):
 
     @property
     def _bounds(self) -> Limits:
-        return _UNBOUNDED if self.limits is None else self.limits
+        foreign = self.foreign
+        if self.limits is None or (foreign is not None and (foreign.open or foreign.coming is not None)):
+            return _UNBOUNDED  # it is let in, or is not this site's
+        return self.limits
 
     @property
     def limited(self) -> bool:
@@ -117,7 +120,7 @@ class Surface(Contents):
     def gives_way(self, count: int, size: int) -> bool:
         """Whether something may give way to so many newcomers, of so many bytes together, or says whose they are."""
         told = self.last_values is not None or (self.foreign is not None and self.foreign.coming is not None)
-        return told or self._bounds.yields(self, count, size)
+        return told or (self.limits is not None and self.limits.yields(self, count, size))
 
     @property
     def newest(self) -> int:
@@ -266,6 +269,9 @@ class Queue(Surface):
     claims = owning.claims
     renamed = owning.renamed
     newcomers_of = owning.newcomers_of
+    open_to_all = owning.open_to_all
+    first_wanted_of = owning.first_wanted_of
+    reach = reach
     settled_elsewhere = owning.settled_elsewhere
     ready_spans = owning.ready_spans
     foreign_spans = owning.foreign_spans
