@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.config.sections import Address
     from penstock.config.settings import Settings
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.amqp.doors import Doors
+    from penstock.server.doors.doors import Doors
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
     from penstock.server.flight.entrance import Entrance
@@ -143,15 +143,14 @@ class Starting:
         listen, count = settings.listen, doors_of(settings.server.doors)
         if not count or (listen.amqp is None and listen.amqps is None):
             return False
-        from penstock.server.amqp.doors import Doors
+        from penstock.server.amqp.doors import AmqpDoors
 
         external = settings.tls.cert_login_from is not None
-        server.doors = Doors(
+        server.doors = AmqpDoors(
             count, asyncio.get_running_loop(), amqp_limits(settings), server.entry.guards.terms,
             memory=settings.server.memory, external=external,
         )  # fmt: skip
-        for process in server.doors.processes:
-            process.start()
+        server.doors.start()
         return True
 
     async def _listen_amqp(self) -> None:

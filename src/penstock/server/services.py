@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.log import Log
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.amqp.doors import Doors
+    from penstock.server.amqp.doors import AmqpDoors
     from penstock.server.bulk.process import Bulk
     from penstock.server.cluster.leading import Cluster
     from penstock.server.doors.door_process import Spawned
@@ -78,7 +78,7 @@ class Server:
         self.addresses = dict[str, str]()  # of the open doors, by name
         self.progress = Progress(self.clock.mono)
         self.pools = pools or Pools()
-        self.doors: Doors | None = None  # of AMQP, where these are processes
+        self.doors: AmqpDoors | None = None  # of AMQP, where these are processes
         self.flight_process: Spawned | None = None  # of the Flight door, where it began before the server
         self.loop: asyncio.AbstractEventLoop
         self.entry: Entry

@@ -1,7 +1,7 @@
 """A door's process as the server holds it: started, listened to, started anew when it ends, cut off when it lies.
 
     thread `keep`    starts it, asks it every `PING_MS` whether it lives, hears what it says on the control socket
-    thread `lines`   takes the sockets of its calls, each of which has a thread of its own (`line`)
+    thread `lines`   takes the sockets of its calls, each of which has a thread of its own (`line`), or goes to a loop
     any thread       ask(...) -> answer
 
 A door that has been silent for `SILENT_S` is killed: one that is stopped holds leases and sockets.  One that has work,
@@ -94,8 +94,9 @@ class DoorProcess:
         name: str,
         module: str,
         begin: Mapping[str, object],
-        serve: Callable[[Line], None],
+        serve: Callable[[Line], None] | None = None,
         *,
+        hand_over: Callable[[socket.socket], None] | None = None,
         heard: Callable[[Answer], None],
         lost: Callable[[], None],
         memory: list[int],
@@ -105,7 +106,8 @@ class DoorProcess:
         """module: has `main` for a process, `run` for a thread.  begin: the first thing that the door is told.
 
         memory: as of `spawned`.  first: a process that was started before.
-        serve: one line, until it ends; it may raise Ended and Broken.  heard: takes what the door says unasked.
+        serve: one line, until it ends, in a thread of its own; it may raise Ended and Broken.  hand_over: takes its
+        socket instead, and closes it.  heard: takes what the door says unasked.
         lost: the door has ended, and all of its lines.
         """
         self.name = name
@@ -114,6 +116,7 @@ class DoorProcess:
         self._module = module
         self._begin = begin
         self._serve = serve
+        self._hand_over = hand_over
         self._heard = heard
         self._lost = lost
         self._memory = memory
@@ -347,6 +350,8 @@ class DoorProcess:
         if made.family != socket.AF_UNIX or made.type != socket.SOCK_STREAM or len(self._lines) >= LINES_MOST:
             made.close()
             return self.cut_off(f"it sends another kind of socket, or more than {LINES_MOST} of them")
+        if self._hand_over is not None:
+            return self._hand_over(made)
         line = Line(made)
         self._lines.add(line)
         threading.Thread(target=self._serve_line, args=(line,), name=f"penstock-{self.name}", daemon=True).start()
@@ -354,6 +359,7 @@ class DoorProcess:
 
     def _serve_line(self, line: Line) -> None:
         try:
+            assert self._serve is not None
             self._serve(line)
         except Ended:
             pass

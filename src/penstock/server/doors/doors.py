@@ -1,0 +1,208 @@
+"""Doors that are processes with loops of their own, as the server keeps them: addresses, certificates, figures, ends.
+
+The server binds each address itself and does not listen there: whoever else wants it is told at once that it is taken.
+The doors of a kind listen beside each other (SO_REUSEPORT), and the kernel spreads clients over them.  A door that ends
+takes its clients with it and no other's; another one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import Unavailable
+from penstock.server.doors.door_process import DoorProcess
+from penstock.server.doors.line import Broken, number
+from penstock.server.listening import bind
+
+if TYPE_CHECKING:
+    from penstock.server.strangers import Terms
+    from penstock.server.tls import Identity
+
+FIGURES_MOST = 64
+
+CLOSE_S = 1.0
+"""For clients to take the last word."""
+
+
+class Doors:
+    """All of one kind.  For the loop's thread, where nothing else is said."""
+
+    def __init__(
+        self,
+        kind: str,
+        module: str,
+        begin: Mapping[str, object],
+        terms: Terms,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        count: int = 1,
+        memory: int,
+        apart: bool = True,
+    ) -> None:
+        """kind: what they are called, and with an `s` where they have TLS.  module: of the processes.
+
+        begin: what each is told first.  terms: of strangers, for all doors together.  memory: bytes of each at most.
+        apart=False: threads, for tests.
+        """
+        self.loop = loop
+        self._kind = kind
+        self._guards = list[socket.socket]()
+        self._strangers = dict[str, dict[str, int]]()  # by door, then by listener
+        self._closed = dict[str, Counter[tuple[str, str]]]()
+        self._tls = list[dict[str, object]]()
+        self._tasks = set[asyncio.Task[object]]()
+        strangers = asdict(terms)
+        strangers["sockets"] = max(8, terms.sockets // count)
+        self.processes = [
+            DoorProcess(
+                f"{kind}-{place}" if count > 1 else kind,
+                module,
+                {**begin, "strangers": strangers},
+                hand_over=partial(self._came, place),
+                heard=partial(self._heard, str(place)),
+                lost=partial(self._lost, str(place)),
+                memory=[0, memory],
+                apart=apart,
+            )
+            for place in range(1, count + 1)
+        ]
+
+    def attach(self, place: int, sock: socket.socket) -> None:
+        """A door has made a socket between it and the server; this is the server's end."""
+        raise NotImplementedError
+
+    # -- a thread may do this
+
+    def start(self) -> None:
+        """Begin the processes; twice does no harm."""
+        for process in self.processes:
+            process.start()
+
+    def listen(self, host: str, port: int, identity: Identity | None = None) -> tuple[str, int]:
+        """Have all doors listen, and take nobody yet; the address that was bound.  Raises OSError."""
+        if port:  # nobody is there, not even who would share it
+            for sock in bind(host, port, listens=False):
+                sock.close()
+        guards = bind(host, port, shared=True, listens=False)
+        self._guards += guards
+        address, port = guards[0].getsockname()[:2]
+        wish: dict[str, object] = {"do": "listen", "door": self._kind, "host": host, "port": int(port)}
+        if identity is not None:
+            wish |= {"door": f"{self._kind}s", "tls": _shown(identity)}
+            self._tls.append(wish)
+        self.start()
+        for process in self.processes:
+            answer = _ask(process, wish)
+            if "why" in answer:
+                raise OSError(0, str(answer["why"])[:1000])
+        wish["again"] = True
+        for process in self.processes:
+            process.keep_asking(wish)
+        return str(address), int(port)
+
+    def let_in(self) -> None:
+        """Have the doors take clients from now on, and those that begin later, too."""
+        for process in self.processes:
+            process.keep_asking({"do": "open"})
+        for process in self.processes:
+            try:
+                process.ask({"do": "open"})
+            except Unavailable:
+                pass  # the next one is asked, too
+
+    def renew(self, identity: Identity) -> None:
+        """Show another certificate from now on."""
+        for wish in self._tls:
+            wish["tls"] = _shown(identity)
+            for process in self.processes:
+                try:
+                    process.ask({"do": "renew", "tls": wish["tls"]})
+                except Unavailable:
+                    pass  # the next one is asked to listen with it
+
+    def close(self, timeout: float = CLOSE_S) -> None:
+        """Clients that have been told go, then the doors do."""
+        closing = [threading.Thread(target=one.close, args=(timeout,)) for one in self.processes]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        for sock in self._guards:
+            sock.close()
+
+    # -- the loop
+
+    def there(self) -> dict[str, int]:
+        """How many have not logged in, by door."""
+        found = Counter[str]()
+        for some in list(self._strangers.values()):
+            found.update(some)
+        return dict(found)
+
+    @property
+    def closed(self) -> dict[tuple[str, str], int]:
+        """How many of these were sent away, by door and reason."""
+        found = Counter[tuple[str, str]]()
+        for some in list(self._closed.values()):
+            found.update(some)
+        return dict(found)
+
+    def keep(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run it on the loop to its end."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the threads of a door
+
+    def _came(self, place: int, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        try:
+            self.loop.call_soon_threadsafe(self.attach, place, sock)
+        except RuntimeError:
+            sock.close()  # the loop is closed already
+
+    def _heard(self, name: str, told: Mapping[str, Any]) -> None:
+        if "strangers" in told:
+            closed = Counter[tuple[str, str]]()
+            for what, count in _counts(told.get("closed")).items():
+                door, _, why = what.partition(" ")
+                closed[door, why] = count
+            self._strangers[name], self._closed[name] = _counts(told["strangers"]), closed
+
+    def _lost(self, name: str) -> None:
+        self._strangers.pop(name, None)
+
+
+def _ask(process: DoorProcess, wish: dict[str, object]) -> Mapping[str, Any]:
+    try:
+        return process.ask(wish)
+    except Unavailable as error:
+        raise OSError(0, str(error)) from None
+
+
+def _counts(told: object) -> dict[str, int]:
+    """Numbers by name.  Broken for anything else."""
+    if not isinstance(told, dict):
+        raise Broken("figures that are none")
+    some: dict[str, Any] = told
+    return {name: number(some, name) for name in islice(some, FIGURES_MOST)}
+
+
+def _shown(identity: Identity) -> dict[str, object]:
+    """What a door shows over TLS, and whom it insists on."""
+    context = identity.context
+    ca = None if identity.ca_pem is None or context.verify_mode is ssl.CERT_NONE else identity.ca_pem.decode()
+    return {
+        "chain": identity.chain_pem.decode(), "key": identity.key_pem.decode(), "ca": ca,
+        "least": int(context.minimum_version), "verify": int(context.verify_mode),
+    }  # fmt: skip
