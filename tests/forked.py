@@ -32,7 +32,7 @@ LOADED_AT_START = ("ARROW_", "MIMALLOC_", "MALLOC_", "OMP_", "OPENBLAS_", "PENST
 OURS = {name: value for name, value in os.environ.items() if name.startswith(LOADED_AT_START)}
 """Of those, what this process began with, and so the one that forks."""
 
-DOORS = ("penstock.server.flight.front", "penstock.server.amqp.front")
+DOORS = ("penstock.server.flight.front", "penstock.server.amqp.front", "penstock.server.http.front")
 BESIDE = (*DOORS, "penstock.server.flight.grpc_server", "penstock.server.cluster.process")
 """What processes beside a server have loaded, which load Arrow as a server does."""
 

@@ -83,6 +83,7 @@ class Starting:
 
     async def wait(self, called: Awaitable[T]) -> T:
         """What comes of it; until then nothing but HTTP is open."""
+        self._begin_http()
         self._keep_tls()
         await self._open_http()
         return await called
@@ -94,6 +95,7 @@ class Starting:
         """
         listen, loop = self._server.settings.listen, asyncio.get_running_loop()
         self._begin_flight()
+        self._begin_http()
         self._keep_tls()
         if not self._begin_amqp():
             if listen.amqp is not None:
@@ -125,7 +127,8 @@ class Starting:
             return
         from penstock.server.http.door import HttpDoor
 
-        self.http = HttpDoor(self._server, __version__, self._server.entry, self._server.progress)
+        server = self._server
+        self.http = HttpDoor(server, __version__, server.entry, server.progress, doors=server.http_doors)
         if listen.http is not None:
             try:
                 self.addresses["http"] = _text(await self.http.listen(*listen.http))
@@ -136,6 +139,18 @@ class Starting:
                 self.addresses["https"] = _text(await self.http.listen_tls(*listen.https, self.tls))
             except OSError as error:
                 raise _taken(listen.https, "https", error) from error
+            self.tls.renewed.append(partial(_renew, self.http))
+
+    def _begin_http(self) -> None:
+        """Start the door's process, unless the server's own reads what HTTP's clients send."""
+        server, settings = self._server, self._server.settings
+        listen = settings.listen
+        if server.http_doors is None and settings.server.doors != 0 and (listen.http or listen.https):
+            from penstock.server.http.doorway import HttpDoors
+
+            terms, most = server.entry.guards.terms, settings.before_login.bytes
+            server.http_doors = HttpDoors(terms, most, asyncio.get_running_loop())
+            server.http_doors.start()
 
     def _begin_amqp(self) -> bool:
         """Start the doors' processes, if AMQP has some."""
@@ -229,6 +244,8 @@ class Starting:
             await loop.run_in_executor(None, self.entrance.close)
         if self.http is not None:
             await self.http.close()
+        elif self._server.http_doors is not None:
+            await loop.run_in_executor(None, self._server.http_doors.close)
         if self._work is not None:
             await asyncio.wait([self._work])
             self._work.exception()  # it was told already, or it is only `Stopped`
@@ -238,7 +255,7 @@ class Starting:
         self._show(self._server.progress)
 
 
-def _renew(door: Entrance | Doors, identity: Identity) -> None:
+def _renew(door: Entrance | Doors | HttpDoor, identity: Identity) -> None:
     threading.Thread(target=door.renew, args=(identity,), name="penstock-renew", daemon=True).start()
 
 

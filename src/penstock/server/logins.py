@@ -167,10 +167,12 @@ class Logins:
         verdict = self.at_once(door, user, password, host)
         return verdict or self._work_out(user, password, derive) or self._crowded(door, user, host)
 
-    async def ask_patiently(self, door: str, user: str, password: str, host: str) -> Verdict:
+    async def ask_patiently(
+        self, door: str, user: str, password: str, host: str, derive: Derive | None = None
+    ) -> Verdict:
         """The same, and a refusal comes late."""
         began = time.monotonic()
-        verdict = await self.ask(door, user, password, host)
+        verdict = await self.ask(door, user, password, host, derive)
         if not verdict.good:
             await asyncio.sleep(began + self.delay_s - time.monotonic())
         return verdict

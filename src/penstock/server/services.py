@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.server.doors.door_process import Spawned
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
+    from penstock.server.http.doorway import HttpDoors
     from penstock.server.links.links import Links
     from penstock.server.listening import Entry
     from penstock.server.logins import Logins
@@ -79,6 +80,7 @@ class Server:
         self.progress = Progress(self.clock.mono)
         self.pools = pools or Pools()
         self.doors: AmqpDoors | None = None  # of AMQP, where these are processes
+        self.http_doors: HttpDoors | None = None  # the same of HTTP
         self.flight_process: Spawned | None = None  # of the Flight door, where it began before the server
         self.loop: asyncio.AbstractEventLoop
         self.entry: Entry

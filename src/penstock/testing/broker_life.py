@@ -302,7 +302,7 @@ class Doors:
         self.counters = Counters()
         self.pace = Pace(self.engine, self.loop.call_later)  # never behind: nothing tends a log in memory
         self.serving = True
-        self.doors = None  # clients come to this process
+        self.doors = self.http_doors = None  # clients come to this process
         self.tls = None  # no door of a broker has TLS
         self.recovered_records = instance.recovered_records
         self.recovered_seconds = instance.recovered_seconds

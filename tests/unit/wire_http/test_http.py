@@ -19,7 +19,8 @@ from penstock.records.rights import Level, Right
 from penstock.server.access import Who, judge
 from penstock.server.http import facts as real
 from penstock.server.http import overview
-from penstock.server.http.app import create_app, credentials
+from penstock.server.http.app import create_app
+from penstock.server.http.calls import credentials
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
 from penstock.wire.http.routes import RABBITMQ_VERSION
 

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import Unavailable
 from penstock.server.doors.door_process import DoorProcess
@@ -194,7 +194,7 @@ def _counts(told: object) -> dict[str, int]:
     """Numbers by name.  Broken for anything else."""
     if not isinstance(told, dict):
         raise Broken("figures that are none")
-    some: dict[str, Any] = told
+    some = cast("dict[str, Any]", told)
     return {name: number(some, name) for name in islice(some, FIGURES_MOST)}
 
 

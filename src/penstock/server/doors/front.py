@@ -227,4 +227,3 @@ def bound(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-

@@ -67,9 +67,12 @@ class Kind(IntEnum):
     MORE = 8
     DONE = 9
     CONTROL = 10
+    DERIVE = 11
+    DERIVED = 12
+    ANSWER = 13
 
 
-_KINDS = {int(one): one for one in Kind}
+KINDS = {int(one): one for one in Kind}
 
 BEGUN = 1
 """Flag of MORE: the schema, and what comes behind it."""
@@ -141,7 +144,7 @@ class Line:
         size, kind, version, flags, number, rows = HEAD.unpack_from(self._buffer, self._start)
         if version != VERSION:
             raise Broken(f"a frame of version {version}, not {VERSION}")
-        told = _KINDS.get(kind)
+        told = KINDS.get(kind)
         most = None if told is None else may.get(told)
         if told is None or most is None:
             raise Broken(f"a frame of kind {kind}, which may not come now")

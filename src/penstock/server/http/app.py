@@ -17,8 +17,6 @@ becomes markup.  Source: W3C Content Security Policy Level 3; Trusted Types.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import math
 import time
@@ -40,8 +38,10 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
 from penstock.server.http import overview, topology
+from penstock.server.http.calls import credentials
 from penstock.server.http.exposition import detailed, exposition
 from penstock.server.http.facts import Facts
+from penstock.server.logins import Derive
 from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
 from penstock.wire.http.routes import Ask, Row, Table
 
@@ -112,9 +112,6 @@ class Site:
 
 _REALM = "Penstock"
 
-HEADER_LIMIT = 4096
-"""Bytes of an Authorization header; a longer one is no login."""
-
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 KEPT_S = 1.0
@@ -175,6 +172,9 @@ async def _refused(_: Request, error: Exception) -> Response:
 class Visitor(Protocol):
     """A connection, to whoever counts those that have not logged in."""
 
+    derive: Derive | None
+    """Who makes a digest of its password; None: nobody but this process."""
+
     def known(self) -> None: ...
 
 
@@ -196,12 +196,13 @@ class _Login:
             return
         login = credentials(headers.get("authorization", ""))
         client: tuple[str, int] | None = scope.get("client")
-        wait_s = await self._facts.login(*login, client[0] if client else "") if login is not None else 0.0
+        visitor: Visitor | None = scope.get("state", {}).get("visitor")
+        host, derive = client[0] if client else "", None if visitor is None else visitor.derive
+        wait_s = await self._facts.login(*login, host, derive) if login is not None else 0.0
         if login is None or wait_s is not None:
             await _refused_login(tried=login is not None, wait_s=wait_s or 0.0)(scope, receive, send)
             return
         scope["penstock_user"] = login[0]
-        visitor: Visitor | None = scope.get("state", {}).get("visitor")
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._facts.working(login[0]))
@@ -241,19 +242,6 @@ def from_another_site(headers: Headers) -> bool:
         return site not in {"same-origin", "none"}
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2] != headers.get("host", "")
-
-
-def credentials(header: str) -> tuple[str, str] | None:
-    """User and password of an Authorization header, or None.  Source: RFC 7617."""
-    scheme, _, encoded = header.partition(" ")
-    if scheme.lower() != "basic" or len(header) > HEADER_LIMIT:
-        return None
-    try:
-        text = base64.b64decode(encoded.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        return None
-    user, colon, password = text.partition(":")
-    return (user, password) if colon else None
 
 
 class _Probes:

@@ -1,25 +1,15 @@
-"""The HTTP door: uvicorn on the server's own loop, its connections, and the table of all paths that command the server.
+"""The HTTP door: the table of all paths that command the server, and where strangers' requests are read.
 
-Framing is HTTP/1.1 read strictly, so that nobody before us reads another request out of the same bytes.
+apart       in a process of its own (`front`), which hands on what it has read (`doorway`); a server's own way
+not apart   on the server's own loop (`connections`): `[server] doors = 0`, and brokers in a test
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from functools import partial
+from typing import TYPE_CHECKING
 
-import h11
-import orjson
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from penstock.errors import Unavailable
 from penstock.operations.acts import OPERATIONS
 from penstock.server.http import overview
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
@@ -36,309 +26,96 @@ from penstock.server.operating import Operating, Waits
 from penstock.wire.http import events
 
 if TYPE_CHECKING:
-    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
-    from uvicorn.server import ServerState
+    from starlette.applications import Starlette
 
+    from penstock.server.http.connections import HttpServer
+    from penstock.server.http.doorway import HttpDoors
     from penstock.server.listening import Entry, Listener
     from penstock.server.progress import Progress
     from penstock.server.services import Server
-    from penstock.server.strangers import Stranger
-    from penstock.server.tls import Keeper
+    from penstock.server.tls import Identity, Keeper
     from penstock.wire.http.routes import Row
 
 
-LINES_MOST = 128
-"""Lines of a request's head."""
-
-_LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
-"""A bare LF, a bare CR (not the last byte so far), a line that continues the one before, a zero byte."""
-
-_CHUNK = re.compile(rb"\r?\n?(?:[0-9A-Fa-f]{1,16}\r\n)?(?:\r\n)?")
-"""What one event of a chunked body has beside its data; a line end before it may have come in two parts."""
-
-Event: TypeAlias = "type[h11.NEED_DATA | h11.PAUSED] | h11.Event"
-
-
-class StrictConnection(h11.Connection):
-    """The server's side of one connection."""
-
-    def __init__(self, head_most: int) -> None:
-        """head_most: bytes of a request line with its headers, and of a chunk's line."""
-        super().__init__(h11.SERVER, head_most)
-        self.trusted = False  # bodies are read
-        self._most = head_most
-        self._unread = bytearray()  # what h11 has and has not taken yet
-        self._judged = 0  # bytes of it that are no wrong lines
-        self._chunked = False
-        self._body = False  # of the present request: there is one
-        self._wrong: h11.RemoteProtocolError | None = None
-
-    def receive_data(self, data: bytes) -> None:
-        super().receive_data(data)
-        self._unread += data
-
-    def next_event(self) -> Event:
-        """h11's.  Raises RemoteProtocolError, with the status to answer in `error_status_hint`."""
-        if self._wrong is not None:
-            raise self._wrong
-        if self.their_state is h11.IDLE:
-            return self._head()
-        if self.withheld:
-            return h11.NEED_DATA
-        if self._chunked and self.their_state is h11.SEND_BODY:
-            return self._piece()
-        event, _ = self._next()
-        return event
-
-    @property
-    def begun(self) -> bool:
-        """Whether a request has begun and its headers have not ended."""
-        return self.their_state is h11.IDLE and bool(self._unread)
-
-    @property
-    def withheld(self) -> bool:
-        """Whether there is a body that is not read: its sender is not trusted."""
-        return self._body and not self.trusted and self.their_state is h11.SEND_BODY
-
-    def _next(self) -> tuple[Event, bytes]:
-        """The next event, and the bytes that it took."""
-        event = super().next_event()
-        size = len(self._unread) - len(self._receive_buffer)
-        taken = bytes(self._unread[:size])
-        del self._unread[:size]
-        return event, taken
-
-    def _head(self) -> Event:
-        end = self._unread.find(b"\r\n\r\n", max(0, self._judged - 3))
-        size = len(self._unread) if end < 0 else end
-        if (wrong := _LINE.search(self._unread, max(0, self._judged - 2), size)) is not None:
-            self._refuse(f"byte {wrong.start()} of the request ends or continues a line as none may be, or is zero")
-        self._judged = size
-        if size > self._most:
-            self._refuse(f"the request line and the headers have {size} bytes, {self._most} are allowed", 431)
-        if end >= 0 and (lines := self._unread.count(b"\r\n", 0, end)) > LINES_MOST:
-            self._refuse(f"the request has {lines} headers, {LINES_MOST} are allowed", 431)
-        event, head = self._next()
-        if isinstance(event, h11.Request):
-            self._judged = 0
-            self._judge(event, head)
-        return event
-
-    def _judge(self, request: h11.Request, head: bytes) -> None:
-        if request.http_version not in {b"1.0", b"1.1"}:
-            self._refuse(f"HTTP/{request.http_version.decode()} is not spoken here, HTTP/1.1 is", 505)
-        lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
-        if len(lengths) > 1 or any(b"," in line for line in lengths):
-            self._refuse("Content-Length is there twice")
-        headers = dict(request.headers)
-        self._chunked = b"transfer-encoding" in headers
-        if self._chunked and lengths:
-            self._refuse("Content-Length stands beside Transfer-Encoding")
-        if self._chunked and request.http_version == b"1.0":
-            self._refuse("HTTP/1.0 has no Transfer-Encoding")
-        self._body = self._chunked or int(headers.get(b"content-length", b"0")) > 0
-
-    def _piece(self) -> Event:
-        """The next of a chunked body."""
-        event, taken = self._next()
-        beside = taken[: len(taken) - len(event.data)] if isinstance(event, h11.Data) else taken
-        if _CHUNK.fullmatch(beside) is None:
-            self._refuse("a chunk has more than a size")
-        if isinstance(event, h11.EndOfMessage) and (event.headers or not taken.endswith(b"\r\n")):
-            self._refuse("what follows the last chunk is no empty line")
-        return event
-
-    def _refuse(self, why: str, status: int = 400) -> None:
-        self._wrong = h11.RemoteProtocolError(why, error_status_hint=status)
-        raise self._wrong
-
-
-logger = logging.getLogger("penstock.server.http")
-
-DATED_S = 1.0
-"""For so long an answer says the same time of day."""
-
-REASON_MOST = 160
-"""Characters of a reason that may quote a stranger."""
-
-
-class HttpLink(H11Protocol):
-    """A request finds its connection's `transport`, and this as `visitor`, in its scope under `state`."""
-
-    def __init__(
-        self, stranger: Stranger, *, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
-    ) -> None:
-        super().__init__(config, server_state, app_state)
-        assert config.h11_max_incomplete_event_size is not None
-        self.conn: StrictConnection = StrictConnection(config.h11_max_incomplete_event_size)
-        self._stranger = stranger
-        self._deaf = False  # it was answered before its body was read, and nothing more is
-
-    def known(self) -> None:
-        """The application's: a request has logged in.  If it has a body that is read now."""
-        self._stranger.known()
-        if not self.conn.trusted:
-            self.conn.trusted = True
-            if not self._deaf and not self.transport.is_closing():
-                self.flow.resume_reading()
-                with self._bounded():
-                    self.handle_events()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        own = cast("asyncio.Transport", transport)
-        self._stranger.close, self._stranger.doing = own.abort, ""
-        super().connection_made(own)
-        self.app_state = {**self.app_state, "transport": own, "visitor": self}
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stranger.gone()
-        with self._bounded():
-            super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        stranger = self._stranger
-        if stranger.idle:
-            stranger.again()
-        stranger.heard(len(data))
-        if self._deaf or self.transport.is_closing():
-            return
-        with self._bounded():
-            super().data_received(data)
-        if self.conn.withheld:
-            self.flow.pause_reading()
-        if self.conn.begun and not stranger.counted and not self.transport.is_closing():
-            stranger.again()
-
-    def on_response_complete(self) -> None:
-        """uvicorn's: an answer is on its way."""
-        if self._stranger.counted:
-            self._deaf = self.conn.withheld
-            self._stranger.again(idle=not self._deaf)
-        with self._bounded():  # the next request may be here already
-            super().on_response_complete()
-        if self._deaf and self.transport.can_write_eof():
-            with suppress(OSError):  # it has gone already
-                self.transport.write_eof()  # so that it hears the answer, and no reset while it sends
-
-    def timeout_keep_alive_handler(self) -> None:
-        """uvicorn's: nothing came for a while."""
-        with self._bounded():
-            super().timeout_keep_alive_handler()
-
-    def shutdown(self) -> None:
-        with self._bounded():
-            super().shutdown()
-
-    def send_400_response(self, msg: str) -> None:
-        """uvicorn's, from within the handling of what h11 has raised: the peer does not speak HTTP/1.1 as one may."""
-        error = sys.exception()
-        why = str(error or msg)[:REASON_MOST]
-        self._stranger.tell(why)
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # the application has nobody to answer any more
-            cycle.message_event.set()
-        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:  # by hand: h11 may take it for the answer to a HEAD
-            status = HTTPStatus(getattr(error, "error_status_hint", 400))
-            body = orjson.dumps({"error": "bad_request", "reason": why})
-            head = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
-            self.transport.write(f"{head}content-type: application/json\r\n\r\n".encode() + body)
-        self.transport.close()
-
-    @contextmanager
-    def _bounded(self) -> Generator[None]:
-        """What goes wrong ends this connection and no more."""
-        try:
-            yield
-        except h11.ProtocolError as error:  # of ours: it did what cannot be answered any more
-            self._stranger.tell(str(error)[:REASON_MOST])
-            self.transport.abort()
-        except Exception as error:  # the border of one connection: nothing else is touched behind it
-            logger.error("a connection of %s ended by a bug", self._stranger.host, exc_info=error)
-            self.transport.abort()
-
-
-class _Served(uvicorn.Server):
-    """uvicorn, which looks at its clock ten times a second for what it tells at once here: that it has to end."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.stopping = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        """A date for each second, until it has to end."""
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DATED_S):
-                    await self.stopping.wait()
-
-
 class HttpDoor:
-    """uvicorn without its own sockets and signals, on our loop."""
+    """HTTP and HTTPS of one server.  For the loop's thread."""
 
     def __init__(
-        self, server: Server, version: str, entry: Entry, progress: Progress | None = None, kept_s: float = KEPT_S
+        self,
+        server: Server,
+        version: str,
+        entry: Entry,
+        progress: Progress | None = None,
+        kept_s: float = KEPT_S,
+        doors: HttpDoors | None = None,
     ) -> None:
-        """entry: how clients are taken.  kept_s: how long metrics that were rendered are good."""
+        """entry: how clients are taken here.  kept_s: how long metrics that were rendered are good.
+
+        doors: the process that takes them instead.
+        """
         facts = Facts(server, version, progress)
         self._events = Events(server, facts)
-        config = uvicorn.Config(
-            create_app(facts, rows_of(server, facts, self._events), kept_s),
-            log_level="error",  # what strangers send is told by the guard, which counts the lines
-            access_log=False,
-            lifespan="off",
-            http=HttpLink,
-            h11_max_incomplete_event_size=server.settings.before_login.bytes,
-            timeout_graceful_shutdown=1,
-        )
-        self._uvicorn = _Served(config)
+        self._app = create_app(facts, rows_of(server, facts, self._events), kept_s)
+        self._head_most = server.settings.before_login.bytes
         self._entry = entry
-        self._task: asyncio.Task[None] | None = None
+        self._doors = doors
+        self._here: HttpServer | None = None
         self._listeners: list[Listener] = []
+        self._began = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Bind and serve; returns the address that was bound."""
-        sockets = bind(host, port)
-        await self._begin()
-        return self._open(self._entry.listener("http", self._link)).open(sockets)
+        return await self._listen("http", host, port)
 
     async def listen_tls(self, host: str, port: int, keeper: Keeper) -> tuple[str, int]:
-        sockets = bind(host, port)
-        await self._begin()
-        return self._open(self._entry.listener("https", self._link, keeper.current)).open(sockets)
+        """The same with TLS, with the identity that is the keeper's at the time."""
+        return await self._listen("https", host, port, keeper)
 
-    def _open(self, listener: Listener) -> Listener:
-        self._listeners.append(listener)
-        return listener
+    async def _listen(self, name: str, host: str, port: int, keeper: Keeper | None = None) -> tuple[str, int]:
+        if self._doors is not None:
+            bound = await self._listen_apart(self._doors, host, port, keeper)
+        else:
+            sockets = bind(host, port)
+            here = await self._begun(self._app)
+            listener = here.listener(self._entry, name, None if keeper is None else keeper.current)
+            self._listeners.append(listener)
+            bound = listener.open(sockets)
+        if not self._began:
+            self._began = True
+            self._events.begin()
+        return bound
 
-    def _link(self, stranger: Stranger) -> asyncio.Protocol:
-        """What uvicorn would make for a connection that it has accepted itself."""
-        served = self._uvicorn
-        state = served.lifespan.state
-        return HttpLink(stranger, config=served.config, server_state=served.server_state, app_state=state)
+    async def _listen_apart(self, doors: HttpDoors, host: str, port: int, keeper: Keeper | None) -> tuple[str, int]:
+        doors.app = self._app
+        loop = asyncio.get_running_loop()
+        listen = doors.listen if keeper is None else partial(doors.listen, identity=keeper.identity)
+        bound = await loop.run_in_executor(None, listen, host, port)
+        await loop.run_in_executor(None, doors.let_in)
+        return bound
 
-    async def _begin(self) -> None:
-        if self._task is not None:
-            return
-        self._task = asyncio.get_running_loop().create_task(self._serve())
-        while not self._uvicorn.started:
-            if self._task.done():
-                raise Unavailable("the HTTP door did not open") from self._task.exception()
-            await asyncio.sleep(0)
-        self._events.begin()
+    async def _begun(self, app: Starlette) -> HttpServer:
+        if self._here is None:
+            from penstock.server.http.connections import HttpServer  # a server whose door is apart reads no HTTP
 
-    async def _serve(self) -> None:
-        await self._uvicorn._serve([])  # pyright: ignore[reportPrivateUsage]  # `serve` takes signals
+            self._here = HttpServer(app, self._head_most)
+        await self._here.begin()
+        return self._here
+
+    def renew(self, identity: Identity) -> None:
+        """Show another certificate from now on.  A thread may do this."""
+        if self._doors is not None:
+            self._doors.renew(identity)
 
     async def close(self) -> None:
         """Finish what is being answered, then stop."""
         for listener in self._listeners:
             listener.close()
         self._events.close()
-        self._uvicorn.should_exit = True
-        self._uvicorn.stopping.set()
-        if self._task is not None:
-            await self._task
+        if self._doors is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._doors.close)
+        if self._here is not None:
+            self._here.stop()
+            await self._here.ended()
 
 
 def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:

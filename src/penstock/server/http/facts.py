@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.records.chunks import Now
     from penstock.records.rights import Level, Right
     from penstock.server.engine import Engine
+    from penstock.server.logins import Derive
     from penstock.server.progress import Progress
     from penstock.server.services import Server
 
@@ -240,9 +241,9 @@ class Facts:
     def vhosts(self) -> Sequence[str]:
         return list(self._server.accounts.vhosts)
 
-    async def login(self, user: str, password: str, host: str) -> float | None:
-        """None for who may log in; late for others."""
-        verdict = await self._server.logins.ask_patiently("http", user, password, host)
+    async def login(self, user: str, password: str, host: str, derive: Derive | None = None) -> float | None:
+        """None for who may log in; late for others.  derive: as of `Logins.ask`."""
+        verdict = await self._server.logins.ask_patiently("http", user, password, host, derive)
         return None if verdict.good else verdict.wait_s
 
     def working(self, user: str) -> AbstractContextManager[None]:
@@ -426,9 +427,9 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         return Metrics(node, cluster, version, early)
     engine, counters, pauses = server.engine, server.counters, server.pulse.pauses()
     segments, sessions, guards = server.log.segments(), server.amqp.sessions, server.entry.guards.by_door
-    flight, doors = server.flight.entrance.connections, server.doors
-    apart = {} if doors is None else doors.there()
-    sent_away = {} if doors is None else doors.closed
+    flight, apart = server.flight.entrance.connections, [one for one in (server.doors, server.http_doors) if one]
+    strangers = {door: count for one in apart for door, count in one.there().items()}
+    sent_away = {what: count for one in apart for what, count in one.closed.items()}
     seen = SimpleNamespace(
         server=server,
         engine=engine,
@@ -481,7 +482,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         logins_refused=dict(server.logins.refused),
         memory=engine.bodies.budget.by_name(),
         certificate_seconds_left=None if server.tls is None else server.tls.seconds_left(),
-        strangers={door: len(guard) for door, guard in guards.items()} | flight.there() | apart,
+        strangers={door: len(guard) for door, guard in guards.items()} | flight.there() | strangers,
         strangers_closed=closed | dict(flight.closed) | sent_away,
         pause_total=pauses.total,
         pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
@@ -492,8 +493,9 @@ def processes(server: Server) -> list[Process]:
     """Those that the server is made of, this one first."""
     door, bulk = server.flight.entrance.process, server.bulk
     found = [("core", os.getpid(), 1, 0), ("flight", door.pid, door.starts, door.deaths)]
-    if server.doors is not None:
-        found += ((one.name, one.pid, one.starts, one.deaths) for one in server.doors.processes)
+    for doors in (server.http_doors, server.doors):
+        if doors is not None:
+            found += ((one.name, one.pid, one.starts, one.deaths) for one in doors.processes)
     found.append(("bulk", bulk.pid, bulk.starts, bulk.deaths))
     return [Process(name, pid, *figures_of(pid), starts, deaths) for name, pid, starts, deaths in found if pid]
 

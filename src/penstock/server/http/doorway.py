@@ -1,0 +1,187 @@
+"""HTTP's door that is a process, as the server keeps it: what it has read of requests goes to the application here.
+
+The door is not believed: what it says is judged as if a stranger said it, and who somebody is, and what he may, is
+decided here alone.  It can see what its clients may see, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import orjson
+
+from penstock.server.doors.doors import Doors
+from penstock.server.doors.line import Broken, Ended, Kind
+from penstock.server.http.calls import PIECE, Call, CallLine, call_of, coded, latin, recipe
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Scope
+
+    from penstock.records.password_hashes import Slow
+    from penstock.server.strangers import Terms
+
+logger = logging.getLogger("penstock.server.http")
+
+MODULE = "penstock.server.http.front"
+
+MEMORY = 512 << 20
+"""Bytes that the door's process may have: 512 strangers with heads of a mebibyte."""
+
+LINES_MOST = 1024
+"""Requests that are under way at a time; the door has fewer."""
+
+DIGEST_MOST = 1024
+
+_LATE = {Kind.WORDS: PIECE, Kind.END: 0, Kind.DERIVED: DIGEST_MOST}
+
+
+class HttpDoors(Doors):
+    """The process of HTTP and HTTPS.  For the loop's thread, where nothing else is said."""
+
+    def __init__(self, terms: Terms, head_most: int, loop: asyncio.AbstractEventLoop, *, apart: bool = True) -> None:
+        """terms: of strangers.  head_most: bytes of a request's head."""
+        super().__init__("http", MODULE, {"head_most": head_most}, terms, loop, memory=MEMORY, apart=apart)
+        self.app: ASGIApp | None = None  # there before the door listens
+        self._call_most = 6 * head_most + 4096  # as JSON a byte is six letters at most
+        self._lines = 0
+
+    def attach(self, place: int, sock: socket.socket) -> None:
+        """A line for requests, one after the other."""
+        if self._lines >= LINES_MOST:
+            sock.close()
+            self.processes[place - 1].cut_off(f"it has more than {LINES_MOST} requests under way")
+            return
+        self.keep(self._serve(place, sock))
+
+    async def _serve(self, place: int, sock: socket.socket) -> None:
+        """Until the door closes the line."""
+        self._lines += 1
+        line = await CallLine.of(sock)
+        try:
+            while True:
+                _, line.number, payload = await line.receive({Kind.CALL: self._call_most, **_LATE}, _LATE)
+                await self._answer(line, payload)
+        except Ended:
+            pass
+        except Broken as broken:
+            self.processes[place - 1].cut_off(str(broken))
+        finally:
+            self._lines -= 1
+            line.close()
+
+    async def _answer(self, line: CallLine, payload: bytes) -> None:
+        """One request."""
+        request = _Request(line, call_of(payload))
+        app = self.app
+        assert app is not None
+        try:
+            await app(request.scope(), request.receive, request.send)
+        except (Ended, Broken):
+            raise
+        except Exception as error:  # the border of one request: nothing else is touched behind it
+            logger.error("a request ended by a bug: %s", request.call.path, exc_info=error)
+            if request.started:
+                raise Ended from None
+            await request.send({"type": "http.response.start", "status": 500, "headers": []})
+        finally:
+            request.end()
+        if request.started and not request.done:
+            await request.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Request:
+    """One request, as ASGI's application knows it; under `state` it is the `visitor`."""
+
+    def __init__(self, line: CallLine, call: Call) -> None:
+        self.call = call
+        self.started = self.done = False  # the answer
+        self._line = line
+        self._body = call.body  # more of it may come
+        self._told = False  # that there is none
+        self._deriving: asyncio.Task[None] | None = None
+        self._heard: Callable[[bytes | None], None] | None = None  # who waits for a digest
+        self._broken: Broken | None = None
+
+    def scope(self) -> Scope:
+        """ASGI's."""
+        call = self.call
+        return {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": call.version,
+            "server": call.server, "client": call.client, "scheme": call.scheme, "method": call.method,
+            "root_path": "", "path": unquote(call.path), "raw_path": call.path.encode("latin-1"),
+            "query_string": call.query.encode("latin-1"), "headers": coded(call.headers),
+            "state": {"transport": self._line.transport, "visitor": self},
+        }  # fmt: skip
+
+    # -- its login
+
+    def known(self) -> None:
+        """It has logged in: the door counts it no more among the strangers, and sends the body."""
+        self._line.send(Kind.WELCOME)
+
+    def derive(self, how: Slow, heard: Callable[[bytes | None], None]) -> None:
+        """Have the door make a digest of the password; None: it is gone."""
+        self._line.send(Kind.DERIVE, recipe(how))
+        self._heard = heard
+        self._deriving = asyncio.ensure_future(self._derived())
+
+    async def _derived(self) -> None:
+        digest: bytes | None = None
+        try:
+            _, _, digest = await self._line.receive({Kind.DERIVED: DIGEST_MOST}, _LATE)
+        except Ended:
+            pass
+        except Broken as broken:
+            self._broken = broken
+        self._hear(digest)
+
+    def _hear(self, digest: bytes | None) -> None:
+        heard, self._heard = self._heard, None
+        if heard is not None:
+            heard(digest)
+
+    def end(self) -> None:
+        """Nobody waits for anything any more.  Broken when the door said meanwhile what it may not say."""
+        if self._deriving is not None:
+            self._deriving.cancel()
+        self._hear(None)
+        if self._broken is not None:
+            raise self._broken
+
+    # -- ASGI's
+
+    async def receive(self) -> Message:
+        """The next piece of the body; after the last one: the client is gone."""
+        if not self._body and not self._told:
+            self._told = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        try:
+            kind, _, payload = await self._line.receive({Kind.WORDS: PIECE, Kind.END: 0} if self._body else {}, _LATE)
+        except Ended:
+            return {"type": "http.disconnect"}
+        self._body, self._told = kind is not Kind.END, True
+        return {"type": "http.request", "body": payload, "more_body": self._body}
+
+    async def send(self, message: Message) -> None:
+        """The head of the answer, or a piece of its body."""
+        if message["type"] == "http.response.start":
+            self.started = True
+            told = {"status": message["status"], "headers": latin(message.get("headers", ()))}
+            self._line.send(Kind.ANSWER, orjson.dumps(told))
+            return
+        body: Any = message.get("body", b"")
+        more = bool(message.get("more_body", False))
+        for at in range(0, len(body), PIECE):
+            self._line.send(Kind.WORDS, body[at : at + PIECE])
+            try:
+                await self._line.drain()
+            except Ended:
+                return  # who reads it is gone, which `receive` tells
+        if not more:
+            self.done = True
+            self._line.send(Kind.DONE)
