@@ -57,7 +57,7 @@ def test_each_operation_has_a_path_an_action_a_method_and_a_command_or_says_why_
         assert broker.http_url
         doors = broker._doors  # pyright: ignore[reportPrivateUsage]
         assert doors is not None
-        paths = {row.operation for row in doors._http._uvicorn.config.app.state.table.rows}  # type: ignore[union-attr]
+        paths = {row.operation for row in doors._http._app.state.table.rows}  # type: ignore[union-attr]
         actions = {name: one.text for name, one in doors.flight.actions.table.items()}
     for name, one in OPERATIONS.items():
         assert (name in actions) == one.action, name
@@ -207,7 +207,7 @@ def test_what_is_there_already_is_answered_when_it_is_durable() -> None:
         waiting = list[Callable[[], None]]()
         engine = SimpleNamespace(
             core=SimpleNamespace(last_lsn=7), log=SimpleNamespace(durable=6), broken=None, on_broken=[],
-            arm=lambda: None, when_durable=lambda lsn, done: waiting.append(done),
+            arm=lambda: None, when_answerable=lambda since, lsn, done: waiting.append(done),
         )  # fmt: skip
         operating = Operating(cast("Server", SimpleNamespace(engine=engine, serving=True)))
         answer = asyncio.ensure_future(operating.decide(lambda: "there"))

@@ -78,6 +78,10 @@ class Facts(real.Facts):
     def open_metrics(self) -> bool:
         return self.opened
 
+    @property
+    def behind(self) -> int:
+        return 0
+
     def health(self) -> Mapping[str, object]:
         return {"status": self.status, "name": "one", "sync": "commit"}
 
@@ -156,7 +160,7 @@ class Facts(real.Facts):
             ],
         )
 
-    async def login(self, user: str, password: str, host: str) -> float | None:
+    async def login(self, user: str, password: str, host: str, derive: object = None) -> float | None:
         self.logins.append((user, password, host))
         if user == "hasty":
             return 2.5

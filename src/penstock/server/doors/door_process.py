@@ -128,7 +128,7 @@ class DoorProcess:
         self._pending = dict[int, SimpleQueue[Answer]]()
         self._number = 0
         self._wishes = list[dict[str, object]]()  # what each new process is asked for again
-        self._closed = False
+        self._closed = threading.Event()
         self._lock = threading.RLock()
         self._silent = 0.0  # seconds that the door has said nothing
         self._looked = 0.0  # when that was last added to
@@ -185,7 +185,7 @@ class DoorProcess:
     def close(self, timeout: float) -> Answer | None:
         """Have the door close, in so many seconds; then it ends.  What it says at its end."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
         answer: Answer | None = None
         if self._thread is not None:
             try:
@@ -225,11 +225,11 @@ class DoorProcess:
     def _begun_again(self, pause: float) -> bool:
         """Whether there is another process now; False: the server wants none any more."""
         while True:
-            time.sleep(pause)
+            self._closed.wait(pause)
             pause = PAUSE_S
             try:
                 with self._lock:
-                    if self._closed:
+                    if self._closed.is_set():
                         return False
                     self._launch()
             except OSError as error:
@@ -315,7 +315,7 @@ class DoorProcess:
             except subprocess.TimeoutExpired:
                 process.kill()
                 code = process.wait()
-            if not self._closed:
+            if not self._closed.is_set():
                 self.deaths += 1
                 logger.warning("the process of the %s door ended with status %d: another one begins", self.name, code)
         elif process is not None:

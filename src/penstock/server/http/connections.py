@@ -245,6 +245,12 @@ class HttpLink(H11Protocol):
             self.transport.abort()
 
 
+ENDING_S = 1.0
+"""For what is being answered when the door closes."""
+
+LOOK_S = 0.005
+
+
 class _Served(uvicorn.Server):
     """uvicorn, which looks at its clock ten times a second for what it tells at once here: that it has to end."""
 
@@ -259,6 +265,19 @@ class _Served(uvicorn.Server):
                 async with asyncio.timeout(DATED_S):
                     await self.stopping.wait()
 
+    async def shutdown(self, sockets: object = None) -> None:
+        """Connections that wait for a request end now, the others when they are answered, or their time is over."""
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(ENDING_S):
+                while state.connections or state.tasks:  # noqa: ASYNC110 - once in a door's life
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            for task in state.tasks:
+                task.cancel()
+
 
 class HttpServer:
     """uvicorn without its own sockets and signals.  For one loop's thread."""
@@ -272,7 +291,6 @@ class HttpServer:
             lifespan="off",
             http=HttpLink,
             h11_max_incomplete_event_size=head_most,
-            timeout_graceful_shutdown=1,
         )
         self._uvicorn = _Served(config)
         self._task: asyncio.Task[None] | None = None
