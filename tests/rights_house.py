@@ -180,7 +180,7 @@ class House:
         self._thread.start()
         self.wait(self.server.start())
         self.server.logins.delay_s = 0.0
-        self.app = self.server.http._uvicorn.config.app  # type: ignore[union-attr]
+        self.app = self.server.http.app  # type: ignore[union-attr]
         accounts = self.server.accounts
         hashed = Kept(hash_password(PASSWORD), SHA256)
         for user in USERS:

@@ -55,7 +55,7 @@ class HttpDoor:
         """
         facts = Facts(server, version, progress)
         self._events = Events(server, facts)
-        self._app = create_app(facts, rows_of(server, facts, self._events), kept_s)
+        self.app = create_app(facts, rows_of(server, facts, self._events), kept_s)
         self._head_most = server.settings.before_login.bytes
         self._entry = entry
         self._doors = doors
@@ -76,7 +76,7 @@ class HttpDoor:
             bound = await self._listen_apart(self._doors, host, port, keeper)
         else:
             sockets = bind(host, port)
-            here = await self._begun(self._app)
+            here = await self._begun(self.app)
             listener = here.listener(self._entry, name, None if keeper is None else keeper.current)
             self._listeners.append(listener)
             bound = listener.open(sockets)
@@ -86,7 +86,7 @@ class HttpDoor:
         return bound
 
     async def _listen_apart(self, doors: HttpDoors, host: str, port: int, keeper: Keeper | None) -> tuple[str, int]:
-        doors.app = self._app
+        doors.app = self.app
         loop = asyncio.get_running_loop()
         listen = doors.listen if keeper is None else partial(doors.listen, identity=keeper.identity)
         bound = await loop.run_in_executor(None, listen, host, port)
