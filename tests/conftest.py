@@ -124,3 +124,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and isinstance(seed, int):
         report.sections.append(("choices", f"repeat them with PENSTOCK_SEED={seed} PENSTOCK_EFFORT={EFFORT}"))
     return report
+
+
+@pytest.fixture(scope="module")
+def as_the_files_say() -> Iterator[None]:
+    """The environment, which tells other tests' servers how many doors they have, says nothing here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PENSTOCK_SERVER__DOORS", raising=False)
+        yield

@@ -36,6 +36,8 @@ from waiting import eventually
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
+pytestmark = pytest.mark.usefixtures("as_the_files_say")
+
 KILLS = 3 if EFFORT == 1 else 20 * EFFORT
 
 OF_TWO_DOORS = 8
@@ -78,14 +80,6 @@ class Doors(LiveServer):
             return False
         doors = self.doors()
         return len(doors) == 2 and not set(doors) & set(killed)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def as_the_files_say() -> Iterator[None]:
-    """The environment, which tells other tests' servers how many doors they have, says nothing here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PENSTOCK_SERVER__DOORS", raising=False)
-        yield
 
 
 @pytest.fixture(scope="module")

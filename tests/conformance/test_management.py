@@ -15,6 +15,8 @@ import pytest
 
 from live_server import LiveServer
 
+pytestmark = pytest.mark.usefixtures("as_the_files_say")
+
 
 class Tool:
     """One user's requests to one server."""

@@ -11,6 +11,8 @@ import pytest
 from http_lab import NO_TLS
 from live_server import LiveServer
 
+pytestmark = pytest.mark.usefixtures("as_the_files_say")
+
 
 class HttpServer(LiveServer):
     http = "127.0.0.1:0"

@@ -17,11 +17,14 @@ from functools import partial
 from pathlib import Path
 
 import httpx
+import pytest
 
 from hostile.watching import MIB, Bounds, Watched
 from hostile.words import Said, said
 from http_lab import NO_TLS
 from live_server import LiveServer
+
+pytestmark = pytest.mark.usefixtures("as_the_files_say")
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "0"))
 A_LIFE = 10_000

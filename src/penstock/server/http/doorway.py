@@ -64,8 +64,12 @@ class HttpDoors(Doors):
         line = await CallLine.of(sock)
         try:
             while True:
-                _, line.number, payload = await line.receive({Kind.CALL: self._call_most, **_LATE}, _LATE)
-                await self._answer(line, payload)
+                kind, call, payload = await line.receive({Kind.CALL: self._call_most, **_LATE}, _LATE)
+                if (kind is Kind.CALL) is not (call > line.number):
+                    raise Broken(f"a frame of kind {kind} of the request {call}, after {line.number}")
+                if kind is Kind.CALL:  # else what nobody wanted to read of the last one
+                    line.number = call
+                    await self._answer(line, payload)
         except Ended:
             pass
         except Broken as broken:

@@ -1,0 +1,163 @@
+"""HTTP's door, a process of its own: what becomes of its clients, of the server and of others when it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from choices import EFFORT
+from live_server import LiveServer
+from waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("as_the_files_say")
+
+KILLS = 2 if EFFORT == 1 else 20 * EFFORT
+BACK_S = 1.0
+"""For a process that was killed; the machine of a test may be busy, so it has some more."""
+
+STOPPED_S = 6.0
+SLACK_S = 3.0
+
+LOGIN = {"authorization": "Basic " + b64encode(b"guest:guest").decode(), "content-type": "application/json"}
+
+FAILED = (OSError, http.client.HTTPException)
+
+
+class Server(LiveServer):
+    http = "127.0.0.1:0"
+
+    def door(self) -> int | None:
+        """The process of HTTP's door."""
+        assert self.process is not None
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with suppress(OSError):  # a thread or a process that ends meanwhile
+                for pid in (task / "children").read_text().split():
+                    if b"http.front" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return int(pid)
+        return None
+
+    def link(self, timeout: float = 20.0) -> http.client.HTTPConnection:
+        host, _, port = self.ready["http"].rpartition(":")
+        return http.client.HTTPConnection(host, int(port), timeout=timeout)
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        with closing(self.link()) as link:
+            link.request(method, path, None if body is None else json.dumps(body), LOGIN)
+            answer = link.getresponse()
+            return answer.status, answer.read()
+
+    def is_back(self, killed: int) -> bool:
+        try:
+            return self.ask("GET", "/healthz")[0] == 200 and self.door() not in (None, killed)
+        except FAILED:
+            return False
+
+    def descriptors(self) -> int:
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+@pytest.fixture(scope="module")
+def server(as_the_files_say: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("http")) as server:
+        yield server
+        server.stop()
+        assert "Traceback" not in server.output(), server.output()
+
+
+def publishing(server: Server, queue: str, ended: threading.Event, taken: list[int]) -> None:
+    """Publish until told to end, and note what was answered: it is on the disk."""
+    number = 0
+    while not ended.is_set():
+        number += 1
+        body = {
+            "properties": {"delivery_mode": 2}, "routing_key": queue, "payload": str(number),
+            "payload_encoding": "string",
+        }  # fmt: skip
+        with suppress(*FAILED):
+            status, told = server.ask("POST", "/api/exchanges/%2F/amq.default/publish", body)
+            assert (status, told) == (200, b'{"routed":true}')
+            taken.append(number)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_door_that_ends_takes_its_clients_alone_and_is_back(server: Server, end: signal.Signals) -> None:
+    """Nothing that was answered is lost, AMQP's clients notice nothing, and nothing is left behind in the server."""
+    queue = f"kept-{end.name}"
+    channel = server.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare(queue, durable=True)
+    ended, taken = threading.Event(), list[int]()
+    publisher = threading.Thread(target=publishing, args=(server, queue, ended, taken))
+    publisher.start()
+    before = 0
+    try:
+        for turn in range(KILLS if end is signal.SIGKILL else 1):
+            link = server.link()
+            link.request("GET", "/api/events", headers=LOGIN)  # a stream that goes on
+            answer = link.getresponse()
+            assert answer.readline() == b": penstock\n"
+            eventually(lambda: len(taken) > 5 * turn, "nothing was published")  # noqa: B023
+            if turn == 0:
+                before = server.descriptors()
+            door = server.door()
+            assert door is not None
+            began = time.monotonic()
+            os.kill(door, end)
+            channel.basic_publish("", "nowhere", b"beside it")  # confirmed meanwhile
+            eventually(lambda: server.is_back(door), "it did not come back")  # noqa: B023
+            took = time.monotonic() - began
+            assert took < (BACK_S if end is signal.SIGKILL else STOPPED_S) + SLACK_S
+            with closing(link), closing(answer), suppress(*FAILED):
+                while answer.readline():
+                    pass
+    finally:
+        ended.set()
+        publisher.join()
+    assert len(taken) > 5
+    got = set[int]()
+    while (found := channel.basic_get(queue, auto_ack=True))[0] is not None:
+        assert found[2] is not None
+        got.add(int(found[2]))
+    assert set(taken) <= got
+    eventually(lambda: server.descriptors() <= before, lambda: f"{server.descriptors()} descriptors, {before} before")
+
+
+def test_what_the_processes_are_is_told(server: Server) -> None:
+    """By /metrics, one for each process, and by the overview's page of processes."""
+    status, told = server.ask("GET", "/metrics")
+    assert status == 200
+    lines = [line for line in told.decode().splitlines() if "penstock_process" in line and 'process="http"' in line]
+    assert any("resident" in line and float(line.rpartition(" ")[2]) > 1 << 20 for line in lines), lines
+
+
+def test_a_second_server_is_told_that_the_address_is_taken(server: Server, tmp_path: Path) -> None:
+    class Second(Server):
+        http = server.ready["http"]
+
+    second = Second(tmp_path)
+    with pytest.raises(AssertionError, match=r"listen\.http: cannot bind"):
+        second.start()
+
+
+def test_strangers_of_the_door_are_counted(server: Server) -> None:
+    host, _, port = server.ready["http"].rpartition(":")
+    with closing(http.client.HTTPConnection(host, int(port))) as silent:
+        silent.connect()
+
+        def told() -> bool:
+            _, text = server.ask("GET", "/metrics")
+            found = [line for line in text.decode().splitlines() if line.startswith("penstock_strangers{")]
+            return any('"http"' in line and float(line.rpartition(" ")[2]) >= 1 for line in found)
+
+        eventually(told, "nobody is counted")

@@ -1,0 +1,334 @@
+"""Requests between HTTP's door and the server: what comes through whole, and what becomes of a door that lies."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import orjson
+import pytest
+
+from choices import EFFORT, SEED
+from penstock.records.password_hashes import Slow
+from penstock.server.doors.line import HEAD, VERSION, Ended, Kind
+from penstock.server.http.calls import PIECE, Call, CallLine, call_of
+from penstock.server.http.doorway import HttpDoors
+from penstock.server.http.front import Relay
+from penstock.server.strangers import Terms
+
+HEAD_MOST = 4096
+CALL = Call("GET", "/api/x%20y", "a=b", [("host", "h"), ("x", "\xff")], "1.1", "http", ("::1", 5), ("::1", 80), False)
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Say what was asked, and send the body back as it comes."""
+    scope["state"]["visitor"].known()
+    await send({"type": "http.response.start", "status": 201, "headers": [(b"path", scope["path"].encode())]})
+    more = True
+    while more:
+        message = await receive()
+        more = message.get("more_body", False)
+        await send({"type": "http.response.body", "body": message.get("body", b""), "more_body": more})
+
+
+class Both:
+    """The two ends in one loop: the server's and, unless the test plays it, the door's."""
+
+    def __init__(self, app: App = echo) -> None:
+        loop = asyncio.get_running_loop()
+        self.doors = HttpDoors(Terms(), HEAD_MOST, loop, apart=False)
+        self.doors.app = app
+        self.cut = list[str]()
+        self.doors.processes[0].cut_off = self.cut.append  # type: ignore[method-assign]
+        self.theirs, ours = socket.socketpair()
+        ours.setblocking(False)
+        self.relay = Relay(self.theirs)
+        self._ours = ours
+        loop.add_reader(ours, self._came)
+
+    def _came(self) -> None:
+        _, fds, _, _ = socket.recv_fds(self._ours, 1, 1)
+        for fd in fds:
+            self.attach(socket.socket(fileno=fd))
+
+    def attach(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.doors.attach(1, sock)
+
+    async def line(self) -> CallLine:
+        """A door's end, for a test that plays it."""
+        ours, theirs = socket.socketpair()
+        self.attach(theirs)
+        ours.setblocking(False)
+        return await CallLine.of(ours)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._ours)
+        self._ours.close()
+        self.theirs.close()
+        self.relay.close()
+
+
+class Client:
+    """A request, as uvicorn has it."""
+
+    def __init__(self, *pieces: bytes, headers: Any = ()) -> None:
+        self.got = list[Any]()
+        self.answered = asyncio.Event()
+        self.known_times = 0
+        self.aborted = False
+        self.leave = asyncio.Event()
+        self._pieces = list(pieces)
+        length = [(b"content-length", b"%d" % sum(map(len, pieces)))] if pieces else []
+        self.scope = {
+            "type": "http", "method": "POST", "raw_path": b"/a%20b", "query_string": b"q=1", "scheme": "http",
+            "http_version": "1.1", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+            "headers": [*length, *headers], "state": {"visitor": self, "transport": self},
+        }  # fmt: skip
+
+    def known(self) -> None:
+        self.known_times += 1
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    async def receive(self) -> Any:
+        if self._pieces:
+            return {"type": "http.request", "body": self._pieces.pop(0), "more_body": bool(self._pieces)}
+        if self._pieces is not None and not self.scope.get("told"):
+            self.scope["told"] = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.got.append(message)
+        self.answered.set()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(one["body"] for one in self.got[1:])
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_a_request_and_its_answer_come_through_whole() -> None:
+    """Bodies of any size, and one line for one after the other."""
+
+    async def test() -> None:
+        both = Both()
+        for size in (0, 1, PIECE, 5 * PIECE + 7):
+            client = Client(*([bytes([7]) * size] if size else []))
+            await both.relay(client.scope, client.receive, client.send)
+            assert client.got[0]["status"] == 201
+            assert (b"path", b"/a b") in client.got[0]["headers"]
+            assert client.body == bytes([7]) * size
+            assert client.known_times == 1
+        assert not both.cut
+        both.close()
+
+    run(test)
+
+
+def test_a_body_that_nobody_wanted_to_read_is_dropped() -> None:
+    async def test() -> None:
+        async def refuses(scope: Any, receive: Any, send: Any) -> None:
+            scope["state"]["visitor"].known()
+            await asyncio.sleep(0.01)  # all of the body is here
+            await send({"type": "http.response.start", "status": 400, "headers": []})
+
+        both = Both(refuses)
+        for _ in range(3):
+            client = Client(b"one", b"two")
+            await both.relay(client.scope, client.receive, client.send)
+            assert client.got[0]["status"] == 400
+        assert not both.cut
+        both.close()
+
+    run(test)
+
+
+def test_who_leaves_is_told_to_the_application() -> None:
+    async def test() -> None:
+        left = asyncio.Event()
+
+        async def waits(scope: Any, receive: Any, send: Any) -> None:
+            scope["state"]["visitor"].known()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            left.set()
+
+        both, client = Both(waits), Client()
+        asked = asyncio.ensure_future(both.relay(client.scope, client.receive, client.send))
+        await client.answered.wait()
+        client.leave.set()
+        await left.wait()
+        await asked
+        both.close()
+
+    run(test)
+
+
+def test_an_answer_that_ends_in_the_middle_cuts_the_client_off() -> None:
+    async def test() -> None:
+        async def fails(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise ZeroDivisionError
+
+        both, client = Both(fails), Client()
+        await both.relay(client.scope, client.receive, client.send)
+        assert client.aborted
+        assert not both.cut
+        both.close()
+
+    run(test)
+
+
+def test_a_bug_before_the_answer_is_told_with_500_and_the_line_goes_on() -> None:
+    async def test() -> None:
+        async def fails(scope: Any, receive: Any, send: Any) -> None:
+            raise ZeroDivisionError
+
+        both, client = Both(fails), Client()
+        await both.relay(client.scope, client.receive, client.send)
+        assert [one["status"] for one in client.got[:1]] == [500]
+        both.doors.app = echo
+        client = Client(b"hello")
+        await both.relay(client.scope, client.receive, client.send)
+        assert client.body == b"hello"
+        both.close()
+
+    run(test)
+
+
+def test_digests_of_passwords_are_made_by_the_door() -> None:
+    how = Slow(b"0123456789abcdef", 32, 1, 1, 64)
+
+    async def test() -> None:
+        heard = list[bytes | None]()
+
+        async def logs_in(scope: Any, receive: Any, send: Any) -> None:
+            done = asyncio.Event()
+
+            def hear(digest: bytes | None) -> None:
+                heard.append(digest)
+                done.set()
+
+            scope["state"]["visitor"].derive(how, hear)
+            await done.wait()
+            await echo(scope, receive, send)
+
+        both = Both(logs_in)
+        client = Client(b"body", headers=[(b"authorization", b"Basic YW5uOnNlY3JldA==")])
+        await both.relay(client.scope, client.receive, client.send)
+        assert heard == [how.digest("secret")]
+        assert client.body == b"body"
+        both.close()
+
+    run(test)
+
+
+def frame(kind: int, payload: bytes = b"", number: int = 1, version: int = VERSION, size: int | None = None) -> bytes:
+    return HEAD.pack(len(payload) if size is None else size, kind, version, 0, number, 0) + payload
+
+
+def said(**changed: object) -> bytes:
+    """A CALL with something else in it."""
+    return frame(Kind.CALL, orjson.dumps({**CALL._asdict(), **changed}))
+
+
+LIES = {
+    "another version": frame(Kind.CALL, CALL.encoded(), version=2),
+    "no kind": frame(200),
+    "a kind of the server's": frame(Kind.DONE),
+    "a body before a request": frame(Kind.WORDS, b"x"),
+    "a body of a request to come": frame(Kind.WORDS, b"x", number=2),
+    "no number": frame(Kind.CALL, CALL.encoded(), number=0),
+    "a head that is too large": frame(Kind.CALL, size=6 * HEAD_MOST + 5000),
+    "a piece that is too large": said(body=True) + frame(Kind.WORDS, size=PIECE + 1),
+    "a request within a request": said(body=True) + said(),
+    "a digest that nobody asked for": said(body=True) + frame(Kind.DERIVED, b"x"),
+    "a body that was not announced": said() + frame(Kind.WORDS, b"x"),
+    "no JSON": frame(Kind.CALL, b"{"),
+    "no object": frame(Kind.CALL, b"[]"),
+    "no headers": said(headers=None),
+    "headers that are no pairs": said(headers=[["a"]]),
+    "a header with a line end": said(headers=[["a", "b\r\nc: d"]]),
+    "a header with a name that is none": said(headers=[["a b", "c"]]),
+    "a header beyond Latin-1": said(headers=[["a", "\u20ac"]]),
+    "more headers than there may be": said(headers=[["a", "b"]] * 300),
+    "a method that is none": said(method="GET /"),
+    "a path with a space": said(path="/a b"),
+    "a query with a zero": said(query="\0"),
+    "another version of HTTP": said(version="2"),
+    "another scheme": said(scheme="file"),
+    "a client that is no address": said(client="127.0.0.1"),
+    "a port that is none": said(client=["127.0.0.1", 70_000]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_door_that_lies_is_cut_off(lie: str) -> None:
+    async def test() -> None:
+        async def waits(scope: Any, receive: Any, send: Any) -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        both = Both(waits)
+        line = await both.line()
+        line.transport.write(LIES[lie])
+        with pytest.raises(Ended):
+            await line.receive({})
+        assert len(both.cut) == 1
+        line.close()
+        both.close()
+
+    run(test)
+
+
+def test_whatever_comes_the_server_goes_on() -> None:
+    """Streams of a door, broken somewhere: a request is what `call_of` says, or the door is cut off."""
+
+    async def test() -> None:
+        both, chance, heard = Both(), Random(SEED), 0
+        good = said(body=True) + frame(Kind.WORDS, b"x" * 50) + frame(Kind.END) + said(method="PUT") + said()
+        for _ in range(400 * EFFORT):
+            broken = bytearray(good)
+            for _ in range(chance.randint(1, 4)):
+                broken[chance.randrange(len(broken))] = chance.randrange(256)
+            line = await both.line()
+            line.transport.write(bytes(broken))
+            line.transport.write_eof()
+            with suppress(Ended):
+                while True:
+                    kind, _, _ = await line.receive(
+                        {Kind.WELCOME: 0, Kind.ANSWER: 1 << 20, Kind.WORDS: PIECE, Kind.DONE: 0}
+                    )
+                    heard += kind is Kind.DONE
+            line.close()
+        assert heard
+        assert both.cut
+        line = await both.line()
+        line.transport.write(said())
+        assert (await line.receive({Kind.WELCOME: 0}))[0] is Kind.WELCOME
+        line.close()
+        both.close()
+
+    run(test)
+
+
+def test_a_request_says_the_same_on_both_sides() -> None:
+    assert call_of(CALL.encoded()) == CALL._replace(headers=[("host", "h"), ("x", "\xff")])
