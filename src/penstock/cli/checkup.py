@@ -65,6 +65,8 @@ def examine(settings: Settings) -> list[Finding]:
     findings += [port(name, address, server) for name, address in doors.items()]
     if "amqp" in doors or "amqps" in doors:
         findings.append(amqp_processes(settings, server))
+    if "http" in doors or "https" in doors:
+        findings.append(http_process(settings, server))
     if settings.tls.certificate is not None:
         findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
@@ -183,6 +185,21 @@ def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
         advice = f"the server's own process needs a core, too: more than {max(1, cores - 1)} are not worth it"
         return Finding(what, "poor", found, advice)
     return Finding(what, "good", found)
+
+
+def http_process(settings: Settings, server: int | None = None) -> Finding:
+    """Whether a process reads what HTTP's clients send, and whether that of the server that runs is there."""
+    from penstock.server.http.doorway import MEMORY, MODULE
+
+    what, why = "HTTP process", f"server.doors = {settings.server.doors}"
+    if settings.server.doors == 0:
+        return Finding(what, "good", f"none: the server's own takes the clients ({why})")
+    found = f"it may allocate {format_size(MEMORY)} ({why})"
+    if server is None:
+        return Finding(what, "good", found)
+    if any(_children(server, MODULE.encode())):
+        return Finding(what, "good", f"{found}; it runs")
+    return Finding(what, "poor", f"{found}; it does not run", "the server's log says why; it begins again within seconds")
 
 
 def _open_in(process: int) -> set[str]:

@@ -300,6 +300,16 @@ def test_doctor_tells_which_processes_take_amqps_clients(
     assert checkup.amqp_processes(settings, os.getpid()).verdict == ("good" if none else "poor"), "none of them runs"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "found"), [(0, "none: the server's own takes"), ("auto", "it may allocate 512 MiB")]
+)
+def test_doctor_tells_which_process_takes_https_clients(wanted: object, found: str) -> None:
+    settings = Settings.model_validate({"server": {"doors": wanted}})
+    finding = checkup.http_process(settings)
+    assert (finding.verdict, finding.found.startswith(found)) == ("good", True)
+    assert checkup.http_process(settings, os.getpid()).verdict == ("good" if wanted == 0 else "poor"), "it does not run"
+
+
 def test_doctor_takes_the_server_of_the_folder_for_no_mistake(tmp_path: Path) -> None:
     import os
     import socket
