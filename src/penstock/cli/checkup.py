@@ -199,7 +199,8 @@ def http_process(settings: Settings, server: int | None = None) -> Finding:
         return Finding(what, "good", found)
     if any(_children(server, MODULE.encode())):
         return Finding(what, "good", f"{found}; it runs")
-    return Finding(what, "poor", f"{found}; it does not run", "the server's log says why; it begins again within seconds")
+    advice = "the server's log says why; it begins again within seconds"
+    return Finding(what, "poor", f"{found}; it does not run", advice)
 
 
 def _open_in(process: int) -> set[str]:

@@ -72,8 +72,8 @@ class Server(Section):
     )
     doors: Literal["auto"] | Annotated[StrictInt, Field(ge=0, le=16)] = Field(
         default="auto",
-        description="Processes that take AMQP clients; 0: the server's own does, and HTTP's clients, too, who else have "
-        "a process. `auto` is none for AMQP on up to two cores, else one less than there are cores, at most 4.",
+        description="Processes that take AMQP clients; 0: the server's own does, and HTTP's clients, too, who have a "
+        "process otherwise. `auto` is none for AMQP on up to two cores, else one less than there are cores, at most 4.",
     )
     allow_execute: StrictBool = Field(default=False, description="Whether actions may run programs of the machine.")
     open_metrics: StrictBool = Field(
