@@ -30,8 +30,10 @@ def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int 
     queue = SimpleNamespace(
         vhost=vhost, name=name, available=ready, leased=leased, delayed=delayed, inactive=0, barriers_waiting=0,
         outstanding=leased, paused=False, arrived=0, delivered=0, acked=0, expired_leases=0, duplicates=0,
+        foreign_count=0,
     )  # fmt: skip
-    nothing = dict.fromkeys(("ready_bytes", "deferred_acks", "cancelled", "ack_rate", "oldest_lease", "behind"), 0)
+    none = "ready_bytes deferred_acks cancelled ack_rate oldest_lease behind transferred_in transferred_out double proxied"
+    nothing = dict.fromkeys(none.split(), 0)
     seen = SimpleNamespace(
         queue=queue, weight=SimpleNamespace(total=0), figures=Figures(), messages=ready + leased + delayed,
         consumers=consumers, lease_to_ack={}, **nothing,
