@@ -32,7 +32,9 @@ def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int 
         outstanding=leased, paused=False, arrived=0, delivered=0, acked=0, expired_leases=0, duplicates=0,
         foreign_count=0,
     )  # fmt: skip
-    none = "ready_bytes deferred_acks cancelled ack_rate oldest_lease behind transferred_in transferred_out double proxied"
+    none = (
+        "ready_bytes deferred_acks cancelled ack_rate oldest_lease behind transferred_in transferred_out double proxied"
+    )
     nothing = dict.fromkeys(none.split(), 0)
     seen = SimpleNamespace(
         queue=queue, weight=SimpleNamespace(total=0), figures=Figures(), messages=ready + leased + delayed,
