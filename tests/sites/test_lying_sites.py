@@ -38,7 +38,12 @@ def calls(sites: Sites, name: str, origin: int = 5, to: str = "b") -> Connection
 def rows(*lsns: int, body: bytes = b"hi", properties: bytes = PROPERTIES) -> pa.RecordBatch:
     count = len(lsns)
     nothing = [pa.nulls(count, CARRIED.field(name).type) for name in ("expires_at", "not_before", "priority")]
-    columns = [pa.array(lsns, pa.int64()), pa.array(["work"] * count), *nothing]
+    columns = [
+        pa.array(lsns, pa.int64()),
+        pa.array(["work"] * count),
+        pa.array([1] * count, CARRIED.field("time").type),
+        *nothing,
+    ]
     columns += [pa.array([properties] * count, pa.binary()), pa.array([body] * count, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=CARRIED)
 

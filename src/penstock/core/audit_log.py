@@ -112,6 +112,7 @@ class Audit:
         self._sinks = SinkAudit(self._find)
         self._policies = PolicyAudit(self._find)
         self._publishers: dict[str, int] = {}
+        self._proxied: set[int] = set()  # queues in which this site acts for others
         self._took: list[tuple[int, Ints]] = []  # (queue, flat pairs) of this window
         self._held: list[tuple[pa.RecordBatch, Ints | None]] = []
         self._rows = 0
@@ -127,6 +128,7 @@ class Audit:
         self._positions.load(state.last_lsn)
         self._routes = {number: (0, queues) for number, queues in state.routes.items()}
         self._publishers = dict(state.publishers)
+        self._proxied = set(state.proxied)
         self._sinks.load(state)
         self._policies.load(state)
         for number, told in state.queues.items():
@@ -301,6 +303,15 @@ class Audit:
         if queue is not None:
             owner = cast("int", row.header["owner"])
             queue.owned += [(row.lsn, low, high, owner) for low, high in row.values[1:].reshape(-1, 2).tolist()]
+            if row.header["why"] == "proxied" and not owner and queue.id not in self._proxied:
+                text = f"{queue.title}: messages were taken by proxy, and nobody had allowed it"
+                self._find("one owner", np.array([row.lsn]), text)
+
+    def _proxy(self, row: Row) -> None:
+        number = int(row.values[0])
+        self._proxied.discard(number)
+        if row.header["on"]:
+            self._proxied.add(number)
 
     def _policy(self, row: Row) -> None:
         self._policies.record(row.kind, row.name, row.header)
@@ -349,7 +360,7 @@ class Audit:
     LOOKS: ClassVar[Mapping[Kind, Callable[[Any, Row], None]]] = {
         Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.TOOK: _took_rows, Kind.RECOVERED: _found,
         Kind.QUEUE_DECLARE: _declared, Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _deleted,
-        Kind.OWN: _owned, Kind.POLICY: _policy, Kind.POLICY_DELETE: _policy,
+        Kind.OWN: _owned, Kind.PROXY: _proxy, Kind.POLICY: _policy, Kind.POLICY_DELETE: _policy,
         Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
         **dict.fromkeys((Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK, Kind.SINK_FORGET), _sink),
         **dict.fromkeys((Kind.STREAM, Kind.PLAN, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE, Kind.STREAM_TRY), _stream),

@@ -63,6 +63,7 @@ class Publishes:
     deduplicated: bool = False  # queues that want no duplicates were asked, and note the keys of what they take
     ahead: Publishes | None = None  # the same with large deltas merged as they will be, for filters to judge
     checked: bool = False  # bodies were held to what their topics ask of them
+    sent_at: list[int] | None = None  # microseconds; when another site took them, for what they are as old as that
     draws: list[float] | None = None  # what chance has drawn for each row, where an exchange routes by it
 
     def __len__(self) -> int:
@@ -93,7 +94,7 @@ class Publishes:
             some(self.topics), properties, bodies, routes=some(self.routes), expires_at=some(self.expires_at),
             not_before=some(self.not_before), priority=some(self.priority), transient=some(self.transient),
             plain=self.plain, deduplicated=self.deduplicated, size=sum(map(len, bodies)) + heads,
-            draws=some(self.draws), checked=self.checked,
+            draws=some(self.draws), checked=self.checked, sent_at=some(self.sent_at),
         )  # fmt: skip
         if self.judged is not None:
             out.judged = {

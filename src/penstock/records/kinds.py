@@ -386,8 +386,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "synced",
     ),
     Kind.CARRIED: Meaning(
-        'name: a site; {"peer", "path": [origin, ...]}; body: packed triples of 64-bit integers: first LSN here, first '
-        "LSN there, count: these rows of the same group were published at that site, and have passed these",
+        'name: a site; {"peer", "path": [origin, ...], "times"?: [LSN here, microseconds, ...]}; body: packed triples '
+        "of 64-bit integers: first LSN here, first LSN there, count: these rows of the same group were published at "
+        "that site, and have passed these; times: when, from each of these LSNs on",
         ("fold",),
     ),
     Kind.OWN: Meaning(
@@ -404,7 +405,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.PROXY: Meaning(
         'queue; {"on", "by"?}: this site acts for owners that are away, or does so no longer',
-        ("fold", "story"),
+        _BATCHES,
         "synced",
     ),
     Kind.CLAIMED: Meaning(

@@ -34,5 +34,5 @@ _FIELDS: list[pa.Field[Any]] = [
 COLUMNS = pa.schema(_FIELDS)
 """Columns of a segment; all nullable as Spark wants them.  Schema metadata is added by `log.segment`."""
 
-CARRIED = pa.schema([one for one in _FIELDS if one.name not in {"kind", "via", "route", "time"}])
-"""Columns of messages that one site tells another; `lsn` is the one at the site where each was published."""
+CARRIED = pa.schema([one for one in _FIELDS if one.name not in {"kind", "via", "route"}])
+"""Columns of messages that one site tells another; `lsn` and `time` are those at the site where each was published."""

@@ -328,6 +328,11 @@ def _granted_of_another_site(f: Forger) -> None:
     f.grant(11, 13)
 
 
+def _taken_by_proxy_unasked(f: Forger) -> None:
+    header = {"owner": 0, "site": "a", "serial": 1, "why": "proxied"}
+    f.control(Kind.OWN, "q", header, pack_pairs(f.queue, (10, 12)))
+
+
 FORGED: list[Callable[[Forger], None]] = [
     _narrowed_to_others, _narrowed_to_more, _narrowed_and_not_gone, _in_two_batches, _planned_what_is_ready,
     _a_batch_left_out, _planned_under_an_old_epoch, _an_epoch_twice, _a_stream_that_nobody_opened,
@@ -341,7 +346,7 @@ FORGED: list[Callable[[Forger], None]] = [
     _a_header_without_its_key, _half_a_pair,
     _a_route_twice, _a_route_that_nobody_told, _a_route_to_no_queue, _a_sequence_that_goes_back,
     _committed_twice, _committed_before_all_chunks, _forgotten_before_all_chunks, _a_chunk_of_nothing,
-    _a_chunk_too_many, _ruled_by_nobody, _granted_of_another_site,
+    _a_chunk_too_many, _ruled_by_nobody, _granted_of_another_site, _taken_by_proxy_unasked,
 ]  # fmt: skip
 
 

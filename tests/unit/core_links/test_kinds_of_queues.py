@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.links.parcels import BLIND_MOST, read
 from penstock.core.links.telling import Carries
 from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.explaining import where
 from penstock.core.state.durable import canonical
 from penstock.errors import QueueFull
 from penstock.expr import compile_filter
-from unit.core.world import header
+from unit.core.world import SECOND, header
 from unit.core_links.test_linking import Linked
 
 Pair = tuple[Linked, Linked]
@@ -273,3 +275,106 @@ def test_what_is_over_is_its_owners_dead_letter_and_nobody_elses(linked: Callabl
     assert a.q().ready == 2, "b's clock is ahead: that is no reason for a to give up its own"
     a.advance(6)
     assert (a.q().ready, a.q("dead").ready) == (0, 2)
+
+
+def test_a_queues_expiration_counts_from_where_it_was_published(linked: Callable[..., Pair]) -> None:
+    a, b = linked(expiration=10 * SECOND)
+    for site in (a, b):
+        site.declare("copies", kind="local", underlying_topic="q", expiration=10 * SECOND)
+    a.publish("q", b"0")
+    a.advance(3)
+    a.publish("q", b"1", properties=header(expiration="60000"))
+    a.publish("q", b"2")
+    b.advance(8)
+    a.send(b)
+    assert (b.q().foreign_count, b.q("copies").ready) == (3, 3)
+    b.restart(clean=False)
+    b.advance(3)
+    assert (b.q().foreign_count, b.q("copies").ready) == (2, 2), "ten seconds after it was published, not after it came"
+    b.advance(3)
+    assert (b.q().foreign_count, b.q("copies").ready) == (1, 1)
+
+
+def test_what_a_site_passes_on_is_as_old_as_it_was_there() -> None:
+    a, b, c = Linked("a"), Linked("b"), Linked("c")
+    for site in (a, b, c):
+        site.declare("copies", kind="local", underlying_topic="q", expiration=10 * SECOND)
+    a.link(b)
+    b.link(c, pass_through=["east"])
+    for wait in (0, 2):
+        a.advance(wait)
+        a.publish("q", b"0")
+    for site in (b, c):
+        site.advance(9)
+    a.send(b)
+    b.publish("q", b"1")
+    b.send(c)
+    assert c.q("copies").ready == 3
+    c.advance(2)
+    assert c.q("copies").ready == 2
+    c.advance(2)
+    assert c.q("copies").ready == 1
+    assert canonical(c.core.durable_state()) == canonical(c.folded(1))
+
+
+def test_no_message_is_newer_than_the_clock_here(linked: Callable[..., Pair]) -> None:
+    a, b = linked(expiration=10 * SECOND)
+    a.advance(3600)
+    a.publish("q", b"0")
+    a.send(b)
+    b.advance(11)
+    assert b.q().foreign_count == 0, "a's clock is an hour ahead: it is as old as it is known to be here"
+
+
+# -- what is told
+
+
+def test_explain_says_since_when_and_how_often_it_was_asked_for(linked: Callable[..., Pair]) -> None:
+    a, b = linked()
+    lsn = a.publish("q", b"0").first
+    a.send(b)
+    b.subscribe(b.q(), max_backlog=1)
+    here = b.q().first(1, "foreign")[0][1].chunk[0]
+    _, text = where(b.q(), here, b.now) or ("", "")
+    assert text == "site 'a' owns it, where it was published; it was transferred 0 times"
+    for _ in range(2):
+        b.advance(1)
+        asked = b.core.asks(b.now)
+        assert len(asked) == 1
+    _, text = where(b.q(), here, b.now) or ("", "")
+    assert text.endswith("transferred 0 times, and asked for twice since, last at 2023-11-14T22:13:22.000Z")
+    assert a.core.answer(a.now, "b", asked[0].ask) == 1
+    a.turn()
+    _, text = where(a.q(), lsn, a.now) or ("", "")
+    assert text == "site 'b' owns it, which asked for it, since 2023-11-14T22:13:20.000Z; it was transferred 1 times"
+
+
+def test_of_very_many_further_keys_so_many_are_told() -> None:
+    a, b = Linked("a"), Linked("b")
+    for site in (a, b):
+        site.declare("q")
+    a.link(b)
+    keys = ["q", "x" * 300, *(f"k{n}" for n in range(900))]
+    a.publish("q", b"0", properties=header(headers={"BCC": keys}))
+    [parcel] = a.send(b)
+    assert [len(piece.blind) for piece in parcel.pieces] == [BLIND_MOST]
+    assert "x" * 300 not in parcel.pieces[0].blind
+    piece = parcel.pieces[0]._replace(blind=("y" * 256,))
+    with pytest.raises(ValueError, match="further routing keys"):
+        read(parcel._replace(pieces=(piece,)).head, parcel.rows)
+    with pytest.raises(ValueError, match="further routing keys"):
+        read(parcel._replace(pieces=(piece._replace(blind=("y",) * 257),)).head, parcel.rows)
+
+
+def test_parcels_with_many_further_keys_are_small() -> None:
+    a, b = Linked("a"), Linked("b")
+    for site in (a, b):
+        site.declare("q")
+    a.link(b)
+    topic = a.core.topic("/", "", "q")
+    a.publish_all(*(
+        (topic, header(headers={"BCC": [f"{n}-{k}" + "z" * 200 for k in range(200)]}), b"") for n in range(12)
+    ))  # fmt: skip
+    parcels = a.send(b)
+    assert len(parcels) > 1
+    assert max(len(one.head) for one in parcels) < 512 << 10

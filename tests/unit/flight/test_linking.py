@@ -25,8 +25,8 @@ from penstock.wire.flight.received import Bounds, receive
 from penstock.wire.flight.tickets import parse_exchange
 
 GOOD: dict[str, Any] = {
-    "lsn": 5, "name": "work", "expires_at": None, "not_before": None, "priority": None, "properties": b"\x10\x00\x02",
-    "body": b"x",
+    "lsn": 5, "name": "work", "time": 7, "expires_at": None, "not_before": None, "priority": None,
+    "properties": b"\x10\x00\x02", "body": b"x",
 }  # fmt: skip
 
 
@@ -60,6 +60,8 @@ def test_rows_come_as_they_were_sent() -> None:
         ({"properties": b"\x80\x00\x01\xff"}, "properties of a message"),
         ({"properties": b"\x20\x00\x00\x00\x00\x09k"}, "properties of a message"),
         ({"expires_at": -1}, "expires_at is -1"),
+        ({"time": -1}, "time is -1"),
+        ({"time": None}, "'time' has 1 nulls"),
         ({"not_before": 1 << 62}, "not_before is"),
         ({"priority": 256}, "priority is 256"),
         ({"priority": -1}, "priority is -1"),

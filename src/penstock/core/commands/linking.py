@@ -174,7 +174,7 @@ class LinkingCommands(LinkCommands):
                 _, origin = self._site_of(piece.path[0])
                 mine = rows.slice(at, piece.rows)
                 for some in self._parted(mine, site) if origin == site else [mine]:
-                    batch, there = self._batch(piece, some)
+                    batch, there = self._batch(piece, some, now.wall)
                     numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
                     owners = self._owners(batch, site, origin, int(there[0]))
                     self.carry(now, piece.path, batch, there, owners, numbers)
@@ -188,8 +188,12 @@ class LinkingCommands(LinkCommands):
         for low, high in pairwise(sorted({0, len(lsns), *cuts})):
             yield rows.slice(low, high - low)
 
-    def _batch(self, piece: Piece, rows: pa.RecordBatch) -> tuple[Publishes, Sequence[int]]:
-        """Rows of a parcel as a batch of messages, and their LSNs where they were published."""
+    def _batch(self, piece: Piece, rows: pa.RecordBatch, wall: int) -> tuple[Publishes, Sequence[int]]:
+        """Rows of a parcel as a batch of messages, and their LSNs where they were published.
+
+        wall: the time here.  None of them is newer than that, whatever the clock of its site says.
+        """
+        sent = np.minimum(rows.column("time").cast(pa.int64()).to_numpy(), wall)
         names = cast("Any", rows.column("name").dictionary_encode())
         found = [
             self._topic(piece.vhost, *self._router.target_of(piece.vhost, piece.exchange, key)).with_blind(piece.blind)
@@ -204,7 +208,7 @@ class LinkingCommands(LinkCommands):
         bodies = from_column(rows.column("body"), rows.column("body").nbytes)
         batch = Publishes(
             topics, properties, bodies, expires_at=_times(rows, "expires_at"), not_before=_times(rows, "not_before"),
-            priority=_times(rows, "priority"), delta=False,
+            priority=_times(rows, "priority"), delta=False, sent_at=sent.tolist(),
         )  # fmt: skip
         return batch, cast("Sequence[int]", rows.column("lsn").to_numpy())
 
@@ -299,6 +303,7 @@ class LinkingCommands(LinkCommands):
                 free, waiting = _free(queue, filtered=True), self._wanted(queue, now)
             for asked in asking.asks(now.wall, waiting, free):
                 spans = [one for first, stop in asked.spans for one in self.told_as(first, stop)]
+                queue.asked(now.wall, asked.spans)
                 out.append(Asked(asked.owner, ask_of(queue.vhost, queue.name, spans)))
         return out
 

@@ -125,7 +125,11 @@ class LinkCommands(QueueCommands):
         runs = _runs(published.positions, lsns)
         if runs:
             body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
-            self._out.record(Kind.CARRIED, site, {"peer": peer, "path": list(path)}, body)
+            header: dict[str, object] = {"peer": peer, "path": list(path)}
+            if batch.sent_at is not None:
+                sent = np.array(batch.sent_at, dtype=np.int64)
+                header["times"] = _changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
+            self._out.record(Kind.CARRIED, site, header, body)
         self._number_carried(peer, runs, numbers_told)
         early = list[EarlyClaim]()
         for here, lsn, count in runs:
@@ -368,6 +372,12 @@ def _coming(owners: Mapping[Queue, str], peers: Peers) -> Generator[None]:
         for queue, claim in before.items():
             queue.open_to_all(False, peers)
             queue.newcomers_of(claim, peers)
+
+
+def _changes(lsns: Sequence[int], times: Ints) -> list[int]:
+    """From which LSN on which time is told, one after the other."""
+    changes = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist()]
+    return [value for at in changes for value in (lsns[at], int(times[at]))]
 
 
 def _runs(here: Sequence[int], there: Ints) -> list[tuple[int, int, int]]:

@@ -95,8 +95,13 @@ def _plain(told: Told) -> list[object]:
 
 SPANS_MOST = 8_000
 PIECES_MOST = 2_000
+BLIND_MOST = 256
+BLIND_BYTES = 255
 BYTES_MOST = 32 << 20
-"""What one parcel has at most: so that its head and its rows are small for whoever takes them."""
+"""What one parcel has at most: so that its head and its rows are small for whoever takes them.
+
+Further routing keys of a message say where its dead letter goes, too: so many of no more bytes are told.
+"""
 
 
 def split(parcel: Parcel, before: int) -> list[Parcel]:
@@ -138,22 +143,33 @@ def _ends(rows: pa.RecordBatch) -> tuple[int, int]:
 
 def _portions(pieces: Sequence[Piece], rows: pa.RecordBatch) -> Iterator[tuple[list[Piece], pa.RecordBatch]]:
     """Rows and their pieces in portions."""
-    if len(pieces) <= PIECES_MOST and rows.nbytes <= BYTES_MOST:
+    if sum(map(_weight, pieces)) <= PIECES_MOST and rows.nbytes <= BYTES_MOST:
         yield list(pieces), rows
         return
     each = max(rows.num_rows * BYTES_MOST // rows.nbytes, 1)
-    start, at, some = 0, 0, list[Piece]()
+    start, at, some, weight = 0, 0, list[Piece](), 0
     for piece in pieces:
         left = piece.rows
         while left:
+            weight += _weight(piece)
             count = min(left, start + each - at)
             some.append(piece._replace(rows=count))
             at, left = at + count, left - count
-            if at - start == each or len(some) == PIECES_MOST:
+            if at - start == each or weight >= PIECES_MOST:
                 yield some, rows.slice(start, at - start)
-                start, some = at, []
+                start, some, weight = at, [], 0
     if some:
         yield some, rows.slice(start)
+
+
+def _weight(piece: Piece) -> int:
+    """What it takes of a head, as pieces without further keys count 1."""
+    return 1 + sum(map(len, piece.blind)) // 100
+
+
+def told_blind(keys: Sequence[str]) -> tuple[str, ...]:
+    """Those further routing keys of a message that are told."""
+    return tuple([key for key in keys if len(key.encode()) <= BLIND_BYTES][:BLIND_MOST])
 
 
 def read(head: bytes, rows: pa.RecordBatch | None) -> Parcel:
@@ -178,9 +194,11 @@ def _check(rows: pa.RecordBatch, pieces: Sequence[Piece]) -> None:
     if rows.schema.names != CARRIED.names or rows.schema.types != CARRIED.types:
         raise ValueError(f"a parcel of a link has the columns {rows.schema}, not {CARRIED}")
     rows.validate(full=True)
-    for name in ("lsn", "name", "properties", "body"):
+    for name in ("lsn", "name", "time", "properties", "body"):
         if rows.column(name).null_count:
             raise ValueError(f"a parcel of a link has nulls in the column {name}")
+    if cast("int", rows.column("time").cast(pa.int64()).to_numpy().min()) < 0:
+        raise ValueError("a parcel of a link has times before 1970")
     lsns, at = rows.column("lsn").to_numpy(), 0
     for piece in pieces:
         mine = lsns[at : at + piece.rows]
@@ -205,7 +223,10 @@ def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[st
     origins = tuple(int(one) for one in path if isinstance(one, int))
     if not origins or len(origins) != len(path) or len(set(origins)) != len(origins):
         raise ValueError(f"{path!r} is no path of origins, each once")
-    return Piece(origins, _text(vhost), _text(exchange), tuple(map(_text, blind)), _number(rows, 1))
+    keys = tuple(map(_text, blind))
+    if told_blind(keys) != keys:
+        raise ValueError(f"a message has {len(keys)} further routing keys: {BLIND_MOST} of {BLIND_BYTES} bytes may be")
+    return Piece(origins, _text(vhost), _text(exchange), keys, _number(rows, 1))
 
 
 def _numbers(publisher: str, origin: object, sequence: int, lsn: int, count: int) -> Numbers:

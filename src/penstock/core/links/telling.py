@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.core.links.carried import may_go_on
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Why
-from penstock.core.links.parcels import Numbers, Parcel, Piece, Told, split
+from penstock.core.links.parcels import Numbers, Parcel, Piece, Told, split, told_blind
 from penstock.core.links.peers import Peers
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
@@ -97,12 +97,16 @@ class Carried:
 
 
 class _Way(NamedTuple):
-    """How rows came here: they are the messages [first, stop) of this log, and `there` is the first one's LSN there."""
+    """How rows came here: they are the messages [first, stop) of this log, and `there` is the first one's LSN there.
+
+    times: LSNs here, ascending, and when their site took what follows each.
+    """
 
     first: int
     stop: int
     there: int
     path: tuple[int, ...]
+    times: tuple[int, ...] = ()
 
 
 class Telling:
@@ -161,6 +165,8 @@ class Telling:
         if not len(chosen):
             return [], None
         columns = {name: some.column(name) for name in CARRIED.names[1:]}
+        if any(way.times for way in ways):
+            columns["time"] = _times_of(columns["time"], lsns[rows], ways)
         out = pa.RecordBatch.from_arrays([pa.array(there), *columns.values()], names=CARRIED.names)
         if len(chosen) < len(goes):
             out = out.take(chosen)
@@ -215,7 +221,8 @@ class Telling:
                 place = next(places)
             if count := int(np.count_nonzero(goes[low:high])):
                 path = way[2] if way[2][-1] == self._home.origin else (*way[2], self._home.origin)
-                yield Piece(path, *self._home.via_of(place[2]), count)
+                vhost, exchange, blind = self._home.via_of(place[2])
+                yield Piece(path, vhost, exchange, told_blind(blind) if blind else (), count)
 
     # -- what happened to messages
 
@@ -284,9 +291,21 @@ def _ways(records: Sequence[_Record]) -> Iterator[_Way]:
     """How those messages of a batch came that other sites published."""
     for _, kind, _, header, body in records:
         if kind == Kind.CARRIED:
-            path = tuple(cast("list[int]", load(header)["path"]))
+            said = load(header)
+            path, times = tuple(cast("list[int]", said["path"])), tuple(cast("list[int]", said.get("times", ())))
             for here, there, count in np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist():
-                yield _Way(here, here + count, there, path)
+                yield _Way(here, here + count, there, path, times)
+
+
+def _times_of(column: pa.Array[Any], lsns: npt.NDArray[np.int64], ways: Sequence[_Way]) -> pa.Array[Any]:
+    """When messages were taken, by this site or by the one that they came from; lsns: theirs here."""
+    out = cast("npt.NDArray[np.int64]", column.cast(pa.int64()).to_numpy()).copy()
+    for way in ways:
+        low, high = np.searchsorted(lsns, (way.first, way.stop)).tolist()
+        if way.times and low < high:
+            since, times = np.array(way.times, dtype=np.int64).reshape(-1, 2).T
+            out[low:high] = times[np.searchsorted(since, lsns[low:high], side="right") - 1]
+    return cast("pa.Array[Any]", pa.array(out).cast(column.type))
 
 
 def _parted(

@@ -84,7 +84,15 @@ def _of_others(queue: Contents, lsn: int) -> str:
         "first": "where it was published", "transfer": "which asked for it",
         "yielded": "which has it from the same publisher", "proxied": "by proxied transfer",
     }  # fmt: skip
-    return f"site '{claim.owner}' owns it, {how[claim.why]}; it was transferred {claim.serial} times"
+    since, asks = queue.foreign.history(lsn)
+    text = f"site '{claim.owner}' owns it, {how[claim.why]}"
+    text += f", since {told(since)}" if since else ""
+    text += f"; it was transferred {claim.serial} times"
+    return text + (f", and asked for {_times(len(asks))} since, last at {told(asks[-1])}" if asks else "")
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _of_barriers(queue: Contents, lsn: int) -> str:

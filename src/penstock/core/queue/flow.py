@@ -43,7 +43,7 @@ from penstock.core.queue.administering import pause_due
 from penstock.core.queue.dispatching import attendance, joining
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.due import expire_due, fall_due
-from penstock.core.queue.expiry import deadlines, queue_deadline
+from penstock.core.queue.expiry import Ints, deadlines, queue_deadline
 from penstock.core.queue.held import BEHIND_BARRIERS, BEHIND_DEPTH
 from penstock.core.queue.order.ranking import BY_PRIORITY, RANKED
 from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, view
@@ -99,6 +99,9 @@ class _Expiring(Stage):
         return 1 if at_once or (new.expires_at is not None and now.wall in new.expires_at) else len(new)
 
     def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
+        if new.batch is not None and new.batch.sent_at is not None:
+            self._admit_sent(queue, now, new, new.batch.sent_at)
+            return
         common = queue_deadline(queue.settings, now.wall)
         if new.expires_at is None or not any(new.expires_at):
             if common:
@@ -106,7 +109,23 @@ class _Expiring(Stage):
             elif not queue.expiry.empty:
                 queue.expiry.part()
             return
-        times = deadlines(queue.settings, now.wall, np.array(new.expires_at, dtype=np.int64))
+        self._admit_each(
+            queue, now, new, deadlines(queue.settings, now.wall, np.array(new.expires_at, dtype=np.int64)), common
+        )
+
+    def _admit_sent(self, queue: Contents, now: Now, new: Newcomers, sent: Sequence[int]) -> None:
+        """The same of what another site took: it is as old as it is there."""
+        rows = range(len(sent)) if new.rows is None else new.rows
+        taken = np.array([sent[row] for row in rows], dtype=np.int64)
+        own = np.zeros(len(new), dtype=np.int64) if new.expires_at is None else np.array(new.expires_at, dtype=np.int64)
+        times = deadlines(queue.settings, taken, own)
+        if times.any():
+            self._admit_each(queue, now, new, times, int(times[-1]))
+        elif not queue.expiry.empty:
+            queue.expiry.part()
+
+    def _admit_each(self, queue: Contents, now: Now, new: Newcomers, times: Ints, common: int) -> None:
+        """A deadline for each; many may have the common one."""
         lsns = view(new.chunk)
         past = (times > 0) & (times < now.wall)
         if new.delayed is not None:

@@ -6,12 +6,13 @@ soon as it comes back.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.links.ownership import RANKS, WHYS, Claim, Claims
+from penstock.core.links.ownership import RANKS, WHYS, Claim, Claims, Span
 from penstock.core.links.peers import HERE, Peers
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
@@ -20,17 +21,22 @@ from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.lsns import Ints
 from penstock.records.chunks import Chunk
 
+_TOLD_OF = 256
+"""Asks, and changes of owners, of which people are told."""
+
 
 class Foreign:
     """The messages of other sites, and the claims to all messages of the queue."""
 
-    __slots__ = ("claims", "coming", "fresh", "given", "open", "peers", "taken", "waiting")
+    __slots__ = ("asked", "changed", "claims", "coming", "fresh", "given", "open", "peers", "taken", "waiting")
 
     def __init__(self, peers: Peers) -> None:
         """peers: of the core, for all queues."""
         self.peers = peers
         self.claims = Claims(peers.here)
         self.coming: Claim | None = None  # whose newcomers are; None: this site's
+        self.asked: deque[tuple[int, Sequence[Span]]] = deque(maxlen=_TOLD_OF)  # asks of late: when, and what for
+        self.changed: deque[tuple[int, Sequence[Span]]] = deque(maxlen=_TOLD_OF)  # when what changed its owner
         self.open = False  # what comes now was let in at another site
         self.fresh = Main()  # what was never delivered and stands at its own place
         self.waiting = Returned()  # the rest
@@ -47,6 +53,11 @@ class Foreign:
         if self.fresh.count and self.fresh.head() < place:
             return True
         return self.waiting.count > 0 and self.waiting.head()[0] < place
+
+    def history(self, lsn: int) -> tuple[int, list[int]]:
+        """When a message changed its owner last, 0 where that is not known, and when it was asked for since."""
+        since = max((when for when, spans in self.changed if _among(lsn, spans)), default=0)
+        return since, [when for when, spans in self.asked if when >= since and _among(lsn, spans)]
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that wait."""
@@ -117,3 +128,7 @@ class Foreign:
         for low, high, claim in old.spans():
             mine = claim.owner == old.here.owner
             self.claims.put(low, high, claim._replace(owner=self.peers.here) if mine else claim)
+
+
+def _among(lsn: int, spans: Sequence[Span]) -> bool:
+    return any(first <= lsn < stop for first, stop in spans)

@@ -99,6 +99,7 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
     if not changed:
         return 0
     _tell(queue, claim, changed, peers, sink)
+    foreign.changed.append((now.wall, changed))
     count = sum(stop - first for first, stop in changed)
     mine = claim.owner == foreign.claims.here.owner
     for first, stop in changed:
@@ -203,6 +204,12 @@ def open_to_all(queue: Contents, always: bool, peers: Peers) -> None:
     """Whether what comes now has found room at another site: then it is not refused here."""
     if queue.limits is not None:
         queue.ensure_foreign(peers).open = always
+
+
+def asked(queue: Contents, wall: int, spans: Sequence[Span]) -> None:
+    """Their owner is asked for these, at this time; people may want to know."""
+    if queue.foreign is not None:
+        queue.foreign.asked.append((wall, spans))
 
 
 def first_wanted_of(queue: Contents, most: int) -> list[Span]:

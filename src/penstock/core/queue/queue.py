@@ -270,6 +270,7 @@ class Queue(Surface):
     renamed = owning.renamed
     newcomers_of = owning.newcomers_of
     open_to_all = owning.open_to_all
+    asked = owning.asked
     first_wanted_of = owning.first_wanted_of
     reach = reach
     settled_elsewhere = owning.settled_elsewhere

@@ -170,7 +170,12 @@ class Fold:
         columns = self._columns(table, rows, kinds[rows] == int(Kind.PUBLISH_TRANSIENT), own)
         expires = None if is_empty(table, "expires_at") else numbers(table, "expires_at")[rows]
         timed = expires is not None or any(self._objects.queues[number].has_deadline for number in by_queue)
-        stored = _Stored(own, columns, numbers(table, "time", 0)[rows] if timed else None, expires)
+        times = numbers(table, "time", 0)[rows] if timed else None
+        if times is not None:
+            for first, stop, time in self._objects.sent:
+                low, high = np.searchsorted(own, (first, stop)).tolist()
+                times[low:high] = time
+        stored = _Stored(own, columns, times, expires)
         self._add_members(stored, by_queue, boot)
 
     def _add_members(self, stored: _Stored, by_queue: Mapping[int, list[Ints]], boot: int) -> None:
@@ -225,6 +230,7 @@ class Fold:
         """Fold the control records of one table; returns the LSN of its last BOOT, 0 if it has none."""
         self._objects.took.clear()
         self._objects.letters.clear()
+        self._objects.sent.clear()
         bulk = controls & np.isin(kinds, _BULK)
         keyed = controls & ((kinds == int(Kind.SOW_PUT)) | (kinds == int(Kind.SOW_DROP)))
         few = controls & ~bulk & ~keyed

@@ -56,6 +56,7 @@ class Objects:
         self.routes: dict[int, tuple[int, ...]] = dict(start.routes)
         self.took: dict[int, Ints] = {}  # of the present table: flat pairs by queue
         self.letters: list[int] = []  # of the present table: LSNs of dead letters
+        self.sent: list[tuple[int, int, int]] = []  # of the present table: LSNs [a, b), and when another site took them
         self._topology = Topology()
         self._topology.load(start)
         self._unclean = start.unclean
@@ -198,8 +199,12 @@ class Objects:
         self._peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
 
     def _carry(self, row: Row) -> None:
-        peer = cast("int", load(row.header)["peer"])
+        told = load(row.header)
+        peer = cast("int", told["peer"])
         numbers = self._carried.setdefault(peer, Numbers((), self._floor_of(peer)))
+        times = cast("list[int]", told.get("times") or ())
+        if times:
+            self.sent += zip(times[::2], [*times[2::2], row.lsn], times[1::2], strict=True)
         for here, there, count in np.frombuffer(row.body, dtype="<i8").reshape(-1, 3).tolist():
             numbers.add(there, here, count)
             if self._early:

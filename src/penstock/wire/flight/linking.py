@@ -68,7 +68,7 @@ def read_said(words: bytes) -> Said:
 def read_rows(received: Received, bounds: Bounds) -> pa.RecordBatch:
     """Messages that another site tells of, each value in its bounds.  InvalidArgument says which is not."""
     columns = columns_of(received)
-    for name in ("lsn", "name", "properties", "body"):
+    for name in ("lsn", "name", "time", "properties", "body"):
         if columns[name].null_count:
             raise InvalidArgument(f"link: column {name!r} has {columns[name].null_count} nulls")
     check_bodies(columns["body"], bounds, "link")
@@ -76,7 +76,7 @@ def read_rows(received: Received, bounds: Bounds) -> pa.RecordBatch:
         _within("lsn", columns["lsn"], 1, LSN_MAX)
         _within("bytes of a name", compute.binary_length(columns["name"]), 0, NAME_LIMIT)
         _within("bytes of properties", compute.binary_length(columns["properties"]), 0, PROPERTIES_MOST)
-        for name in ("expires_at", "not_before"):
+        for name in ("time", "expires_at", "not_before"):
             _within(name, columns[name].cast(pa.int64()), 0, LATEST)
         _within("priority", columns["priority"], 0, 255)
         _check_properties(columns["properties"])
