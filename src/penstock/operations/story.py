@@ -223,6 +223,9 @@ class Teller:
             details["not_before"] = cast("int", details["not_before"]) / 1e6
         if (to := cast("list[tuple[str, str, int]] | None", details.pop("to", None))) is not None:
             details = {**_whom(to, covered, self.lsn), **details}
+        if record.kind is Kind.SETTLE and isinstance(details.get("by"), list):
+            by = cast("list[tuple[str, int]]", details["by"])
+            details["by"] = by[_whose([count for _, count in by], covered, self.lsn)][0]
         event = WORDS[record.kind]
         if record.kind is Kind.OWN:
             del details["owner"]  # a number; its name is told
@@ -438,12 +441,18 @@ def _covers(pairs: object, lsn: int) -> bool:
 
 def _whom(to: Sequence[tuple[str, str, int]], pairs: object, lsn: int) -> dict[str, object]:
     """Of several that one record granted something, who got this message."""
+    consumer, client, _ = to[_whose([count for _, _, count in to], pairs, lsn)]
+    return {"consumer": consumer, "client": client}
+
+
+def _whose(counts: Sequence[int], pairs: object, lsn: int) -> int:
+    """Of several that have so many pairs each, the place of who has this message, which is in one of the pairs."""
     flat, start = cast("list[int]", pairs), 0
-    for consumer, client, count in to:
+    for place, count in enumerate(counts):
         if _covers(flat[2 * start : 2 * (start + count)], lsn):
-            return {"consumer": consumer, "client": client}
+            return place
         start += count
-    return {}
+    raise AssertionError("no pair has it")
 
 
 def _why(header: Mapping[str, object]) -> dict[str, str]:

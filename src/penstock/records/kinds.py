@@ -217,8 +217,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
         _MOVES, "lazy", "ready", "returned",
     ),
     Kind.SETTLE: Meaning(
-        'queue and pairs; {"by"} or {"site"}: acknowledged, here or there, or removed as they were sent',
-        _MOVES, "lazy", "gone", "settled"
+        'queue and pairs; {"by"}, {"by": [[client, pairs], ...]} or {"site"}: acknowledged, here or there, or removed '
+        "as they were sent; by several: in the order of the pairs, of which so many are each one's",
+        _MOVES, "lazy", "gone", "settled",
     ),
     Kind.EXPIRE: Meaning(
         'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '

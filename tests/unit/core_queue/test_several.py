@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from array import array
 from collections.abc import Sequence
@@ -134,6 +135,24 @@ def test_acks_of_one_client_are_one_record() -> None:
     settles = [one for one in side.world.entries if isinstance(one, Control) and one.kind is Kind.SETTLE]
     first = side.lsns[bodies[0]]
     assert [array("q", one.body).tolist() for one in settles] == [[side.queue.id, first, first + 5]]
+
+
+def test_acks_of_several_clients_are_one_record_that_says_who_has_done_what() -> None:
+    side = Side({}, several=True)
+    side.consumers = [side.world.subscribe(side.queue, f"c{n}", client=f"peer/{n}") for n in range(3)]
+    bodies = [b"%d" % n for n in range(3)]
+    side.publish(bodies)
+    got = [(n, side.got(one)) for n, one in enumerate(side.consumers)]
+    assert side.ack(got[::-1]) == 3
+    settles = [one for one in side.world.entries if isinstance(one, Control) and one.kind is Kind.SETTLE]
+    first = side.lsns[bodies[0]]
+    assert [array("q", one.body).tolist() for one in settles] == [
+        [side.queue.id, *(edge for lsn in range(first, first + 3) for edge in (lsn, lsn + 1))]
+    ]
+    whose = {side.lsns[own[0]]: f"peer/{n}" for n, own in got}
+    assert json.loads(settles[0].header) == {"by": [[whose[lsn], 1] for lsn in sorted(whose)]}
+    side.world.restart(clean=True)
+    assert not side.world.contents(side.world.core.queue("/", "q"))
 
 
 def test_one_ack_of_each_that_finds_one_message_gone_settles_the_others() -> None:

@@ -119,6 +119,24 @@ def test_of_several_that_one_step_gave_something_each_is_named_for_its_own() -> 
         assert [message.attempt for message in again] == [2] * 4
 
 
+def test_of_several_whose_acks_came_together_each_is_named_for_its_own() -> None:
+    with Broker({"queue": [{"name": "q", "fairness_model": "round-robin"}]}) as broker:
+        names = ("one", "other")
+        workers = [broker.subscribe("q", name=name, max_backlog=1) for name in names]
+        marks = [broker.publish("q", b"%d" % number) for number in range(2)]
+        whose = {
+            message.bookmark: name for name, worker in zip(names, workers, strict=True) for message in worker.take()
+        }
+        assert sorted(whose) == sorted(marks)
+        instance = broker.instance
+        queue = instance.core.queue("/", "q")
+        done = [(one, [run.chunk for run in one.leases.held()]) for one in queue.consumers]
+        assert instance.core.settle_several(instance.engine.now(), queue, done) == 2
+        instance.run_turns()
+        for mark in marks:
+            assert broker.story(mark)[-1].details == {"by": whose[mark]}
+
+
 def _why(broker: Broker, mark: str, queue: str) -> tuple[str, str]:
     """The one reason why a queue does not deliver a message."""
     [found] = broker.act("explain", queue=queue, bookmark=mark)["queues"]

@@ -16,7 +16,7 @@ import orjson
 
 from penstock.core.effects import Deliver, DeliverEach, Sink
 from penstock.core.queue.dispatching.attendance import watch
-from penstock.core.queue.order.runs import Run, pairs_body
+from penstock.core.queue.order.runs import PAIR_BYTES, Run, pack_number, pairs_body
 from penstock.core.queue.parts import DISPATCH_MOST
 from penstock.core.queue.settling.attempts import FRESH, ONCE, Tally, delivered
 from penstock.core.queue.settling.leases import SLOT
@@ -39,12 +39,8 @@ Share: TypeAlias = "tuple[Consumer, list[Run]]"
 EACH_LEAST = 4
 """Messages of which each goes to a consumer of its own, of one holder, from which on they are one effect."""
 
-PAIR_BYTES = 16
-
 FIRST = 1, 0
 """The number of a first send, and how many of those before it nobody saw."""
-
-pack_number = struct.Struct("<q").pack
 
 _first_of = itemgetter(0)
 

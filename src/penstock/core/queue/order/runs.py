@@ -32,6 +32,9 @@ PIECE = 8192
 NEVER = 1 << 62
 """Later than every LSN and every time."""
 pack_pair = struct.Struct("<2q").pack
+pack_number = struct.Struct("<q").pack
+
+PAIR_BYTES = 16
 END: Key = (1 << 128, 0)
 """Behind every place, with priorities or without."""
 
@@ -103,7 +106,7 @@ def pairs_body(queue: int, runs: Sequence[Run]) -> bytes:
     """The body of a record about these messages: the queue's id, then the LSN pairs of each run."""
     if len(runs) == 1 and isinstance(chunk := runs[0].chunk, range):
         return struct.pack("<3q", queue, chunk.start, chunk.stop)
-    return b"".join([struct.pack("<q", queue), *(run.pair_bytes() for run in runs)])
+    return b"".join([pack_number(queue), *[run.pair_bytes() for run in runs]])
 
 
 def holds(chunk: Chunk, lsn: int) -> bool:

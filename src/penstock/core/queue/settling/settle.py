@@ -4,7 +4,7 @@ A return is the one moment at which limits are judged: a message past its deadli
 expires, with all the reasons that hold.  A longer lease is session state alone: nothing of it is logged.
 
 Acks of several consumers at once, as a connection with a thousand workers sends them, leave together where nothing
-could be granted between two of them: the order shows nowhere then, and there is one record for each client.
+could be granted between two of them: the order shows nowhere then, and one record tells who has done what.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.acted import exact
 from penstock.core.effects import Gone, Sink, Verb
-from penstock.core.queue.order.runs import Run, pairs_body, sift, sorted_chunk
+from penstock.core.queue.order.runs import PAIR_BYTES, Run, pack_number, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import Tally, back_off, spent
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import stages_of
@@ -289,12 +289,9 @@ def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink)
     """Deliveries of these consumers are done; returns how many messages that affected.  The queue is `together`."""
     affected = 0
     runs: list[Run] = []
-    named = ""
+    names: list[str] = []  # by whom each
     for consumer, chunks in settled:
         name = consumer.client or consumer.tag
-        if name != named:
-            _record(queue, now, runs, named, sink)
-            runs, named = [], name
         first = consumer.leases.take_first(chunks[0]) if len(chunks) == 1 and not consumer.closed else None
         if first is not None and first.place != SLOT:  # what `freed` does, for one run of one who holds more or not
             count = len(first.chunk)
@@ -303,17 +300,19 @@ def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink)
             if consumer.serial:
                 queue.outstanding -= count
             runs.append(first)
+            names.append(name)
             if consumer.targets is not None:
                 consumer.targets.wake(consumer)
             continue
         held, stale = _taken(consumer, chunks) if first is None else ([first], [])
         if held:
             affected += _freed(queue, now, consumer, held, runs)
+            names += [name] * (len(runs) - len(names))
         if stale:
-            _record(queue, now, runs, named, sink)
-            runs = []
+            _record(queue, now, runs, names, sink)
+            runs, names = [], []
             affected += settle(queue, now, stale, Verb.ACK, sink, consumer, "", None, None)
-    _record(queue, now, runs, named, sink)
+    _record(queue, now, runs, names, sink)
     return affected
 
 
@@ -354,7 +353,7 @@ def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], c
     queue.outstanding -= affected
     queue.leased -= affected
     if terms is not None:
-        _record(queue, now, [terms.part(done, False)], client, sink)
+        _record(queue, now, [terms.part(done, False)], [client], sink)
     if others:
         rest = apart([consumer for consumer, _ in others], as_chunk([lsn for _, lsn in others]))
         affected += acknowledge(queue, now, rest, sink)
@@ -396,11 +395,15 @@ def apart(consumers: Sequence[Consumer], chunk: Chunk) -> list[Acked]:
     return [*out]
 
 
-def _record(queue: Contents, now: Now, runs: Sequence[Run], named: str, sink: Sink) -> None:
-    """Say that these are done; they are held no longer."""
+def _record(queue: Contents, now: Now, runs: Sequence[Run], names: Sequence[str], sink: Sink) -> None:
+    """Say that these are done, each by one of these names; they are held no longer."""
     if not runs:
         return
-    sink.record(Kind.SETTLE, queue.name, _by(named), _body(queue.id, runs))
+    if names.count(names[0]) == len(names):
+        header, body = _by(names[0]), _body(queue.id, runs)
+    else:
+        header, body = _by_several(queue.id, runs, names)
+    sink.record(Kind.SETTLE, queue.name, header, body)
     count_acked(queue, now, runs[0], sum([len(run.chunk) for run in runs]))
 
 
@@ -420,6 +423,20 @@ def _by(named: str) -> bytes | None:
             _headers.clear()
         header = _headers[named] = dump({"by": named})
     return header
+
+
+def _by_several(queue: int, runs: Sequence[Run], names: Sequence[str]) -> tuple[bytes, bytes]:
+    """Header and body of such a record, the oldest message first: who has done so many pairs."""
+    body, by = [pack_number(queue)], list[tuple[str, int]]()
+    for run, name in sorted(zip(runs, names, strict=True), key=_first_of):
+        pairs = run.pair_bytes()
+        body.append(pairs)
+        by.append((name, len(pairs) // PAIR_BYTES))
+    return dump({"by": by}), b"".join(body)
+
+
+def _first_of(done: tuple[Run, str]) -> int:
+    return done[0].chunk[0]
 
 
 def _body(queue: int, runs: Sequence[Run]) -> bytes:
