@@ -185,7 +185,7 @@ class Objects:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         if number in self.queues:
             told = load(row.header)
-            self._deferred.setdefault(number, []).append(deferred_acks.deferred_of(told, pairs))
+            deferred_acks.remember(self._deferred, number, deferred_acks.deferred_of(told, pairs))
             for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if self._early else ():
                 self._early.came(int(str(told["origin"])), first, stop, number)
 

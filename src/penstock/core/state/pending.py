@@ -192,13 +192,33 @@ def spread(pairs: Sequence[int]) -> array[int]:
     return out
 
 
+TOGETHER_US = 60_000_000
+"""What the same one says of the same origin within such a time is one entry: thousands of single acks may wait."""
+
+
+def remember(deferred: DeferredAcks, queue: int, new: DeferredAck) -> None:
+    """Take in a DEFER record, of messages that were not remembered."""
+    entries = deferred.setdefault(queue, [])
+    told = (new.origin, new.verb, new.by, new.until // TOGETHER_US)
+    for entry in reversed(entries):
+        if (entry.origin, entry.verb, entry.by, entry.until // TOGETHER_US) == told:
+            in_order = not entry.lsns or entry.lsns[-1] < new.lsns[0]
+            both = entry.lsns + new.lsns
+            entry.lsns = both if in_order else array("q", sorted(both))
+            entry.until = max(entry.until, new.until)
+            return
+    entries.append(replace(new))
+
+
 def forget(deferred: DeferredAcks, queue: int, origin: int, lsns: array[int]) -> None:
-    """Remember nothing of these messages any more: an UNDEFER record says so."""
-    kept = list[DeferredAck]()
+    """Remember nothing of these messages (ascending) any more: an UNDEFER record says so."""
+    gone, kept = np.frombuffer(lsns, np.int64), list[DeferredAck]()
     for entry in deferred.get(queue, ()):
-        if entry.origin == origin:
+        if entry.origin == origin and lsns and entry.lsns[0] <= lsns[-1] and lsns[0] <= entry.lsns[-1]:
+            known = np.frombuffer(entry.lsns, np.int64)
+            places = np.minimum(np.searchsorted(known, gone), len(known) - 1)
             left = array("q")
-            left.frombytes(np.setdiff1d(np.frombuffer(entry.lsns, np.int64), np.frombuffer(lsns, np.int64)).tobytes())
+            left.frombytes(np.delete(known, places[known[places] == gone]).tobytes())
             entry.lsns = left
         if entry.lsns:
             kept.append(entry)

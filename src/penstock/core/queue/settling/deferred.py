@@ -25,7 +25,7 @@ import numpy as np
 from penstock.core.effects import Purpose, Scan, Sink, Swept, Token, Verb
 from penstock.core.queue.order.runs import NEVER, sorted_chunk, view
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.state.pending import DeferredAck, DeferredAcks, copies, forget
+from penstock.core.state.pending import DeferredAck, DeferredAcks, copies, forget, remember
 from penstock.errors import QueueFull
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
@@ -42,16 +42,23 @@ DEFERRED_MOST = 100_000
 class Deferred:
     """The deferred acks of all queues."""
 
-    __slots__ = ("by_queue", "due")
+    __slots__ = ("_known", "by_queue", "due")
 
     def __init__(self, start: DeferredAcks | None = None) -> None:
         self.by_queue: DeferredAcks = copies(start or {})
         self.due = NEVER  # wall: nothing is forgotten before this
+        self._known: dict[int, dict[int, set[int]]] = {}  # by queue and origin: what is remembered
+        for queue, entries in self.by_queue.items():
+            for entry in entries:
+                self._known_of(queue, entry.origin).update(entry.lsns)
         self._set_due()
+
+    def _known_of(self, queue: int, origin: int) -> set[int]:
+        return self._known.setdefault(queue, {}).setdefault(origin, set())
 
     def count(self, queue: int) -> int:
         """How many messages of a queue are remembered."""
-        return sum(len(entry.lsns) for entry in self.by_queue.get(queue, ()))
+        return sum(map(len, self._known.get(queue, {}).values()))
 
     def add(self, now: Now, queue: Queue, origin: int, chunk: Chunk, verb: Verb, by: str, sink: Sink) -> int:
         """Remember an ACK or EXPIRE of these messages of an origin (ascending); how many are new.
@@ -60,22 +67,21 @@ class Deferred:
         """
         if not queue.settings.deferred_ack_expiration:
             return 0
-        lsns = view(chunk)
-        for entry in self.by_queue.get(queue.id, ()):
-            if entry.origin == origin:
-                lsns = np.setdiff1d(lsns, np.frombuffer(entry.lsns, np.int64), assume_unique=True)
-        if not len(lsns):
-            return 0
-        known = self.count(queue.id)
-        if known + len(lsns) > DEFERRED_MOST:
+        there, before = self._known_of(queue.id, origin), self.count(queue.id)
+        endless = len(chunk) > DEFERRED_MOST + len(there)  # a span may be of any length, and is not spread then
+        lsns = array("q", () if endless else [lsn for lsn in chunk if lsn not in there])
+        if endless or before + len(lsns) > DEFERRED_MOST:
             raise QueueFull(
-                f"queue '{queue.name}' in vhost '{queue.vhost}' remembers {known} acks of messages that are not there; "
-                f"{len(lsns)} more would be beyond {DEFERRED_MOST}"
+                f"queue '{queue.name}' in vhost '{queue.vhost}' remembers {before} acks of messages that are not "
+                f"there; {len(chunk) if endless else len(lsns)} more would be beyond {DEFERRED_MOST}"
             )
+        if not lsns:
+            return 0
         until = now.wall + queue.settings.deferred_ack_expiration
-        entry = DeferredAck(origin, verb.value, by, until, array("q", lsns.tolist()))
+        entry = DeferredAck(origin, verb.value, by, until, lsns)
         sink.record(Kind.DEFER, queue.name, entry.header(), pack_pairs(queue.id, entry.pairs()))
-        self.by_queue.setdefault(queue.id, []).append(entry)
+        remember(self.by_queue, queue.id, entry)
+        there.update(lsns)
         self.due = min(self.due, until)
         return len(lsns)
 
@@ -84,7 +90,9 @@ class Deferred:
 
         Returns how many left the queue by that.
         """
-        affected = 0
+        affected, there = 0, self._known.get(queue.id, {}).get(origin)
+        if not there or there.isdisjoint(chunk):
+            return 0
         for entry in list(self.by_queue.get(queue.id, ())):
             if entry.origin != origin:
                 continue
@@ -107,6 +115,7 @@ class Deferred:
 
     def queue_gone(self, number: int) -> None:
         """The queue was deleted, and its record says so."""
+        self._known.pop(number, None)
         if self.by_queue.pop(number, None) is not None:
             self._set_due()
 
@@ -114,6 +123,7 @@ class Deferred:
         pairs = pairs_of(as_chunk(lsns), False)
         sink.record(Kind.UNDEFER, queue.name, {"origin": str(origin)}, pack_pairs(queue.id, pairs))
         forget(self.by_queue, queue.id, origin, lsns)
+        self._known_of(queue.id, origin).difference_update(lsns)
 
     def _set_due(self) -> None:
         self.due = min((entry.until for entries in self.by_queue.values() for entry in entries), default=NEVER)
