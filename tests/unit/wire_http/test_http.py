@@ -54,10 +54,6 @@ class Facts(real.Facts):
     def links(self) -> Sequence[Mapping[str, object]]:
         return []
 
-    @property
-    def behind(self) -> int:
-        return 0
-
     def __init__(self) -> None:
         self.status = "ok"
         self.open = True
