@@ -43,6 +43,7 @@ FILES: Mapping[str, str] = {
     "exchanges": "exchange binding policy operator-policy",
     "people": "user vhost connection",
     "clusters": "cluster",
+    "tokens": "token",
     "links": "link",
     "migrating": "migrate",
 }

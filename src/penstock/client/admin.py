@@ -353,6 +353,40 @@ class Administration:
         """The user may not open the vhost any more.  NotFound when there is no permission."""
         self.action("permission_delete", user=user, vhost=vhost or self.vhost)
 
+    def tokens(self) -> list[dict[str, Any]]:
+        """One's own, or everybody's for administrators: `id user label vhost configure write read tags ends`."""
+        return self._listed("tokens")
+
+    def issue_token(
+        self,
+        lasts: str | float | timedelta = 3600,
+        *,
+        label: str = "",
+        read: str = ".*",
+        write: str = ".*",
+        configure: str = "",
+        tags: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """A login of one's own for the vhost of the connection that ends; `token` in the answer is told this once.
+
+        lasts   seconds, or as in "15m"; 7 days at most
+        read, write, configure   RE2 that whole names of queues, exchanges and topics match; an empty one matches none
+        tags    of one's own that it has, too
+        It may never do more than its user may.  It makes no tokens, and does not make itself last longer.
+        """
+        return self.action(
+            "token_issue", lasts_s=_whole_seconds(lasts), label=label, vhost=self.vhost, read=read, write=write,
+            configure=configure, tags=list(tags),
+        )  # fmt: skip
+
+    def renew_token(self, token: str, lasts: str | float | timedelta | None = None) -> dict[str, Any]:
+        """A token of one's own lasts as long again from now on.  token: its `id`.  NotFound when it has ended."""
+        return self.action("token_renew", token=token, lasts_s=None if lasts is None else _whole_seconds(lasts))
+
+    def revoke_token(self, token: str) -> None:
+        """A token is none from now on; administrators revoke anybody's.  NotFound."""
+        self.action("token_revoke", token=token)
+
     def vhosts(self) -> list[dict[str, Any]]:
         """Those that the user may open, or all for one who sees everything."""
         return self._listed("vhosts")
@@ -401,3 +435,8 @@ def _plain(values: Mapping[str, object]) -> dict[str, object]:
             value = _plain(cast("Mapping[str, object]", value))
         out[name] = value
     return out
+
+
+def _whole_seconds(lasts: str | float | timedelta) -> int:
+    """Rounded up: what is to last lasts."""
+    return -(-span(lasts, "lasts") // 1_000_000)

@@ -7,6 +7,8 @@ What TLS needs beside that goes behind a question mark, so that it goes wherever
 
 Of a cluster of servers all are named, each with a port of its own or without: `penstock://a,b:8816,c/vhost`.
 
+A token stands where a password does, and is a user's by itself.
+
 Without a port both mean 8815: where that is a door without TLS, the one with TLS has another, which is named.
 
 Without these files `PENSTOCK_TLS_CA`, `PENSTOCK_TLS_CERT` and `PENSTOCK_TLS_KEY` of the environment are looked at.
@@ -25,6 +27,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlun
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.records.tokens import login_of
 
 
 class UnverifiedServer(UserWarning):
@@ -126,11 +129,13 @@ def parse_url(
     trust = _trust(_asked(parts.query), told, os.environ) if tls else _none(parts.query, told)
     named = unquote(parts.username) if parts.username else DEFAULT_USER
     secret = unquote(parts.password) if parts.password is not None else DEFAULT_USER if not parts.username else ""
+    named, secret = named if user is None else user, secret if password is None else password
+    named, secret = login_of(secret) or (named, secret)
     return Address(
         cast("str", parts.hostname),
         port,
-        named if user is None else user,
-        secret if password is None else password,
+        named,
+        secret,
         unquote(parts.path[1:]) or "/",
         tls,
         trust,

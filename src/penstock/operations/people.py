@@ -66,6 +66,9 @@ async def set_user(
     keeps = known and user not in house.accounts.users  # guest, who could use every vhost
 
     def work(accounts: Accounts) -> None:
+        before = accounts.users.get(user)
+        if before is None or before.password != account.password:
+            accounts.forget_tokens(user)
         accounts.users[user] = account
         accounts.removed.discard(user)
         if keeps:

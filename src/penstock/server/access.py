@@ -28,6 +28,7 @@ class Who:
     rights: Rights | None = None  # None: nothing is limited in the vhosts that he may open
     enters: Callable[[str], bool] = lambda vhost: True  # whether he may open a vhost
     there: bool = True  # he was not deleted meanwhile
+    token: str = ""  # by which he logged in; with a password none
 
     def has(self, vhost: str, everywhere: Level | None) -> bool:
         """Whether a vhost is his to use or, with that level, to see."""

@@ -22,7 +22,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
@@ -131,6 +131,24 @@ class TopicPermission:
     read: str
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A login of a user's that ends: what is kept of it, and what it is for (`server.tokens`)."""
+
+    id: str
+    user: str
+    secret: str  # a digest of it
+    bound: str  # to the password that the settings have
+    vhost: str
+    configure: str
+    write: str
+    read: str
+    tags: tuple[str, ...]
+    lasts_s: int
+    ends: float  # seconds since the epoch
+    label: str = ""  # what its user calls it
+
+
 @dataclass(slots=True)
 class Accounts:
     """All of it.  `vhosts` also has those of the settings, which never go."""
@@ -145,6 +163,7 @@ class Accounts:
     topic_permissions: dict[tuple[str, str, str], TopicPermission] = field(
         default_factory=dict[tuple[str, str, str], TopicPermission]
     )
+    tokens: dict[str, Token] = field(default_factory=dict[str, Token])  # by their ids
     vhost_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     user_limits: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     global_parameters: dict[str, object] = field(default_factory=dict[str, object])
@@ -194,6 +213,9 @@ class Accounts:
         for one in values.get("topic_permissions", ()):  # a file of before there were any has none
             narrower = TopicPermission(**cast("dict[str, str]", dict(one)))
             self.topic_permissions[narrower.user, narrower.vhost, narrower.exchange] = narrower
+        for one in values.get("tokens", ()):
+            token = Token(**cast("dict[str, Any]", {**one, "tags": tuple(cast("list[str]", one["tags"]))}))
+            self.tokens[token.id] = token
         for kind, limits in (("vhost_limits", self.vhost_limits), ("user_limits", self.user_limits)):
             limits.update({str(one["name"]): cast("dict[str, int]", one["value"]) for one in values[kind]})
         self.global_parameters = {str(one["name"]): one["value"] for one in values["global_parameters"]}
@@ -213,6 +235,7 @@ class Accounts:
             ],
             "permissions": list(map(asdict, self.permissions.values())),
             "topic_permissions": list(map(asdict, self.topic_permissions.values())),
+            "tokens": list(map(asdict, self.tokens.values())),
             "vhost_limits": [{"name": name, "value": value} for name, value in self.vhost_limits.items()],
             "user_limits": [{"name": name, "value": value} for name, value in self.user_limits.items()],
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
@@ -267,8 +290,8 @@ class Accounts:
     def restore(self, state: bytes) -> None:
         """Put everything back as `state` gave it."""
         for kept in (
-            self.users, self.vhosts, self.permissions, self.topic_permissions, self.vhost_limits, self.user_limits,
-            self.global_parameters,
+            self.users, self.vhosts, self.permissions, self.topic_permissions, self.tokens, self.vhost_limits,
+            self.user_limits, self.global_parameters,
         ):  # fmt: skip
             kept.clear()
         self.vhosts.update({name: {} for name in self.fixed_vhosts})
@@ -306,13 +329,19 @@ class Accounts:
         """A user goes, with permissions and limits."""
         self.users.pop(name, None)
         self.user_limits.pop(name, None)
+        self.forget_tokens(user=name)
         self.permissions = {key: one for key, one in self.permissions.items() if one.user != name}
         self.topic_permissions = {key: one for key, one in self.topic_permissions.items() if one.user != name}
+
+    def forget_tokens(self, user: str) -> None:
+        """Those of a user, who is gone or has another password."""
+        self.tokens = {key: one for key, one in self.tokens.items() if one.user != user}
 
     def forget_vhost(self, name: str) -> None:
         """A vhost goes, with permissions and limits."""
         self.vhosts.pop(name, None)
         self.vhost_limits.pop(name, None)
+        self.tokens = {key: one for key, one in self.tokens.items() if one.vhost != name}
         self.permissions = {key: one for key, one in self.permissions.items() if one.vhost != name}
         self.topic_permissions = {key: one for key, one in self.topic_permissions.items() if one.vhost != name}
 

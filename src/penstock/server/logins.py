@@ -95,6 +95,8 @@ class Verdict(NamedTuple):
 GOOD = Verdict(True)
 WRONG = "the user is unknown here, or its password is another"
 
+TOKEN_DOORS = frozenset({"flight", "http"})
+
 Derive = Callable[[Slow, Callable[["bytes | None"], None]], None]
 """Has somebody else make a digest of the password that he was given, and hears it; None: he is gone."""
 
@@ -133,6 +135,8 @@ class Logins:
 
     def at_once(self, door: str, user: str, password: str, host: str) -> Verdict | None:
         """Whether somebody is let in; None where that takes work."""
+        if self.users.is_token(user):
+            return self._by_token(door, user, password, host)
         if host != ANYWHERE and not self.users.may_come_from(user, host):
             return self._refuse(door, user, host, "the user may log in from the server's own machine only")
         kept = self.users.kept(user)
@@ -152,6 +156,20 @@ class Logins:
                 self._upgrade_soon(user, password, kept)
             return GOOD
         return self._refuse(door, user, host, WRONG)
+
+    def _by_token(self, door: str, user: str, password: str, host: str) -> Verdict:
+        """The same of a token, whose secret nobody guesses; each request of these doors is a login, so it ends in time."""
+        if door not in TOKEN_DOORS:
+            return self._refuse(door, user, host, "tokens are for Flight and HTTP")
+        if host != ANYWHERE and not self.users.may_come_from(user, host):
+            return self._refuse(door, user, host, "the user may log in from the server's own machine only")
+        if self.users.has_token(user, password):
+            return GOOD
+        with self._lock:
+            wait_s = max(self._by_user.wait_s((host, user)), self._by_address.wait_s(host))
+        if wait_s:
+            return self._refuse(door, user, host, "too many wrong logins came from this address", wait_s)
+        return self._refuse(door, user, host, "the token has ended, was revoked, or is none")
 
     async def ask(self, door: str, user: str, password: str, host: str, derive: Derive | None = None) -> Verdict:
         """Whether somebody is let in.  For the loop.  derive: who makes digests; None: threads of this process."""

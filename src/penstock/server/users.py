@@ -25,7 +25,8 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,9 +36,11 @@ from penstock.errors import InvalidArgument, SettingsError
 from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
 from penstock.records.rights import DRIVER, TAGS
+from penstock.records.tokens import PREFIX
 from penstock.server.access import Who
-from penstock.server.accounts import Account, Accounts, Kept, Permission, TopicPermission
+from penstock.server.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.entitlements import Entitlements, Need, Rights, refused
+from penstock.server.tokens import Scoped, is_of
 
 if TYPE_CHECKING:
     from penstock.config.settings import User
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
 ALL = ".*"
 
 KINDS = ("configure", "write", "read")
+
+REMEMBERED_MOST = 10_000
 
 
 def check_pattern(kind: str, text: str) -> None:
@@ -73,8 +78,9 @@ class Permitted(Rights):
         tags: Sequence[str] = (),
     ) -> None:
         super().__init__(user, (), tags)
-        self._permissions = {one.vhost: one for one in permissions}
-        self._topics = {(one.vhost, one.exchange): one for one in topics}
+        self.permissions, self.topics = tuple(permissions), tuple(topics)
+        self._permissions = {one.vhost: one for one in self.permissions}
+        self._topics = {(one.vhost, one.exchange): one for one in self.topics}
         self._answers = dict[tuple[str, str, str], bool]()
 
     def _allows(self, vhost: str, kind: str, name: str) -> bool:
@@ -221,12 +227,14 @@ class Users:
         permissions: Iterable[PermissionSection] = (),
         narrower: Iterable[TopicPermissionSection] = (),
         loopback_users: Collection[str] = (),
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """instance: the server's name, which an entitlement may ask for.  accounts: users of run time.
 
         loopback_users: names that log in from this machine alone, wherever they are defined, unless the user says.
         """
         self.accounts = accounts if accounts is not None else Accounts()
+        self.wall = wall  # seconds since the epoch, by which tokens end
         self._permitted = dict[str, Permitted]()
         self._who = dict[str, Who]()
         self.accounts.changed.append(self._forget)
@@ -280,10 +288,13 @@ class Users:
 
     def may_come_from(self, user: str, host: str) -> bool:
         """Whether a user of this name may log in from this host."""
-        return user not in self._loopback_only or is_loopback(host)
+        token = self.accounts.tokens.get(user.removeprefix(PREFIX)) if self.is_token(user) else None
+        return (user if token is None else token.user) not in self._loopback_only or is_loopback(host)
 
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged.  Any thread."""
+        if self.is_token(user):
+            return self._by_token(user)
         remembered = self._who  # whoever forgets puts another one there
         found = remembered.get(user)
         if found is None:
@@ -291,6 +302,51 @@ class Users:
             if found.there:
                 remembered[user] = found
         return found
+
+    # -- tokens
+
+    def is_token(self, user: str) -> bool:
+        """Whether a login's name is that of a token, which may be none any more."""
+        return user.startswith(PREFIX) and not self.known(user)
+
+    def token(self, user: str) -> Token | None:
+        """The one that a login names, while it lasts."""
+        found = self.accounts.tokens.get(user.removeprefix(PREFIX))
+        if found is None or found.ends <= self.wall() or not self.known(found.user):
+            return None
+        return found if found.vhost in self.accounts.vhosts and self.enters(found.user, found.vhost) else None
+
+    def has_token(self, user: str, secret: str) -> bool:
+        """Whether a token's login is right."""
+        token = self.token(user)
+        return is_of(token, secret, self.fixed_password("" if token is None else token.user))
+
+    def fixed_password(self, user: str) -> bytes:
+        """What the settings have of a user's password, so that tokens end with it; of others nothing."""
+        if self._account(user) is not None:
+            return b""
+        kept = self._kept.get(user)
+        return self._passwords.get(user, b"") if kept is None else kept.text.encode()
+
+    def _by_token(self, user: str) -> Who:
+        token = self.token(user)
+        if token is None:
+            return Who(user, (), Permitted(user, ()), lambda vhost: False, False, user)
+        found = self._who.get(user)
+        if found is None:
+            tags = tuple(tag for tag in self.tags(token.user) if tag in token.tags and tag in TAGS)
+            rights = Scoped(token, self._without_tags(token.user, tags), tags)
+            found = Who(token.user, tags, rights, lambda vhost: vhost == token.vhost, True, token.id)
+            if len(self._who) < REMEMBERED_MOST:
+                self._who[user] = found
+        return found
+
+    def _without_tags(self, user: str, tags: tuple[str, ...]) -> Rights | None:
+        """The user's rights as with these tags alone."""
+        rights = self.rights(user)
+        if isinstance(rights, Permitted):
+            return Permitted(user, rights.permissions, rights.topics, tags)
+        return None if rights is None else Rights(user, rights.entries, tags)
 
     def _look_up(self, user: str) -> Who:
         tags = tuple(tag for tag in self.tags(user) if tag in TAGS)
@@ -300,6 +356,8 @@ class Users:
 
     def rights(self, user: str) -> Rights | None:
         """What a user may read and write; None where nothing is limited.  Who is gone may do nothing."""
+        if self.is_token(user):
+            return self._by_token(user).rights
         rights = self._entitlements.rights(user)
         account = self._account(user)
         if rights is not None or (account is None and not self._fixed_permissions and self.known(user)):
@@ -318,6 +376,8 @@ class Users:
 
     def enters(self, user: str, vhost: str) -> bool:
         """Whether a user may open a vhost."""
+        if self.is_token(user):
+            return self._by_token(user).enters(vhost)
         if self._account(user) is None:
             limited = bool(self._fixed_permissions) or not self.known(user)
             return not limited or (user, vhost) in self._fixed_permissions
@@ -337,6 +397,8 @@ class Users:
 
     def tags(self, user: str) -> tuple[str, ...]:
         """What else a user may do; nothing for one that is unknown."""
+        if self.is_token(user):
+            return self._by_token(user).tags
         account = self._account(user)
         if account is not None:
             return account.tags

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, PenstockError, Unavailable
+from penstock.records.tokens import login_of
 from penstock.server.doors.columns import batch_up, schema_up
 from penstock.server.doors.line import Broken, Ended, Frame, Kind, Told, failed, failure_of, with_head
 from penstock.server.flight.arriving import Arriving
@@ -301,6 +302,7 @@ class Logins(flight.ServerMiddlewareFactory):
         if scheme.lower() == "bearer":
             with self._lock:
                 known = self._proven.pair(value.strip()) or self._unproven.pair(value.strip())
+            known = known or login_of(value)
             if known is None:
                 raise unauthenticated("unknown bearer token: log in again with Basic user:password")
             return Credentials(*known, value.strip())

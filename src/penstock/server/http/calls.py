@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
+from penstock.records.tokens import login_of
 from penstock.records.password_hashes import Slow
 from penstock.server.doors.line import HEAD, KINDS, VERSION, Broken, Ended, Kind, number, plain, text
 
@@ -133,6 +134,8 @@ def recipe_of(payload: bytes) -> Slow:
 def credentials(header: str) -> tuple[str, str] | None:
     """User and password of an Authorization header, or None.  Source: RFC 7617."""
     scheme, _, encoded = header.partition(" ")
+    if scheme.lower() == "bearer" and len(header) <= HEADER_LIMIT:  # RFC 6750
+        return login_of(encoded)
     if scheme.lower() != "basic" or len(header) > HEADER_LIMIT:
         return None
     try:

@@ -1,0 +1,127 @@
+"""Typed JSON: four columns of each body, beside the same columns in Parquet.
+
+    python benchmarks/bench_spark_typed.py [--messages 3000000] [--repeat 3]
+
+Bodies such as `{"id":17,"region":"EU","total":8.5,"customer":"c17"}` are published to a topic; Spark writes their four
+columns as Parquet.  Then both are read by turns, in one session, the same columns by the same query:
+
+all columns   into Spark's sink that keeps nothing (`noop`)
+a sum         of what stands under a condition, which Spark evaluates for both
+one column    of the four: Parquet's reader finds out, Penstock is told by `.schema(...)`
+
+Penstock reads the segments' files, and by turns through Flight.  `from_json` over the plain bodies stands beside
+them.  A time is that of the whole: planning, tasks, the rows' way into Java, parsing.  CPU is that of all processes,
+Java, Python and the server.  Every read is checked: rows, and sums over all columns.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from harness import Server, Wrong, emit, parse, parser, usage, work_folder
+
+UPLOAD = 100_000
+RATIO = 0.6
+"""Of the speed of Parquet."""
+
+COLUMNS = "id bigint, region string, total double, customer string"
+CHECK = ("count(*)", "sum(id)", "sum(total)", "sum(length(region))", "count(DISTINCT left(customer, 3))")
+SUM = "round(sum(if(region = 'EU' AND total > 100, total, 0)), 2)"
+REGIONS = ("EU", "US", "ASIA", "AF")
+
+
+def publish(url: str, messages: int) -> None:
+    """Bodies that differ."""
+    import penstock
+
+    with penstock.connect(url) as client:
+        client.declare_topic("orders")
+        for start in range(0, messages, UPLOAD):
+            bodies = [
+                b'{"id":%d,"region":"%s","total":%d.5,"customer":"c%06d"}'
+                % (n, REGIONS[n % 4].encode(), n * 7919 % 1000, n * 104729 % 1000000)
+                for n in range(start, min(start + UPLOAD, messages))
+            ]
+            client.publish_table("orders", pa.table({"body": pa.array(bodies, pa.binary())}))
+
+
+def main() -> None:
+    """Measure."""
+    given = parse(parser(__doc__ or "", messages=3_000_000, repeat=3, quick=20_000))
+    from penstock.spark import session
+
+    with work_folder(given.folder) as folder, Server(folder, amqp=False, flight=True) as server:
+        host, port = server.address("flight")
+        url = f"penstock://{host}:{port}"
+        publish(url, given.messages)
+        spark = session("local[2]", memory="3g", folder=folder / "spark")
+        try:
+            measure(spark, url, given.messages, given.repeat, folder / "parquet")
+        finally:
+            spark.stop()
+        server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(spark: Any, url: str, messages: int, repeat: int, parquet: Path) -> None:
+    """All ways, by turns; the first turn warms up."""
+
+    def penstock(columns: str = COLUMNS, direct: str = "auto") -> Any:
+        source = spark.read.format("penstock").options(url=url, topic="orders", schema=COLUMNS, direct=direct)
+        return source.schema(columns).load()
+
+    def from_json(columns: str = COLUMNS) -> Any:
+        bodies = spark.read.format("penstock").options(url=url, topic="orders").schema("body binary").load()
+        return bodies.selectExpr(f"from_json(CAST(body AS STRING), '{columns}') AS o").select("o.*")
+
+    penstock().write.parquet(str(parquet))
+    ways: dict[str, Callable[..., Any]] = {
+        "Parquet": lambda columns=COLUMNS: spark.read.schema(columns).parquet(str(parquet)),
+        "Penstock": penstock,
+        "Flight": lambda columns=COLUMNS: penstock(columns, "false"),
+        "from_json": from_json,
+    }
+    told = {way: spark_row(made(), CHECK) for way, made in ways.items()}
+    if len(set(told.values())) > 1 or told["Parquet"][0] != messages:
+        raise Wrong(f"{messages} messages were published, and {told}")
+    queries: dict[str, Callable[[Callable[..., Any]], object]] = {
+        "all columns": lambda made: made().write.format("noop").mode("overwrite").save(),
+        "a sum": lambda made: spark_row(made(), (SUM,)),
+        "one column": lambda made: made("total double").write.format("noop").mode("overwrite").save(),
+    }
+    rates, cpu = dict[tuple[str, str], list[float]](), dict[tuple[str, str], list[float]]()
+    for turn in range(repeat + 1):
+        for what, query in queries.items():
+            for way, made in ways.items():
+                before, begun = usage(os.getpid()).cpu_s, time.perf_counter()
+                query(made)
+                spent = time.perf_counter() - begun
+                if turn:
+                    rates.setdefault((what, way), []).append(messages / spent)
+                    used = (usage(os.getpid()).cpu_s - before) / messages * 1e6
+                    cpu.setdefault((what, way), []).append(used)
+    settings: dict[str, object] = {"messages": messages, "columns": COLUMNS, "master": "local[2]"}
+    for what in queries:
+        for way in ways:
+            emit(f"typed JSON, {what}: {way}", rates[what, way], "rows/s", settings=settings)
+            emit(f"typed JSON, {what}: {way}, CPU", cpu[what, way], "us a row", settings=settings)
+            if way != "Parquet":
+                ratios = [a / b for a, b in zip(rates[what, way], rates[what, "Parquet"], strict=True)]
+                budget = RATIO if (what, way) == ("all columns", "Penstock") else None
+                name = f"typed JSON, {what}: {way} beside Parquet"
+                emit(name, ratios, "times", budget=budget, sense="at least", settings=settings)
+
+
+def spark_row(frame: Any, columns: tuple[str, ...]) -> tuple[Any, ...]:
+    """The one row of some sums."""
+    return tuple(frame.selectExpr(*columns).first())
+
+
+if __name__ == "__main__":
+    main()
