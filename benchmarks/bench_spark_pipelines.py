@@ -55,7 +55,10 @@ NAMES = (*SELECTS, *SUMS, "odd")
 
 def settings(folder: Path) -> str:
     """The file."""
-    out = ["[server]", f'data = "{folder / 'data'}"', "", "[listen]", 'amqp = "off"', 'http = "off"', 'flight = "127.0.0.1:0"', "", "[spark]", 'master = "local[2]"']
+    out = [
+        "[server]", f'data = "{folder}/data"', "", "[listen]", 'amqp = "off"', 'http = "off"', 'flight = "127.0.0.1:0"',
+        "", "[spark]", 'master = "local[2]"',
+    ]  # fmt: skip
     for name in NAMES:
         what = 'python = "nine:odd"' if name == "odd" else f'sql = "{ {**SELECTS, **SUMS}[name] }"'
         mark = ', watermark = { column = "at", delay = "10m" }' if name == "by-hour" else ""

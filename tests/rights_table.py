@@ -39,6 +39,7 @@ OPERATIONS: Mapping[str, str] = {
     "drain": "administrators",
     "watch": "anybody",
     "hash": "anybody",
+    "own of a vhost": "opens",
     "own": "anybody",  # what belongs to the user, or is known to who was given its name
     # a vhost, and what is in it
     "list": "anybody",  # each sees what is in the vhosts that it sees
@@ -135,6 +136,10 @@ HTTP: Mapping[str, Way] = {
     "GET /api/nodes": Way("node"),
     "GET /api/nodes/{name}": Way("node"),
     "GET /api/cluster": Way("node", other="404"),
+    "GET /api/tokens": Way("own"),
+    "POST /api/tokens": Way("own of a vhost", {"lasts_s": 5}),
+    "POST /api/tokens/{token}/renew": Way("own", {}, other="404"),
+    "DELETE /api/tokens/{token}": Way("own", other="404"),
     "GET /api/links": Way("node"),
     "POST /api/links/{link}/pause": Way("drain", {}, other="404"),
     "POST /api/links/{link}/resume": Way("drain", {}, other="404"),
@@ -346,6 +351,10 @@ ACTIONS: Mapping[str, Way] = {
     "compact": Way("log work", {"dry_run": True}),
     "drain": Way("drain", {"look": True}),
     "cluster_switchover": Way("drain", {}, "NotFound"),
+    "tokens": Way("own", {}),
+    "token_issue": Way("own of a vhost", {"lasts_s": 5}),
+    "token_renew": Way("own", {"token": "none"}, "NotFound"),
+    "token_revoke": Way("own", {"token": "none"}, "NotFound"),
     "links": Way("node", {}),
     "link_pause": Way("drain", {"link": "none"}, "NotFound"),
     "link_resume": Way("drain", {"link": "none"}, "NotFound"),

@@ -16,7 +16,7 @@ from penstock.records.rights import ADMINISTRATOR, LOGIN
 from penstock.records.tokens import written
 from penstock.server.access import open_vhost
 from penstock.server.accounts import Token
-from penstock.server.tokens import ALL, LASTS_MOST_S, bound_to, digest, make_room, new_secret
+from penstock.server.tokens import ALL, LASTS_MOST_S, bound_to, digest, make_room, new_secret, tags_within
 from penstock.server.users import check_pattern
 from penstock.wire.fields import VHOST, count, name, text, texts
 
@@ -66,7 +66,7 @@ async def issue(
     for kind, pattern in (("configure", configure), ("write", write), ("read", read)):
         check_pattern(kind, f"^(?:{pattern})$")
     for tag in tags or ():
-        if tag not in who.tags:
+        if not tags_within((tag,), who.tags):
             raise AccessRefused(f"user '{who.user}' does not have the tag {tag!r}, so no token of his has it")
     made, secret = new_secret()
     bound = bound_to(secret, house.users.fixed_password(who.user))

@@ -158,7 +158,7 @@ class Logins:
         return self._refuse(door, user, host, WRONG)
 
     def _by_token(self, door: str, user: str, password: str, host: str) -> Verdict:
-        """The same of a token, whose secret nobody guesses; each request of these doors is a login, so it ends in time."""
+        """The same of a token.  Each request of these doors is a login, so none outlives it."""
         if door not in TOKEN_DOORS:
             return self._refuse(door, user, host, "tokens are for Flight and HTTP")
         if host != ANYWHERE and not self.users.may_come_from(user, host):

@@ -11,11 +11,12 @@ import hashlib
 import hmac
 import secrets
 import string
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.regular_expressions import compile_pattern, to_bytes
+from penstock.records.rights import ADMINISTRATOR, TAGS
 from penstock.server.accounts import Token
 from penstock.server.entitlements import Need, Rights
 
@@ -60,13 +61,19 @@ def is_of(token: Token | None, secret: str, password: bytes) -> bool:
     return hmac.compare_digest(bound, bound_to(secret, password)) and right and token is not None
 
 
+def tags_within(tags: Iterable[str], of_user: Collection[str]) -> tuple[str, ...]:
+    """Those that somebody with these tags may hand on: his own, and of an administrator all that mean something."""
+    whole = TAGS if ADMINISTRATOR.holds(of_user) else of_user
+    return tuple(tag for tag in tags if tag in whole and tag in TAGS)
+
+
 def make_room(accounts: Accounts, user: str, now: float) -> None:
     """Ended ones go.  PreconditionFailed where there are too many for one more."""
     accounts.tokens = {one.id: one for one in accounts.tokens.values() if one.ends > now}
     mine = sum(one.user == user for one in accounts.tokens.values())
     for there, most, whose in ((mine, OF_USER, f" of user '{user}'"), (len(accounts.tokens), OF_ALL, "")):
         if there >= most:
-            raise PreconditionFailed(f"there are {there} tokens{whose}, {most} are allowed: revoke some, or let them end")
+            raise PreconditionFailed(f"there are {there} tokens{whose}, {most} are allowed: revoke some")
 
 
 class Scoped(Rights):
@@ -160,7 +167,7 @@ class Scoped(Rights):
         for kind, thing, name in wanted:
             self._ask(vhost, kind, thing, name or "amq.default")
         if not wanted and not (self._whole and vhost == self._token.vhost):
-            raise AccessRefused(f"{what}: token '{self._token.id}' of user '{self.user}' is not made for all of a vhost")
+            raise AccessRefused(f"{what}: token '{self._token.id}' of '{self.user}' is not made for all of a vhost")
         if self._inner is not None:
             self._inner.configure(what, vhost, wanted)
 

@@ -40,7 +40,7 @@ from penstock.records.tokens import PREFIX
 from penstock.server.access import Who
 from penstock.server.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.entitlements import Entitlements, Need, Rights, refused
-from penstock.server.tokens import Scoped, is_of
+from penstock.server.tokens import Scoped, is_of, tags_within
 
 if TYPE_CHECKING:
     from penstock.config.settings import User
@@ -334,7 +334,7 @@ class Users:
             return Who(user, (), Permitted(user, ()), lambda vhost: False, False, user)
         found = self._who.get(user)
         if found is None:
-            tags = tuple(tag for tag in self.tags(token.user) if tag in token.tags and tag in TAGS)
+            tags = tags_within(token.tags, self.tags(token.user))
             rights = Scoped(token, self._without_tags(token.user, tags), tags)
             found = Who(token.user, tags, rights, lambda vhost: vhost == token.vhost, True, token.id)
             if len(self._who) < REMEMBERED_MOST:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.spark.expression_column import column
     from penstock.spark.reading.queue_stream import settle_on_progress
     from penstock.spark.sessions import install, register, session
+    from penstock.spark.tokens import token
 
 _LAZY = {
     "column": "penstock.spark.expression_column",
@@ -24,9 +25,10 @@ _LAZY = {
     "register": "penstock.spark.sessions",
     "session": "penstock.spark.sessions",
     "settle_on_progress": "penstock.spark.reading.queue_stream",
+    "token": "penstock.spark.tokens",
 }
 
-__all__ = ["column", "install", "register", "session", "settle_on_progress"]
+__all__ = ["column", "install", "register", "session", "settle_on_progress", "token"]
 
 
 def __getattr__(name: str) -> object:

@@ -19,13 +19,15 @@ from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
 from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, MessageType, wrong_type
+from penstock.records.tokens import login_of
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration, parse_size
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.tickets import STATES
 
 COMMON = (
-    "url", "user", "password", "ca", "cert", "key", "verify", "vhost", "topic", "exchange", "queue", "path", "patience",
+    "url", "user", "password", "token", "ca", "cert", "key", "verify", "vhost", "topic", "exchange", "queue", "path",
+    "patience",
 )  # fmt: skip
 FROM_SPARK = ("checkpointLocation", "queryName", "serialization.format", "__partition_columns", "outputMode")
 """What Spark puts among the options by itself."""
@@ -109,7 +111,18 @@ class Taker:
         files = {name: self.text(name) for name in ("ca", "cert", "key")}
         verify = None if self.text("verify") is None else "on" if self.flag("verify") else "off"
         url = with_trust(url, **files, verify=verify)
-        return Where(url, self.text("user"), self.text("password"), seconds)
+        return Where(url, *self._login(), seconds)
+
+    def _login(self) -> tuple[str | None, str | None]:
+        """User and password, where options say them."""
+        user, password, token = self.text("user"), self.text("password"), self.text("token")
+        if token is None:
+            return user, password
+        if user is not None or password is not None:
+            raise InvalidArgument("option token stands for user and password: give one or the others")
+        if (login := login_of(token)) is None:
+            raise InvalidArgument("option token is none: it is one word, penstock_..., as the server gives it")
+        return login
 
 
 # -- reads

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from penstock.records.tokens import login_of
 from penstock.records.password_hashes import Slow
+from penstock.records.tokens import login_of
 from penstock.server.doors.line import HEAD, KINDS, VERSION, Broken, Ended, Kind, number, plain, text
 
 BUFFER = 64 << 10

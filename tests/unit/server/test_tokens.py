@@ -1,0 +1,270 @@
+"""Tokens: what they are worth, for how long, and that they are never worth more than their user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.config.settings import User
+from penstock.config.vhost_sections import EntitlementSection
+from penstock.errors import AccessRefused, NotFound, PenstockError, PreconditionFailed
+from penstock.log.simdisk import SimDisk
+from penstock.operations import people, tokens
+from penstock.records.rights import DRIVER
+from penstock.records.tokens import login_of
+from penstock.server.access import Who
+from penstock.server.accounts import Account, Accounts, Kept, Permission, hash_password
+from penstock.server.logins import GOOD, Logins
+from penstock.server.tokens import OF_USER, is_of
+from penstock.server.users import ALL, Users
+
+THERE = "10.0.0.7"
+SECRET = Kept(hash_password("secret"), "rabbit_password_hashing_sha256")
+
+
+class Lab:
+    """A server's people: `root` and `etl` of the settings, `ann` of run time."""
+
+    def __init__(self, password: str = "pw", disk: SimDisk | None = None, *entries: Mapping[str, Any]) -> None:
+        self.now = 1_000_000.0
+        self.disk = disk or SimDisk()
+        settings = [
+            User(name="root", password=password, tags=("administrator",)),  # type: ignore[arg-type]
+            User(name="etl", password=password),  # type: ignore[arg-type]
+        ]
+        self.accounts = Accounts(("/", "other"), frozenset(user.name for user in settings))
+        self.accounts.load(self.disk)
+        given = [EntitlementSection(**one) for one in entries]
+        self.users = Users(settings, given, accounts=self.accounts, loopback_users=["etl-here"], wall=lambda: self.now)
+        self.logins = Logins(self.users)
+        self.house: Any = SimpleNamespace(accounts=self.accounts, users=self.users, change=self.accounts.change)
+
+    def add(self, user: str = "ann", read: str = ALL, vhost: str = "/") -> None:
+        self.accounts.users[user] = Account(user, SECRET, ())
+        self.accounts.permissions[user, vhost] = Permission(user, vhost, "", "", read)
+        self.accounts.tell()
+
+    def issue(self, user: str = "etl", lasts_s: int = 60, **more: Any) -> tuple[str, str]:
+        """The login of a new one."""
+        given = {"vhost": "/", "configure": "", "write": ALL, "read": ALL, "tags": None, "label": "", **more}
+        told = self.run(tokens.issue(self.house, self.users.who(user), lasts_s, **given))
+        login = login_of(told["token"])
+        assert login is not None
+        return login
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run(work)
+
+    def good(self, login: tuple[str, str], door: str = "flight") -> bool:
+        verdict = self.logins.at_once(door, *login, THERE)
+        assert verdict is not None
+        return verdict == GOOD
+
+    def who(self, login: tuple[str, str]) -> Who:
+        return self.users.who(login[0])
+
+
+def test_a_token_is_its_user_for_so_long() -> None:
+    lab = Lab()
+    login = lab.issue(lasts_s=60)
+    assert lab.good(login)
+    assert lab.good(login, "http")
+    assert lab.who(login).user == "etl", "what it makes is the user's"
+    lab.now += 59.9
+    assert lab.good(login)
+    lab.now += 0.1
+    assert not lab.good(login)
+    ended = lab.who(login)
+    assert (ended.there, ended.enters("/"), ended.tags) == (False, False, ())
+    assert ended.rights is not None
+    assert not ended.rights.reads_topic("/", "", "orders")
+
+
+def test_amqp_has_no_tokens_for_a_connection_would_outlive_them() -> None:
+    lab = Lab()
+    assert not lab.good(lab.issue(), "amqp")
+
+
+@pytest.mark.parametrize("change", ["secret", "id", "short", "empty", "password", "user"])
+def test_another_login_is_wrong(change: str) -> None:
+    lab = Lab()
+    name, secret = lab.issue()
+    other, theirs = lab.issue()
+    wrong = {
+        "secret": (name, theirs), "id": (other, secret), "short": (name, secret[:-1]), "empty": (name, ""),
+        "password": (name, "pw"), "user": ("etl", secret),
+    }  # fmt: skip
+    assert not lab.good(wrong[change])
+    assert lab.good((name, secret))
+
+
+def test_secrets_are_not_kept_and_none_is_compared_by_its_beginning() -> None:
+    lab = Lab()
+    _, secret = lab.issue()
+    assert secret.encode() not in lab.accounts.state()
+    assert not is_of(None, secret, b"")
+    [kept] = lab.accounts.tokens.values()
+    assert is_of(kept, secret, b"pw")
+    assert not is_of(replace(kept, bound=""), secret, b"pw")
+
+
+def test_a_token_is_there_after_a_restart_and_gone_when_the_settings_have_another_password() -> None:
+    lab = Lab()
+    login = lab.issue()
+    assert Lab(disk=lab.disk).good(login)
+    assert not Lab("other", disk=lab.disk).good(login)
+
+
+def test_a_token_ends_with_the_password_and_the_user_of_run_time() -> None:
+    lab = Lab()
+    lab.add()
+    login = lab.issue("ann")
+    assert lab.good(login)
+    root = lab.users.who("root")
+    lab.run(people.set_user(lab.house, root, "ann", False, None, None, None, ["management"]))
+    assert lab.good(login), "other tags are no other password"
+    lab.run(people.set_user(lab.house, root, "ann", False, "another", None, None, None))
+    assert not lab.good(login)
+    login = lab.issue("ann")
+    lab.accounts.forget_user("ann")
+    lab.accounts.tell()
+    assert not lab.good(login)
+
+
+def test_a_token_makes_none_and_makes_none_last_longer() -> None:
+    lab = Lab()
+    login = lab.issue(tags=())
+    who, mine = lab.who(login), login[0].removeprefix("token/")
+    for work in (
+        tokens.issue(lab.house, who, 60, "/", "", ALL, ALL, None, ""),
+        tokens.renew(lab.house, who, mine, None),
+        tokens.revoke(lab.house, who, "x" * 12),
+    ):
+        with pytest.raises(AccessRefused, match="password"):
+            lab.run(work)
+    lab.run(tokens.revoke(lab.house, who, mine))
+    assert not lab.good(login), "it may end itself"
+
+
+def test_its_user_renews_it_and_nobody_else_does() -> None:
+    lab = Lab()
+    login = lab.issue(lasts_s=60)
+    mine = login[0].removeprefix("token/")
+    lab.now += 50
+    lab.run(tokens.renew(lab.house, lab.users.who("etl"), mine, None))
+    lab.now += 50
+    assert lab.good(login)
+    lab.add()
+    for user, error in (("ann", NotFound), ("root", PenstockError)):
+        with pytest.raises(error):
+            lab.run(tokens.renew(lab.house, lab.users.who(user), mine, None))
+    with pytest.raises(NotFound):
+        lab.run(tokens.revoke(lab.house, lab.users.who("ann"), mine))
+    assert [one["id"] for one in tokens.tokens(lab.house, lab.users.who("root"))] == [mine]
+    assert not [*tokens.tokens(lab.house, lab.users.who("ann"))]
+    lab.run(tokens.revoke(lab.house, lab.users.who("root"), mine))
+    assert not lab.good(login)
+    lab.now += 100
+    with pytest.raises(NotFound):
+        lab.run(tokens.renew(lab.house, lab.users.who("etl"), mine, None))
+
+
+def test_it_has_no_tag_that_it_was_not_made_with_nor_one_that_its_user_has_no_more() -> None:
+    lab = Lab()
+    assert DRIVER in lab.users.who("root").tags
+    assert lab.who(lab.issue("root")).tags == ()
+    assert lab.who(lab.issue("root", tags=["administrator"])).tags == ("administrator",)
+    assert lab.who(lab.issue("root", tags=["monitoring"])).tags == ("monitoring",)
+    for tag in ("administrator", DRIVER):
+        with pytest.raises(AccessRefused, match="does not have the tag"):
+            lab.issue("etl", tags=[tag])
+    with pytest.raises(AccessRefused, match="does not have the tag"):
+        lab.issue("root", tags=[DRIVER])
+
+
+def test_what_its_user_may_and_its_patterns_are_both_asked() -> None:
+    lab = Lab()
+    lab.add(read="^(orders|secret|amq.default)")
+    rights = cast("Any", lab.who(lab.issue("ann", read="orders|eu[.].*", write="")).rights)
+    assert rights.reads_queue("/", "orders")
+    assert not rights.reads_queue("/", "secret"), "not the token's"
+    assert not rights.reads_queue("/", "eu.1"), "not the user's"
+    assert not rights.reads_queue("/", "orders2"), "a pattern is of the whole name"
+    assert not rights.reads_queue("other", "orders")
+    assert not rights.writes_topic("/", "", "orders")
+    assert rights.topic_rights("/", "") == ((None, False),), "of several topics at once it has none"
+    assert not rights.sees_queue("/", "secret")
+    with pytest.raises(AccessRefused):
+        rights.configure("it", "/")
+    with pytest.raises(AccessRefused):
+        rights.configure("it", "/", [("configure", "queue", "orders")])
+    whole = cast("Any", lab.who(lab.issue("root", configure=ALL)).rights)
+    whole.configure("it", "/")
+    with pytest.raises(AccessRefused):
+        whole.configure("it", "other")
+    lab.accounts.permissions.clear()
+    lab.accounts.tell()
+    lab.add(read="^other$")
+    assert not rights.reads_queue("other", "orders")
+    [login] = [f"token/{one}" for one in lab.accounts.tokens if lab.accounts.tokens[one].user == "ann"]
+    assert not cast("Any", lab.users.who(login).rights).reads_queue("/", "orders"), "what he lost, his tokens lose"
+
+
+def test_a_filter_of_an_entitlement_stays_with_the_token() -> None:
+    entry = {"user": "etl", "topic": "orders", "read": "/region = 'EU'", "write": False}
+    lab = Lab("pw", None, entry, {"tag": "administrator", "read": True, "write": True})
+    rights = cast("Any", lab.who(lab.issue("etl")).rights)
+    found = rights.read_topic("/", "", "orders")
+    assert found is not None
+    assert "region" in found.text
+    with pytest.raises(AccessRefused):
+        rights.read_topic("/", "", "others")
+
+
+def test_a_token_is_of_one_vhost_that_its_user_may_open() -> None:
+    lab = Lab()
+    lab.add(vhost="other")
+    with pytest.raises(AccessRefused):
+        lab.issue("ann", vhost="/")
+    who = lab.who(lab.issue("ann", vhost="other"))
+    assert who.enters("other")
+    assert not who.enters("/")
+    login = lab.issue("etl", vhost="other")
+    del lab.accounts.vhosts["other"]
+    assert not lab.good(login)
+
+
+def test_tokens_are_bounded_and_ended_ones_make_room() -> None:
+    lab = Lab()
+    for _ in range(OF_USER):
+        lab.issue()
+    with pytest.raises(PreconditionFailed, match=f"there are {OF_USER} tokens of user 'etl'"):
+        lab.issue()
+    lab.issue("root")
+    lab.now += 61
+    lab.issue()
+    assert len(lab.accounts.tokens) == 1
+
+
+def test_a_token_comes_from_where_its_user_may_come_from() -> None:
+    lab = Lab()
+    lab.add("etl-here")
+    login = lab.issue("etl-here")
+    assert not lab.good(login)
+    assert lab.logins.at_once("flight", *login, "127.0.0.1") == GOOD
+
+
+def test_a_user_whose_name_looks_like_a_tokens_is_a_user() -> None:
+    lab = Lab()
+    lab.add("token/abcdefghijkl")
+    assert lab.good(("token/abcdefghijkl", "secret"), "amqp")
+
+
+@pytest.mark.parametrize("text", ["", "penstock_", "penstock_abc.def", "x" * 5000, "penstock_ÄÄÄÄÄÄÄÄÄÄÄÄ." + "a" * 43])
+def test_what_is_no_token_is_none(text: str) -> None:
+    assert login_of(text) is None
