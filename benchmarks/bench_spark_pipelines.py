@@ -132,7 +132,7 @@ def started(folder: Path, messages: int, run: int) -> tuple[float, float]:
             before = dict.fromkeys(NAMES, 0) if run == 1 else None
             if before is None:
                 before = {name: int(client.queue(f"out-{name}")["ready"]) for name in NAMES}
-            waiting = list(NAMES)
+            waiting = [name for name in NAMES if run == 1 or name != "by-hour"]  # those rows are late by now
             when = dict[str, float]()
             while waiting:
                 for name in list(waiting):

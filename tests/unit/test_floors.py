@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PLAIN = {"records", "ports", "config", "errors", "units", "version"}
 BELOW_SERVER = PLAIN | {"expr", "core", "log", "memory", "replication", "wire", "history"}
 
-OF_ACCOUNTS = ("access", "accounts", "entitlements", "users")
+OF_ACCOUNTS = ("access", "accounts", "entitlements", "tokens", "users")
 """What operations may import of the server: who may log in, and what for."""
 
 MAY_IMPORT: dict[str, set[str]] = {

@@ -23,7 +23,7 @@ SHOWN = ("name", "ready", "leased", "delayed", "consumers", "acked")
 OF_A_VHOST = frozenset(
     {
         "declare", "alter", "delete", "purge", "declare_exchange", "delete_exchange", "declare_topic", "bind", "unbind",
-        "register_schema", "link_proxy",
+        "register_schema", "link_proxy", "token_issue",
         "exchanges", "bindings",
         "stats", "list", "details", "stream_open", "delete_topic", "topics", "topic", "sow_delete",
         "ack", "ack_filter", "policies", "policy_set", "policy_delete",
@@ -375,7 +375,7 @@ class Administration:
         It may never do more than its user may.  It makes no tokens, and does not make itself last longer.
         """
         return self.action(
-            "token_issue", lasts_s=_whole_seconds(lasts), label=label, vhost=self.vhost, read=read, write=write,
+            "token_issue", lasts_s=_whole_seconds(lasts), label=label, read=read, write=write,
             configure=configure, tags=list(tags),
         )  # fmt: skip
 
