@@ -17,7 +17,7 @@ from penstock import aio
 from penstock.cli import main as tree
 from penstock.client import Client
 from penstock.client.admin import OF_A_VHOST
-from penstock.errors import AccessRefused, Unavailable
+from penstock.errors import AccessRefused, NotFound, Unavailable
 from penstock.operations.acts import OPERATIONS
 from penstock.operations.house import House
 from penstock.operations.operation import Answer, Operation, Path
