@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from random import Random
 from typing import Any
+
+import pytest
 
 from penstock.replication.messages import PIECE_MOST, Ack, Bye, Bytes, Message
 from penstock.server.cluster.speech import Peer
@@ -117,3 +120,43 @@ def test_messages_of_all_sizes_come_as_they_were_sent() -> None:
 
     for seed in range(5):
         asyncio.run(run(seed))
+
+
+class OnABrokenDisk(Hearing):
+    """A member whose copy cannot be written."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    def heard(self, link: Peer, message: Any) -> None:
+        if self.at == "heard":
+            raise OSError(errno.EFBIG, "File too large")
+
+    def gathered(self, link: Peer) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("at", ["heard", "gathered"])
+def test_a_disk_that_fails_is_not_taken_for_a_connection_that_ended(at: str) -> None:
+    """Asyncio says nothing of an OSError there: the member would go on with a copy that lacks what it was given."""
+
+    async def run() -> None:
+        loop, member, known = asyncio.get_running_loop(), OnABrokenDisk(at), asyncio.Queue[Peer]()
+        failed: asyncio.Future[object] = loop.create_future()
+        loop.set_exception_handler(lambda _, context: failed.set_result(context.get("exception")))
+        server = await loop.create_server(
+            lambda: Peer(b"secret", Hearing(), known.put_nowait, lambda: None, calls=False), "127.0.0.1", 0
+        )
+        port = server.sockets[0].getsockname()[1]
+        await loop.create_connection(
+            lambda: Peer(b"secret", member, lambda _: None, lambda: None, calls=True), "127.0.0.1", port
+        )
+        leader = await known.get()
+        leader.send(Bytes(1, 1, 0, b"of the log"))
+        error = await asyncio.wait_for(failed, 10)
+        assert isinstance(error, OSError)
+        leader.close()
+        server.close()
+
+    asyncio.run(run())

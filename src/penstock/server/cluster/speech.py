@@ -116,15 +116,22 @@ class Peer(asyncio.BufferedProtocol):
         self._end += nbytes
         if self._closed:
             return
-        if not self._shook and not self._shake():
-            return
         try:
-            while (message := self._next()) is not None and not self._closed:
-                self._listener.heard(self, message)
+            self._take()
         except ProtocolError as error:
             logger.warning("a stream of the cluster ended: %s", error)
             self.close()
+        except OSError as error:
+            # of the disk: asyncio would take it for one of the connection, end that, and go on with a copy that lacks
+            # what it believes to have
+            self.close()
+            asyncio.get_running_loop().call_exception_handler({"message": "a stream's disk failed", "exception": error})
+
+    def _take(self) -> None:
+        if not self._shook and not self._shake():
             return
+        while (message := self._next()) is not None and not self._closed:
+            self._listener.heard(self, message)
         if not self._closed:
             self._listener.gathered(self)
 
