@@ -84,6 +84,8 @@ class Client:
         self.known_times = 0
         self.aborted = False
         self.leave = asyncio.Event()
+        self.stands = False  # it does not read
+        self._reads_on = asyncio.Event()
         self._pieces = list(pieces)
         length = [(b"content-length", b"%d" % sum(map(len, pieces)))] if pieces else []
         self.scope = {
@@ -107,7 +109,13 @@ class Client:
         await self.leave.wait()
         return {"type": "http.disconnect"}
 
+    def read_on(self) -> None:
+        self.stands = False
+        self._reads_on.set()
+
     async def send(self, message: Any) -> None:
+        if self.stands and self.got:  # the head is small
+            await self._reads_on.wait()
         self.got.append(message)
         self.answered.set()
 
@@ -192,6 +200,47 @@ def test_an_answer_that_ends_in_the_middle_cuts_the_client_off() -> None:
         await both.relay(client.scope, client.receive, client.send)
         assert client.aborted
         assert not both.cut
+        both.close()
+
+    run(test)
+
+
+def test_who_does_not_read_is_cut_off_when_the_server_says_so() -> None:
+    """While the door waits for its client it does not read the line, whose end it has to see all the same."""
+
+    async def test() -> None:
+        async def gives_up(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    while True:
+                        await send({"type": "http.response.body", "body": bytes(PIECE), "more_body": True})
+            scope["state"]["transport"].abort()
+
+        both, client = Both(gives_up), Client()
+        client.stands = True
+        await both.relay(client.scope, client.receive, client.send)
+        assert client.aborted
+        assert not both.cut
+        both.close()
+
+    run(test)
+
+
+def test_who_reads_late_gets_all_of_it() -> None:
+    async def test() -> None:
+        async def long(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": bytes(9 * PIECE), "more_body": False})
+
+        both, client = Both(long), Client()
+        client.stands = True
+        asked = asyncio.ensure_future(both.relay(client.scope, client.receive, client.send))
+        await client.answered.wait()
+        asyncio.get_running_loop().call_soon(client.read_on)
+        await asked
+        assert not client.aborted
+        assert len(client.body) == 9 * PIECE
         both.close()
 
     run(test)

@@ -17,6 +17,7 @@ import asyncio
 import base64
 import binascii
 import re
+import select
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -171,6 +172,15 @@ class CallLine:
     def gone(self) -> bool:
         """Whether the other side has closed."""
         return self._reader.at_eof() or self._writer.is_closing()
+
+    @property
+    def hung_up(self) -> bool:
+        """The same where nothing is read at the time, so that nobody but the kernel has seen it."""
+        if self._writer.is_closing():
+            return True
+        poller = select.poll()
+        poller.register(self._writer.get_extra_info("socket"), select.POLLRDHUP)
+        return bool(poller.poll(0))
 
     def send(self, kind: Kind, payload: bytes = b"") -> None:
         """A frame of the call that is under way; what nobody reads any more is dropped."""

@@ -171,6 +171,11 @@ class HttpLink(H11Protocol):
                 with self._bounded():
                     self.handle_events()
 
+    @property
+    def stands(self) -> bool:
+        """Whether the client does not read: what is sent now waits."""
+        return self.flow.write_paused
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         own = cast("asyncio.Transport", transport)
         self._stranger.close, self._stranger.doing = own.abort, ""

@@ -37,6 +37,9 @@ KEPT_MOST = 32
 WORKERS = 2
 """Threads that make digests of passwords; each takes 19 MiB meanwhile."""
 
+LOOK_S = 0.25
+"""How often it is asked whether the server still waits for a client that does not read."""
+
 ANSWER_MOST = 1 << 20
 RECIPE_MOST = 4096
 
@@ -195,11 +198,26 @@ class _Relayed:
                     head = {"status": told["status"], "headers": coded(headers_of(told))}
                     await send({"type": "http.response.start", **head})
                 case Kind.WORDS:
-                    await send({"type": "http.response.body", "body": payload, "more_body": True})
+                    await self._pass_on({"type": "http.response.body", "body": payload, "more_body": True})
                 case _:
                     self._over = True
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return self._sent
+
+    async def _pass_on(self, message: Mapping[str, Any]) -> None:
+        """Send a piece.  Ended when the server has hung up before the client took it."""
+        visitor: HttpLink = self._scope["state"]["visitor"]
+        if not visitor.stands:
+            await self._send(message)
+            return
+        sending = asyncio.ensure_future(self._send(message))
+        try:
+            while not (await asyncio.wait({sending}, timeout=LOOK_S))[0]:
+                if self._line.hung_up:
+                    raise Ended
+            sending.result()
+        finally:
+            sending.cancel()
 
     async def _derive(self, payload: bytes) -> None:
         """What the server compares; it says for which hash."""
