@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import signal
+import socket
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,11 @@ class Server(LiveServer):
         except FAILED:
             return False
 
+    def taken(self) -> dict[str, int]:
+        """What requests hold of what users share; the one that asks is one of them."""
+        shares = json.loads(self.ask("GET", "/api/overview")[1])["penstock"]["shares"]
+        return {name: shares[name]["taken"] for name in ("http_requests", "event_streams") if name in shares}
+
     def descriptors(self) -> int:
         assert self.process is not None
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
@@ -73,6 +80,36 @@ def server(as_the_files_say: None, tmp_path_factory: pytest.TempPathFactory) -> 
         yield server
         server.stop()
         assert "Traceback" not in server.output(), server.output()
+
+
+def killed(server: Server, door: int) -> None:
+    os.kill(door, signal.SIGKILL)
+
+
+def stopped(server: Server, door: int) -> None:
+    os.kill(door, signal.SIGSTOP)
+
+
+def starved(server: Server, door: int) -> None:
+    """It may have a mebibyte more than it has, and strangers send it more than that."""
+    told = Path(f"/proc/{door}/status").read_text()
+    has = next(int(line.split()[1]) << 10 for line in told.splitlines() if line.startswith("VmData"))
+    resource.prlimit(door, resource.RLIMIT_DATA, (has + (1 << 20),) * 2)
+    host, _, port = server.ready["http"].rpartition(":")
+    with ExitStack() as stack, suppress(OSError):
+        for _ in range(400):
+            sock = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 60_000)
+
+
+def half_an_upload(server: Server) -> http.client.HTTPConnection:
+    """A body of which a part has come, from somebody who has logged in."""
+    link = server.link()
+    link.putrequest("POST", "/api/definitions")
+    for name, value in {**LOGIN, "content-length": "10000000"}.items():
+        link.putheader(name, value)
+    link.endheaders(b"{" + b" " * 200_000)
+    return link
 
 
 def publishing(server: Server, queue: str, ended: threading.Event, taken: list[int]) -> None:
@@ -90,10 +127,12 @@ def publishing(server: Server, queue: str, ended: threading.Event, taken: list[i
             taken.append(number)
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_door_that_ends_takes_its_clients_alone_and_is_back(server: Server, end: signal.Signals) -> None:
+@pytest.mark.parametrize("end", [killed, stopped, starved])
+def test_a_door_that_ends_takes_its_clients_alone_and_is_back(
+    server: Server, end: Callable[[Server, int], None]
+) -> None:
     """Nothing that was answered is lost, AMQP's clients notice nothing, and nothing is left behind in the server."""
-    queue = f"kept-{end.name}"
+    queue = f"kept-{end.__name__}"
     channel = server.connect().channel()
     channel.confirm_delivery()
     channel.queue_declare(queue, durable=True)
@@ -102,23 +141,24 @@ def test_a_door_that_ends_takes_its_clients_alone_and_is_back(server: Server, en
     publisher.start()
     before = 0
     try:
-        for turn in range(KILLS if end is signal.SIGKILL else 1):
+        for turn in range(KILLS if end is killed else 1):
             link = server.link()
             link.request("GET", "/api/events", headers=LOGIN)  # a stream that goes on
             answer = link.getresponse()
             assert answer.readline() == b": penstock\n"
-            eventually(lambda: len(taken) > 5 * turn, "nothing was published")  # noqa: B023
+            eventually(lambda: len(taken) > 5 * (turn + 1), "nothing was published")  # noqa: B023
             if turn == 0:
                 before = server.descriptors()
             door = server.door()
             assert door is not None
+            upload = half_an_upload(server)
             began = time.monotonic()
-            os.kill(door, end)
+            end(server, door)
             channel.basic_publish("", "nowhere", b"beside it")  # confirmed meanwhile
             eventually(lambda: server.is_back(door), "it did not come back")  # noqa: B023
             took = time.monotonic() - began
-            assert took < (BACK_S if end is signal.SIGKILL else STOPPED_S) + SLACK_S
-            with closing(link), closing(answer), suppress(*FAILED):
+            assert took < (STOPPED_S if end is stopped else BACK_S) + SLACK_S
+            with closing(link), closing(upload), closing(answer), suppress(*FAILED):
                 while answer.readline():
                     pass
         eventually(lambda: len(taken) > 10, "nothing was published behind it")
@@ -131,6 +171,7 @@ def test_a_door_that_ends_takes_its_clients_alone_and_is_back(server: Server, en
         got.add(int(found[2]))
     assert set(taken) <= got
     eventually(lambda: server.descriptors() <= before, lambda: f"{server.descriptors()} descriptors, {before} before")
+    eventually(lambda: server.taken() == {"http_requests": 1, "event_streams": 0}, lambda: str(server.taken()))
 
 
 def test_what_the_processes_are_is_told(server: Server) -> None:

@@ -78,6 +78,7 @@ class Front(ABC):
     async def run(self) -> None:
         """Until the core closes the control socket, or `over` is set."""
         self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(_failed)
         threading.Thread(target=self._listen_to_core, name="penstock-control", daemon=True).start()
         await self.over.wait()
         for listener in self._listeners:
@@ -209,6 +210,34 @@ def context_of(told: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
+NO_MEMORY = 75
+"""Status of a process that ended because it had none left."""
+
+_alone = False  # this process is a door and nothing else
+
+
+def end_without_memory() -> None:
+    """A door without memory ends, and another one begins with all of it: who knows what this one has left half done.
+
+    Where it is a thread of something else nothing happens.
+    """
+    if _alone:
+        os.write(2, b"a door has no memory left\n")  # logging would take some
+        os._exit(NO_MEMORY)
+
+
+def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if isinstance(context.get("exception"), MemoryError):
+        end_without_memory()
+    loop.default_exception_handler(context)
+
+
+def _unraisable(told: sys.UnraisableHookArgs) -> None:
+    if isinstance(told.exc_value, MemoryError) or told.exc_type is MemoryError:
+        end_without_memory()
+    sys.__unraisablehook__(told)
+
+
 def main(run: Callable[[socket.socket, socket.socket], None]) -> None:
     """A door as a process, by the arguments that `door_process.spawned` gives it; never returns."""
     control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
@@ -217,7 +246,13 @@ def main(run: Callable[[socket.socket, socket.socket], None]) -> None:
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     bound(memory)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    run(control, lines)
+    global _alone  # noqa: PLW0603 - said once, before anything runs
+    _alone = True
+    sys.unraisablehook = _unraisable
+    try:
+        run(control, lines)
+    except MemoryError:
+        end_without_memory()
     os._exit(0)
 
 

@@ -245,6 +245,8 @@ class HttpLink(H11Protocol):
         except h11.ProtocolError as error:  # of ours: it did what cannot be answered any more
             self._stranger.tell(str(error)[:REASON_MOST])
             self.transport.abort()
+        except MemoryError:  # not of this connection alone
+            raise
         except Exception as error:  # the border of one connection: nothing else is touched behind it
             logger.error("a connection of %s ended by a bug", self._stranger.host, exc_info=error)
             self.transport.abort()

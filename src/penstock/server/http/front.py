@@ -100,6 +100,9 @@ class Relay:
             relayed = _Relayed(line, scope, receive, send, self._off)
             try:
                 whole = await relayed.run()
+            except MemoryError:
+                front.end_without_memory()
+                raise
             except BaseException:
                 line.close()
                 raise
