@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 
 import httpx
@@ -60,4 +61,14 @@ def test_it_costs_one_connection(server: LiveServer, name: str) -> None:
     assert httpx.get(f"http://{address}/healthz", verify=NO_TLS, timeout=20).json()["status"] == "ok"
     assert server.process is not None
     assert server.process.poll() is None
+    assert "Traceback" not in server.output()
+
+
+def test_who_resets_before_it_is_taken_leaves_no_word_in_the_log(server: LiveServer) -> None:
+    host, _, port = server.ready["http"].rpartition(":")
+    for _ in range(100):
+        with socket.create_connection((host, int(port)), timeout=20) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.sendall(GET + b"\r\n")
+    assert httpx.get(f"http://{host}:{port}/healthz", verify=NO_TLS, timeout=20).json()["status"] == "ok"
     assert "Traceback" not in server.output()

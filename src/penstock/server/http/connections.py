@@ -180,6 +180,8 @@ class HttpLink(H11Protocol):
         own = cast("asyncio.Transport", transport)
         self._stranger.close, self._stranger.doing = own.abort, ""
         super().connection_made(own)
+        if self.client is None or self.server is None:  # it was reset before it was taken, and may have sent something
+            own.abort()
         self.app_state = {**self.app_state, "transport": own, "visitor": self}
 
     def connection_lost(self, exc: Exception | None) -> None:
