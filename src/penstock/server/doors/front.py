@@ -246,7 +246,7 @@ def main(run: Callable[[socket.socket, socket.socket], None]) -> None:
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     bound(memory)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    global _alone  # noqa: PLW0603 - said once, before anything runs
+    global _alone
     _alone = True
     sys.unraisablehook = _unraisable
     try:
