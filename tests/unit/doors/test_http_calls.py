@@ -348,6 +348,28 @@ def test_a_door_that_lies_is_cut_off(lie: str) -> None:
     run(test)
 
 
+def test_sockets_that_would_outlive_their_door_end_with_it() -> None:
+    async def test() -> None:
+        both = Both()
+        for listens in (False, True):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            if listens:
+                sock.bind("")
+                sock.listen()
+            both.attach(sock)
+        ours, theirs = socket.socketpair()
+        ours.shutdown(socket.SHUT_RDWR)
+        both.attach(theirs)
+        await asyncio.sleep(0.01)  # all of them are waited for
+        both.doors._lost("1")
+        await asyncio.wait(both.doors._tasks)
+        assert not both.doors._lines
+        ours.close()
+        both.close()
+
+    run(test)
+
+
 def test_whatever_comes_the_server_goes_on() -> None:
     """Streams of a door, broken somewhere: a request is what `call_of` says, or the door is cut off."""
 

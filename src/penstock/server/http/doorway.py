@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -48,20 +49,24 @@ class HttpDoors(Doors):
         super().__init__("http", MODULE, {"head_most": head_most}, terms, loop, memory=MEMORY, apart=apart)
         self.app: ASGIApp | None = None  # there before the door listens
         self._call_most = 6 * head_most + 4096  # as JSON a byte is six letters at most
-        self._lines = 0
+        self._lines = set[CallLine]()
+        self._ended = 0  # doors
 
     def attach(self, place: int, sock: socket.socket) -> None:
         """A line for requests, one after the other."""
-        if self._lines >= LINES_MOST:
+        if len(self._tasks) >= LINES_MOST:
             sock.close()
             self.processes[place - 1].cut_off(f"it has more than {LINES_MOST} requests under way")
             return
-        self.keep(self._serve(place, sock))
+        self.keep(self._serve(place, sock, self._ended))
 
-    async def _serve(self, place: int, sock: socket.socket) -> None:
-        """Until the door closes the line."""
-        self._lines += 1
+    async def _serve(self, place: int, sock: socket.socket, ended: int) -> None:
+        """Until the door closes the line.  ended: doors that had ended when it came."""
         line = await CallLine.of(sock)
+        if ended != self._ended:
+            line.close()
+            return
+        self._lines.add(line)
         try:
             while True:
                 kind, call, payload = await line.receive({Kind.CALL: self._call_most, **_LATE}, _LATE)
@@ -75,7 +80,18 @@ class HttpDoors(Doors):
         except Broken as broken:
             self.processes[place - 1].cut_off(str(broken))
         finally:
-            self._lines -= 1
+            self._lines.discard(line)
+            line.close()
+
+    def _lost(self, name: str) -> None:
+        """Lines end with their door also where it has given away sockets that do not."""
+        super()._lost(name)
+        with suppress(RuntimeError):  # the loop is closed already
+            self.loop.call_soon_threadsafe(self._end_lines)
+
+    def _end_lines(self) -> None:
+        self._ended += 1
+        for line in self._lines:
             line.close()
 
     async def _answer(self, line: CallLine, payload: bytes) -> None:
