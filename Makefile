@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-cluster check mypy pyright
-.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
+.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -90,9 +90,10 @@ bench-peers: $(STAMP)
 # kills of Spark queries, odd bodies;
 # PENSTOCK_SEED chooses which, and a failure names it), soak-interleavings.
 # PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
-# PENSTOCK_EFFORT that of the random tests (10).  Interleavings end with Ctrl-C or with the first failure, and so does
-# make soak-queues, which walks the model of a queue.
-soak: soak-load soak-random soak-hostile soak-spark soak-interleavings
+# PENSTOCK_EFFORT that of the random tests (10).  Interleavings and schedules of sites, side by side, end with Ctrl-C or
+# with the first failure, and so does make soak-queues, which walks the model of a queue.
+soak: soak-load soak-random soak-hostile soak-spark
+	@$(MAKE) --no-print-directory -j2 soak-interleavings soak-schedules
 
 soak-load: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.soak --out soak.jsonl
@@ -113,6 +114,11 @@ soak-spark: $(STAMP)
 
 soak-interleavings: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m sim.interleave --chains 0 --first $${PENSTOCK_SEED:-1000000}
+
+# Sites that share a queue, as simulated cores and logs: links cut, sites killed, operators who proxy, publishers that
+# change sides.
+soak-schedules: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m sim.sites_schedules $${PENSTOCK_SEED:-1000000}
 
 soak-queues: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m property.queue_walk

@@ -10,8 +10,10 @@ The judge knows of each message who works on it, at which site, and what was ans
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 from random import Random
 
 import pyarrow as pa
@@ -29,14 +31,16 @@ from penstock.core.state.lsns import flat
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
-from unit.core.world import World, to_table
+from unit.core.world import DURABLE, World, to_table
 
 ORIGINS = {"a": 11, "b": 22, "c": 33}
+
+BARRIER = b'{"k": 0}'
 
 KINDS: dict[str, dict[str, object]] = {
     "plain": {}, "ranked": {"priority_expression": "/k"}, "tenants": {"fairness_key": "/k"},
     "deep": {"target_queue_depth": 3}, "limited": {"max_length": 4, "overflow": "reject-publish"},
-    "few at once": {"max_backlog": 4},
+    "few at once": {"max_backlog": 4}, "barred": {"barrier_expression": "/k = 0"},
 }  # fmt: skip
 """Kinds of queues; what each site does by itself must not make two do it."""
 
@@ -50,6 +54,7 @@ class SiteWorld(World):
         self.name, self.names = name, names
         self.durable = 0  # entries that are on the disk
         self._seen, self._came = 0, dict[int, tuple[int, int]]()
+        self._batches = list[tuple[int, pa.RecordBatch]]()
         for one in names:
             self.core.meet(self.now, Site(one, ORIGINS[one]))
         kind = {} if owner is None else {"kind": "group-local", "initial_owner": owner, "group_local_queue_domain": "d"}
@@ -83,6 +88,18 @@ class SiteWorld(World):
         self._seen = len(self.entries)
         return self._came
 
+    def batches(self) -> list[tuple[int, pa.RecordBatch]]:
+        """The log as it is read by links: each batch with its last LSN."""
+        for table in self.tables[len(self._batches) :]:
+            [batch] = table.combine_chunks().to_batches()
+            self._batches.append((batch.column("lsn")[-1].as_py(), batch))
+        return self._batches
+
+    def barrier(self, lsn: int) -> bool:
+        """Whether a message is one, which each site lets go itself."""
+        batch, row = self.rows[lsn]
+        return self.queue.settings.barrier_expression is not None and batch.bodies[row] == BARRIER
+
     def sync(self) -> None:
         self.durable = len(self.entries)
 
@@ -97,7 +114,7 @@ class SiteWorld(World):
         """All that is not durable is lost; the process starts again.  A group is durable as a whole or not at all."""
         del self.entries[self.durable :]
         self.tables = [to_table(self.entries)]
-        self._seen, self._came = 0, {}
+        self._seen, self._came, self._batches = 0, {}, []
         self.restart(clean=False)
         self.settle_in()
         self.sync()
@@ -106,12 +123,23 @@ class SiteWorld(World):
 class Fabric:
     """Some sites, links both ways between each two, and the judge."""
 
-    def __init__(self, seed: int, names: str = "ab", *, kills: bool = True, proxies: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        names: str = "ab",
+        *,
+        kills: bool = True,
+        proxies: bool = False,
+        publishers: bool = False,
+        settings: dict[str, object] | None = None,
+    ) -> None:
+        """settings: of the queue; None: chance says of which kind it is."""
         self.dice = Random(seed)
-        self.kills, self.proxies = kills, proxies
+        self.kills, self.proxies, self.publishers = kills, proxies, publishers
         owner = names[0] if self.dice.random() < 0.3 else None
-        self.kind = self.dice.choice(list(KINDS))
-        self.sites = {name: SiteWorld(name, names, owner, **KINDS[self.kind]) for name in names}
+        self.kind = self.dice.choice(list(KINDS)) if settings is None else "given"
+        settings, owner = (KINDS[self.kind], owner) if settings is None else (settings, None)
+        self.sites = {name: SiteWorld(name, names, owner, **settings) for name in names}
         self.busiest = self.dice.choice(names)  # where most is published
         self.eager = self.dice.choice([name for name in names if name != self.busiest])  # where most is worked
         self.cut: set[tuple[str, str]] = set()
@@ -123,6 +151,11 @@ class Fabric:
         self.excused: Counter[tuple[int, int]] = Counter()  # how often the page allows once more
         self.by_proxy: set[tuple[int, int]] = set()  # what somebody took in the name of another
         self.looked: dict[str, int] = {}
+        self.confirmed: dict[str, int] = {}  # by site: entries that were looked at
+        self.given: set[tuple[int, int]] = set()  # what went out since somebody looked
+        self.rung: Counter[tuple[str, int, int]] = Counter()  # barriers that went to somebody, by site
+        self.twins: dict[tuple[int, int], tuple[int, int]] = {}  # one message that was published at two sites
+        self.sequence = 0
         self.counts: Counter[str] = Counter()
         for pair in self.pairs():
             self.heal(pair)
@@ -139,6 +172,8 @@ class Fabric:
             acts.append(self.kill)
         if self.proxies:
             acts += [self.proxy, self.proxy]
+        if self.publishers:
+            acts += [self.change_sides] * 2
         for _ in range(60 * len(self.sites)):
             self.dice.choice(acts)()
             self.look()
@@ -150,7 +185,42 @@ class Fabric:
     def publish(self) -> None:
         site = self.any() if self.dice.random() < 0.2 else self.sites[self.busiest]
         published = site.publish("q", *(self.body() for _ in range(self.dice.randint(1, 6))))
-        self.published.update({(site.origin, lsn): False for lsn in published.positions})
+        self.published.update({(site.origin, lsn): False for lsn in published.positions if not site.barrier(lsn)})
+
+    def done(self, key: tuple[int, int]) -> bool:
+        """Whether somebody had a message, or the same one that was published at another site."""
+        return bool(self.worked[key]) or (key in self.twins and bool(self.worked[self.twins[key]]))
+
+    def change_sides(self) -> None:
+        """A publisher hears nothing of what it sent to one site, and sends it again to another."""
+        one, other = self.dice.sample(list(self.sites.values()), 2)
+        count = self.dice.randint(1, 3)
+        bodies = [self.body() for _ in range(count)]
+        if self.kind == "barred":
+            bodies = [b"{}"] * count
+        first = self.numbered(one, bodies)
+        if self.dice.random() < 0.5:
+            self.carry()
+            self.work()
+            self.ack()
+        second = self.numbered(other, bodies)
+        self.sequence += count
+        for here, there in zip(first, second, strict=True):
+            if here is not None and there is not None:
+                self.twins[here], self.twins[there] = there, here
+                self.counts["sent twice"] += 1
+
+    def numbered(self, site: SiteWorld, bodies: list[bytes]) -> list[tuple[int, int] | None]:
+        """Publish with adjacent sequences; what each is, None for one that is refused, or known already."""
+        out = list[tuple[int, int] | None]()
+        for place, body in enumerate(bodies):
+            batch = Publishes(site.core.topic("/", "", "q"), DURABLE, [body])
+            published = site.core.publish(site.now, batch, publisher="p", sequence=self.sequence + 1 + place)
+            site.turn()
+            made = [(site.origin, lsn) for lsn in published.positions]
+            self.published.update(dict.fromkeys(made, False))
+            out.append(made[0] if made else None)
+        return out
 
     def body(self) -> bytes:
         return b'{"k": %d}' % self.dice.randrange(4)
@@ -166,7 +236,7 @@ class Fabric:
             consumer = self.dice.choice(list(site.queue.consumers))
             for lsn in flat([run.chunk for run in consumer.leases.held()]).tolist():
                 self.excused[self.known(site, lsn)] += 1
-                self.working[self.known(site, lsn)].discard(site.name)
+                self.working.get(self.known(site, lsn), set()).discard(site.name)
             site.core.unsubscribe(site.now, consumer, requeue=True)
             site.turn()
 
@@ -179,7 +249,7 @@ class Fabric:
             for lsn in held if self.dice.random() < 0.5 else held[:1]:
                 site.core.settle(site.now, site.queue, [range(lsn, lsn + 1)], Verb.ACK, by=consumer)
                 site.turn()
-                self.working[self.known(site, lsn)].discard(site.name)
+                self.working.get(self.known(site, lsn), set()).discard(site.name)
 
     def sync(self) -> None:
         """What is there is on the disk, and who told it hears that."""
@@ -207,7 +277,7 @@ class Fabric:
         after = {(site.origin, lsn) for entry in site.entries if isinstance(entry, Publishes) for lsn in lsns(entry)}
         for key in before - after:
             assert not self.published.pop(key, False), f"{key} was confirmed and is lost"
-        self.looked[site.name] = 0
+        self.looked[site.name] = self.confirmed[site.name] = 0
         self.asks = [one for one in self.asks if site.name not in one[:2]]
         self.cut |= {pair for pair in self.pairs() if site.name in pair and self.dice.random() < 0.5}
         for pair in self.pairs():
@@ -245,11 +315,8 @@ class Fabric:
         """What so many turns of a sender have to tell, over its link; whether there was any."""
         sender, receiver = self.sites[pair[0]], self.sites[pair[1]]
         telling, bound, some = self.tellings[pair], self.leaves(sender), False
-        for table in list(sender.tables):
-            [batch] = table.combine_chunks().to_batches()
-            last = batch.column("lsn")[-1].as_py()
-            if last <= telling.upto:
-                continue
+        batches = sender.batches()
+        for last, batch in batches[bisect_right(batches, telling.upto, key=itemgetter(0)) :]:
             if last > bound or not most:
                 break
             most -= 1
@@ -314,24 +381,35 @@ class Fabric:
         for site in self.sites.values():
             for one in site.deliveries[self.looked.get(site.name, 0) :]:
                 for lsn in one.chunk:
+                    if site.barrier(lsn):
+                        self.rung[site.name, *self.known(site, lsn)] += 1
+                        before = [one for one in flat(site.queue.snapshot()[0]).tolist() if one < lsn]
+                        assert not before, f"the barrier {lsn} went at {site.name} before {before}"
+                        continue
                     key = self.known(site, lsn)
                     self.worked[key] += 1
+                    self.given.add(key)
                     self.working.setdefault(key, set()).add(site.name)
             self.looked[site.name] = len(site.deliveries)
-            for entry in site.entries[: site.durable]:
+            start, self.confirmed[site.name] = self.confirmed.get(site.name, 0), site.durable
+            for entry in site.entries[start : site.durable]:
                 if isinstance(entry, Publishes):
                     for lsn in lsns(entry):
-                        if self.known(site, lsn) == (site.origin, lsn):
+                        if self.known(site, lsn) == (site.origin, lsn) and not site.barrier(lsn):
                             assert (site.origin, lsn) in self.published, f"nobody published {lsn} at {site.name}"
                             self.published[site.origin, lsn] = True
             held = {lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk}
-            for key, places in self.working.items():
-                if site.name in places and not any(a in held for a, _ in where(site, *key, key[1] + 1)):
+            for key, places in list(self.working.items()):
+                if not places:
+                    del self.working[key]
+                elif site.name in places and not any(a in held for a, _ in where(site, *key, key[1] + 1)):
                     places.discard(site.name)
         for key, places in self.working.items():
             assert len(places) < 2 or key in self.by_proxy, f"{key} is worked at {sorted(places)}"
-        for key, count in self.worked.items():
+        for key in self.given:
+            count = self.worked[key]
             assert count <= 1 + self.excused[key], f"{key} was given out {count} times, {self.excused[key]} excused"
+        self.given.clear()
 
     def settle_down(self) -> None:
         """Links heal, everybody works, and in the end all that was confirmed was worked and no site has anything."""
@@ -357,15 +435,21 @@ class Fabric:
             site.queue.check()
             left = [self.known(site, lsn) for lsn in flat(site.queue.snapshot()[0]).tolist()]
             assert not left, f"site {site.name} still has {left}: {list(site.queue.foreign_spans())}"
+            for entry in site.entries:
+                if isinstance(entry, Publishes):
+                    quiet = [self.known(site, lsn) for lsn in lsns(entry) if site.barrier(lsn)]
+                    quiet = [key for key in quiet if not self.rung[site.name, *key]]
+                    assert not quiet, f"the barriers {quiet} never went at {site.name}"
+            folded = site.folded(40)
             if site.queue.ranked_by is None:  # the log has no ranks
-                assert canonical(site.core.durable_state()) == canonical(site.folded(7))
+                assert canonical(site.core.durable_state()) == canonical(folded)
             audit = Audit()
             for table in site.tables:
                 for batch in table.to_batches():
                     audit.feed(batch)
-            findings = audit.finish(site.folded()).findings
+            findings = audit.finish(folded).findings
             assert not findings, f"site {site.name}: {findings}"
-        missing = [key for key, confirmed in self.published.items() if confirmed and not self.worked[key]]
+        missing = [key for key, confirmed in self.published.items() if confirmed and not self.done(key)]
         assert not missing, f"{missing} were confirmed and never worked"
         for site in self.sites.values():
             for numbers in site.core.carried.values():

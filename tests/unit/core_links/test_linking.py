@@ -405,3 +405,20 @@ def test_who_filters_asks_for_what_the_filter_wants(pair: tuple[Linked, Linked])
     a.send(b)
     assert len(b.inbox[consumer]) == 3
     assert b.core.asks(b.now) == [], "nothing else is wanted"
+
+
+def test_an_ack_by_the_bookmark_of_another_site_is_one_here(pair: tuple[Linked, Linked]) -> None:
+    """It was remembered for a message that had come already, and never applied."""
+    a, b = pair
+    first = a.publish("q", b"0", b"1", b"2").first
+    a.send(b)
+    assert b.core.acknowledge(b.now, b.q(), {11: range(first, first + 2)}) == 2
+    b.turn()
+    assert b.q().foreign_count == 1
+    b.send(a)
+    assert a.q().ready == 1
+    later = a.publish("q", b"3", b"4").first
+    b.core.acknowledge(b.now, b.q(), {11: range(first + 2, later + 1)})
+    b.turn()
+    a.send(b)
+    assert b.q().foreign_count == 1, "what had not come is remembered for it"

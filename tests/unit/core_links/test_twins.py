@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+import pyarrow as pa
 import pytest
 
 from choices import SEED
@@ -14,7 +15,7 @@ from penstock.core.links.telling import Carries
 from penstock.core.links.twins import KEPT, Numbered, Sequences, Twin
 from penstock.core.state.durable import canonical
 from penstock.records.entries import Publishes
-from unit.core.world import DURABLE, header
+from unit.core.world import DURABLE, World, header
 from unit.core_links.test_linking import Linked
 
 
@@ -188,3 +189,39 @@ def test_of_a_publisher_the_last_sequences_are_remembered() -> None:
     runs = list(table)
     assert len(runs) < 3 * KEPT // 16
     assert runs[0].sequence < runs[-1].sequence - KEPT
+
+
+def test_what_is_forgotten_of_twins_is_told_beside_messages_without_a_fault(pair: tuple[Linked, Linked]) -> None:
+    """One batch of the log has both: a link read of a publisher that it does not name, and ended."""
+    a, b = pair
+    send(a, 1)
+    send(b, 1)
+    a.send(b)
+    b.core.asks(b.now)
+    b.publish("q", b"more")
+    b.turn()
+    telling = b.core.telling("a")
+    whole = pa.concat_tables(b.tables).combine_chunks().to_batches()
+    parcels = [parcel for batch in whole for parcel in telling.tell(batch)]
+    assert {one.publisher for parcel in parcels for one in parcel.numbers} == {"p"}
+
+
+def test_a_log_says_of_a_publisher_only_what_is_more_than_before() -> None:
+    """What a full queue refused for now holds back how far a publisher has come: nothing is said twice of that."""
+    world = World()
+    world.declare("q", max_length=1, overflow="reject-publish")
+    topic = world.core.topic("/", "", "q")
+    for sequence in (1, 2, 3, 2):
+        world.core.publish(world.now, Publishes(topic, DURABLE, [b"0"]), publisher="p", sequence=sequence)
+        world.turn()
+    audit = Audit()
+    for table in world.tables:
+        for batch in table.to_batches():
+            audit.feed(batch)
+    assert not audit.finish(world.folded()).findings
+    world.core.purge_queue(world.now, world.core.queue("/", "q"))
+    for sequence in (2, 3, 4):
+        world.core.purge_queue(world.now, world.core.queue("/", "q"))
+        world.core.publish(world.now, Publishes(topic, DURABLE, [b"0"]), publisher="p", sequence=sequence)
+        world.turn()
+    assert world.folded().publishers == {"p": 4}

@@ -35,6 +35,7 @@ from penstock.core.effects import (
     Token,
     Verb,
 )
+from penstock.core.links.carried import translated
 from penstock.core.publishing.dead_letters import Buried
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
@@ -189,6 +190,9 @@ class DeliveryCommands(QueueCommands):
         Errors: InvalidArgument for an LSN that this instance has not given out; nothing is settled then.  QueueFull
         when too much is remembered; the rest is done.
         """
+        if self.carried:
+            brought = {self.peers.sites[number].origin: one for number, one in self.carried.items()}
+            marks = translated(marks, brought, self.origin)
         own = marks.get(self.origin, range(0))
         if len(own) and own[-1] > self.last_lsn:
             raise InvalidArgument(

@@ -7,9 +7,13 @@ path: the origins that it has passed, the first one included.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from penstock.records.chunks import LSN_LIMIT
+import numpy as np
+
+from penstock.core.queue.order.runs import packed
+from penstock.core.state.lsns import flat
+from penstock.records.chunks import LSN_LIMIT, Chunk, pairs_of
 
 
 def may_go_on(path: Sequence[int], group: str | None, to: int, pass_through: Collection[str]) -> bool:
@@ -91,6 +95,29 @@ class Numbers:
         if low and self._runs[low - 1][0] + self._runs[low - 1][2] > first:
             low -= 1
         return self._runs[low : bisect_left(self._runs, (stop, 0, 0))]
+
+
+def translated(marks: Mapping[int, Chunk], brought: Mapping[int, Numbers], here: int) -> Mapping[int, Chunk]:
+    """Messages by their origins: those that links have brought as this one calls them, which has the origin `here`.
+
+    What has not come keeps its name.
+    """
+    if brought.keys().isdisjoint(marks):
+        return marks
+    out, ours = dict[int, Chunk](), list[Chunk]()
+    for origin, chunk in marks.items():
+        numbers = brought.get(origin)
+        if numbers is None:
+            out[origin] = chunk
+            continue
+        pairs = pairs_of(chunk, False)
+        spans = list(zip(pairs[::2], pairs[1::2], strict=True))
+        ours += [range(*one) for span in spans for one in numbers.here(*span)]
+        if left := [range(*one) for span in spans for one in numbers.unknown(*span)]:
+            out[origin] = packed(flat(left))
+    if ours:
+        out[here] = packed(np.unique(flat([*ours, out.get(here, range(0))])))
+    return out
 
 
 class Flow:

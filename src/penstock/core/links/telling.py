@@ -242,7 +242,8 @@ class Telling:
             if kind != Kind.NUMBERED:
                 continue
             names = cast("list[str]", load(header)["publishers"])
-            for name, _, sequence, lsn, count in np.frombuffer(body, dtype="<i8").reshape(-1, 5).tolist():
+            runs = cast("list[list[int]]", np.frombuffer(body, dtype="<i8").reshape(-1, 5).tolist())
+            for name, _, sequence, lsn, count in [run for run in runs if run[0] >= 0]:  # the others are forgotten here
                 for origin, first, stop in self._home.told_as(lsn, lsn + count):
                     yield Numbers(names[name], origin, sequence, first, stop - first)
                     sequence += stop - first

@@ -170,6 +170,7 @@ class Publishers:
     def __init__(self, outbox: Outbox[Effect]) -> None:
         self.highest: dict[str, int] = {}
         self._outbox = outbox
+        self._held: dict[str, int] = {}  # of those with holes, what was logged
         self._holes: dict[str, set[int]] = {}  # sequences below the highest that a full queue refused
         self.numbering: Callable[[str, Sequence[tuple[int, int, int]]], None] | None = None  # told of what is stored
         self._expiration: int | None = None  # microseconds; None: they are kept for ever
@@ -288,15 +289,26 @@ class Publishers:
 
     def note(self, highest: Mapping[str, int]) -> None:
         """Log these as the highest of their publishers."""
-        told = highest
-        if self._holes:
-            told = {name: self._upto(name, last) for name, last in highest.items()}
-        self._outbox.record(Kind.PUBLISHERS, "", told)
+        told = highest if not (self._holes or self._held) else self._risen(highest)
+        if told:
+            self._outbox.record(Kind.PUBLISHERS, "", told)
         self.highest.update(highest)
         if self._expiration is not None:
             for publisher in highest:
                 self._heard.pop(publisher, None)
                 self._heard[publisher] = self._outbox.time
+
+    def _risen(self, highest: Mapping[str, int]) -> dict[str, int]:
+        """Of these what is more than was logged, where something was refused for now."""
+        out: dict[str, int] = {}
+        for name, last in highest.items():
+            upto, before = self._upto(name, last), self._held.get(name, self.highest.get(name, -1))
+            if upto > before:
+                out[name] = upto
+            self._held.pop(name, None)
+            if name in self._holes:
+                self._held[name] = max(upto, before)
+        return out
 
     # -- publishers that are not heard of any more
 
@@ -319,6 +331,7 @@ class Publishers:
             del self._heard[publisher]
             self.highest.pop(publisher, None)
             self._holes.pop(publisher, None)
+            self._held.pop(publisher, None)
             gone.append(publisher)
         if gone:
             self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
