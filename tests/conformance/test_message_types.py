@@ -179,3 +179,6 @@ def test_a_body_that_does_not_fit_its_schema_is_refused_at_every_door(broker: Br
     facts = client.topic("payments")
     assert facts["json_schema_check"] == "reject"
     assert facts["json_schema_failed"] >= 5
+    told = httpx.get(f"{broker.http_url}/metrics/per-object", verify=NO_TLS, auth=("guest", "guest")).text
+    where = '{exchange="",topic="payments",vhost="/"}'
+    assert f"penstock_topic_schema_failed_total{where} {float(facts['json_schema_failed'])}" in told

@@ -144,6 +144,15 @@ class PipelineInput(Section):
     filter: str | None = Field(default=None, description="An expression that the server applies.")
     columns: str = Field(default="json", description="Columns of the body: `json` to infer, or a Spark DDL schema.")
     max_rows: StrictInt = Field(default=100_000, ge=1, description="Most rows of one batch.")
+    min_rows: StrictInt | None = Field(
+        default=None, ge=1, description="A batch waits until it has so many rows, or for `max_delay`."
+    )
+    max_delay: Duration | None = Field(
+        default=None, gt=0, description="How long after the batch before one waits for `min_rows`.  Default: 15m."
+    )
+    rescued: Name | None = Field(
+        default=None, description="A column, as text of JSON, of what of a body has no column or does not fit its own."
+    )
     start: Name | None = Field(
         default=None, description="Where the first run begins in a topic: earliest (the default), latest, a bookmark."
     )
@@ -230,6 +239,18 @@ _REFUSED: Refusals[PipelineInput] = (
             "dedup needs a watermark, which says for how long rows are remembered; without end it is SELECT "
             "DISTINCT in the SQL"
         ),
+    ),
+    (
+        lambda one: not one.is_stream and (one.min_rows is not None or one.rescued is not None),
+        "min_rows and rescued are of queues and topics, whose rows come one after another",
+    ),
+    (
+        lambda one: one.min_rows is not None and one.min_rows > one.max_rows,
+        "min_rows is {one.min_rows}, and a batch has {one.max_rows} rows at most: max_rows says so",
+    ),
+    (
+        lambda one: one.max_delay is not None and one.min_rows is None,
+        "max_delay goes with min_rows, which says for what a batch waits",
     ),
     (
         lambda one: not one.is_stream and (one.watermark is not None or one.expect),

@@ -165,11 +165,17 @@ def view_facts(engine: Engine) -> list[dict[str, Any]]:
 
 
 def topic_facts(core: Core) -> list[dict[str, Any]]:
-    """Every topic with a key."""
-    return [
-        {"vhost": sow.vhost, "exchange": sow.exchange, "name": sow.name, "records": sow.index.count,
-         "index_bytes": sow.index.nbytes}
+    """Every topic with a key, and every one that had bodies which did not fit its JSON Schema."""
+    found = {
+        (sow.vhost, sow.exchange, sow.name): {"records": sow.index.count, "index_bytes": sow.index.nbytes}
         for sow in core.sows
+    }
+    failed = {name: one.count for name, one in core.all_check_failures().items() if one.count}
+    none: dict[str, int] = {"records": 0, "index_bytes": 0}
+    return [
+        {"vhost": vhost, "exchange": exchange, "name": name, **found.get((vhost, exchange, name), none),
+         "schema_failed": failed.get((vhost, exchange, name), 0)}
+        for vhost, exchange, name in dict.fromkeys((*found, *failed))
     ]  # fmt: skip
 
 

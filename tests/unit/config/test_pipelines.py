@@ -7,7 +7,11 @@ import pytest
 from penstock.config.load import load_mapping, load_text
 from penstock.config.pipeline_inputs import Expectation
 from penstock.errors import SettingsError
+from penstock.spark.options import read_options
+from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.pipeline import Inputs
 from penstock.spark.pipelines.thresholds import Limit
+from penstock.spark.remote import Where
 
 HEAD = '[[pipeline]]\nname = "p"\n'
 REST = 'sql = "SELECT 1"\nto = [{ topic = "t" }]\n'
@@ -128,6 +132,10 @@ def test_settings_of_spark_are_text() -> None:
          "expect.x: rule 'x': otherwise = 'dead-letter' needs the topic"),
         (f'{HEAD}{REST}from = {{ queue = "q" }}\nexpect = {{ x = {{ that = "a", otherwise = "drop", topic = "t" }} }}',
          "topic 't' goes with otherwise = 'dead-letter', not 'drop'"),
+        (f'{HEAD}{REST}from = {{ queue = "q", max_rows = 5, min_rows = 6 }}\n',
+         "min_rows is 6, and a batch has 5 rows"),
+        (f'{HEAD}{REST}from = {{ queue = "q", max_delay = "5s" }}\n', "max_delay goes with min_rows"),
+        (f'{HEAD}{REST}from = {{ view = "v", min_rows = 5 }}\n', "min_rows and rescued are of queues and topics"),
         ('[spark]\nmaster = "loca[2]"\n', "'loca[2]' is no master of Spark: write local[*]"),
         ('[spark]\nmemory = "64MiB"\n', "[spark] memory: must be at least 256 MiB, not 64 MiB"),
         (f'{HEAD}{REST}from = {{ queue = "q" }}\nmemory = "1MiB"\n', "memory: must be at least 256 MiB, not 1MiB"),
@@ -156,3 +164,13 @@ def test_statements_may_be_long() -> None:
     sql = "SELECT " + ", ".join(f"id + {n} AS id_{n}" for n in range(200)) + " FROM input"
     pipeline = {"name": "wide", "from": {"queue": "q"}, "sql": sql, "to": [{"topic": "t"}]}
     assert load_mapping({"pipeline": [pipeline]}).pipeline[0].sql == sql
+
+
+def test_what_a_batch_waits_for_and_what_has_no_column_are_said_to_the_stream() -> None:
+    given = 'queue = "q", columns = "id INT", min_rows = 500, max_delay = "90s", rescued = "_rest"'
+    [section] = load_text(f"{HEAD}from = {{ {given} }}\n{REST}").pipeline
+    definition = Definition.of(section.model_dump(mode="json", by_alias=True))
+    inputs = Inputs(definition, Where("penstock://localhost"))
+    options = inputs.options(definition.inputs[0], "id INT")
+    read = read_options(options)
+    assert (read.min_rows, read.max_delay_s, read.rescued) == (500, 90.0, "_rest")

@@ -158,7 +158,8 @@ class Facts(real.Facts):
             ],
             topics=[
                 TOPICS.look(
-                    {"vhost": "/", "exchange": of, "name": "orders", "records": count, "index_bytes": 80 * count}
+                    {"vhost": "/", "exchange": of, "name": "orders", "records": count,
+                     "index_bytes": 80 * count, "schema_failed": count // 5}
                 )
                 for of, count in (("", 10), ("x", 5))
             ],

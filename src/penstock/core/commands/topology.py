@@ -157,6 +157,10 @@ class TopologyCommands(SowCommands):
         settings = with_versions(settings, present) if settings is not None else present or NO_TABLE
         self._declared(now, vhost, exchange, key, settings)
 
+    def all_check_failures(self) -> Mapping[tuple[str, str, str], Failures]:
+        """The same of every topic that had any."""
+        return self._publisher.checks.failures
+
     def check_failures(self, topic: tuple[str, str, str]) -> Failures:
         """Of bodies that did not fit the JSON Schema of a topic, since the start."""
         return self._publisher.checks.failures.get(topic) or Failures()

@@ -369,6 +369,9 @@ class Taking:
         kept = Kept(one.text("password_hash", ""), self._algorithm(one))
         if one.values.get("password") is not None:
             kept = Kept(hash_password(one.text("password")), SHA256)  # by Argon2id once its user logs in
+        before = accounts.users.get(name)
+        if before is None or before.password != kept:
+            accounts.forget_tokens(name)
         accounts.users[name] = Account(name, kept, tags_of(one))
         accounts.removed.discard(name)
         accounts.user_limits.pop(name, None)

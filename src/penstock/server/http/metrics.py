@@ -335,6 +335,7 @@ TOPICS = Things(
         Figure("penstock_sow_records", "records", "Present records of topics with a key"),
         Figure("penstock_sow_index_bytes", "index_bytes", "Memory of their index"),
     ),
+    (Figure("penstock_topic_schema_failed", "schema_failed", "Bodies that did not fit their topic's JSON Schema"),),
     get=itemgetter,
 )  # fmt: skip
 

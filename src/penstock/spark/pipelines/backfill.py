@@ -99,6 +99,8 @@ def backfilled(given: Mapping[str, Any], what: Mapping[str, Any], where: Where, 
         start=f"{origin}|{start - 1}|",
         end=end,
         max_rows=int(what.get("max_rows") or MAX_ROWS),
+        min_rows=None,
+        max_delay_us=None,
     )
     inputs = tuple(past if one is source else one for one in live.inputs)
     return replace(live, name=f"{name}.backfill.{id}", inputs=inputs, to=to, schedule=None, trigger_us=0, past=None)

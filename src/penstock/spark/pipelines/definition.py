@@ -84,6 +84,9 @@ class Input:
     filter: str | None = None
     columns: str = "json"  # `json`, or DDL
     max_rows: int = 100_000
+    min_rows: int | None = None
+    max_delay_us: int | None = None
+    rescued: str | None = None  # the column of what no column has
     start: str | None = None
     end: int | None = None  # of a backfill: the LSN where it ends
     watermark: tuple[str, int] | None = None  # column, microseconds
@@ -118,6 +121,7 @@ class Input:
             watermark=None if watermark is None else (str(watermark["column"]), int(watermark["delay"])),
             dedup=tuple(source.get("dedup") or ()),
             refresh_us=source.get("refresh"),
+            max_delay_us=source.get("max_delay"),
             expect=in_order(
                 Check(
                     one["that"],
@@ -133,8 +137,8 @@ class Input:
 
 
 _INPUT = (
-    "queue", "topic", "view", "table", "log", "exchange", "vhost", "filter", "columns", "max_rows", "start", "format",
-    "options",
+    "queue", "topic", "view", "table", "log", "exchange", "vhost", "filter", "columns", "max_rows", "min_rows",
+    "rescued", "start", "format", "options",
 )  # fmt: skip
 """What an input has under the names of the settings."""
 

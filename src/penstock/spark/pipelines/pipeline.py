@@ -35,6 +35,9 @@ from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Where, remote
 from penstock.spark.source import examined
 
+OF_BATCHES = frozenset({"maxRowsPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "rescuedDataColumn"})
+"""Options of a stream, which say nothing of its first messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -59,7 +62,7 @@ class Inputs:
         where = (
             self.where if patience is None else Where(self.where.url, self.where.user, self.where.password, patience)
         )
-        given = {name: value for name, value in self.options(one, None, where).items() if name != "maxRowsPerTrigger"}
+        given = {name: value for name, value in self.options(one, None, where).items() if name not in OF_BATCHES}
         try:
             return examined(read_options(given))
         except NotFound as error:
@@ -91,6 +94,9 @@ class Inputs:
                 "pipeline": self.definition.owner,
                 "abandon_after": f"{self.definition.abandon_us // 1000}ms" if self.definition.abandon_us else "off",
                 "maxRowsPerTrigger": str(one.max_rows),
+                "minRowsPerTrigger": None if one.min_rows is None else str(one.min_rows),
+                "maxTriggerDelay": None if one.max_delay_us is None else f"{one.max_delay_us // 1000}ms",
+                "rescuedDataColumn": one.rescued,
                 "beside": ",".join(name for name in map(self.definition.stream_of, self.definition.streams)
                                    if name != stream),
             }  # fmt: skip
