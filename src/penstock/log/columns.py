@@ -39,7 +39,9 @@ def parts_of(entries: Iterable[Entry]) -> list[Part]:
     """The entries with groups opened, in order, without empty ones."""
     out: list[Part] = []
     for entry in entries:
-        if isinstance(entry, Group):
+        if isinstance(entry, Control):
+            out.append(entry)
+        elif isinstance(entry, Group):
             out += [part for part in entry.entries if len(part)]
         elif len(entry):
             out.append(entry)

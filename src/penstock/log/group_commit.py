@@ -49,6 +49,10 @@ def _check(entry: Entry, weight: int) -> None:
         raise InvalidArgument(f"{what} has {weight} bytes; the log holds at most {GROUP_BYTES_MAX} in one piece")
 
 
+_NOTICED = SYNCED | {Kind.VIA}
+"""Kinds that say what their commit must be, or whose table is kept here."""
+
+
 class Gathering:
     """Entries in LSN order, with their sum.  Empty after `take`."""
 
@@ -76,12 +80,15 @@ class Gathering:
             if weight > GROUP_BYTES_MAX:
                 _check(entry, weight)
             size += weight
-            rows += len(entry)
             if isinstance(entry, Control):
-                self._notice(entry)
-            elif isinstance(entry, Group):
+                rows += 1
+                if entry.kind in _NOTICED:
+                    self._notice(entry)
+                continue
+            rows += len(entry)
+            if isinstance(entry, Group):
                 for part in entry.entries:
-                    if isinstance(part, Control):
+                    if isinstance(part, Control) and part.kind in _NOTICED:
                         self._notice(part)
         self.entries += entries
         self.bytes += size
@@ -96,7 +103,7 @@ class Gathering:
                 header = cast("dict[str, int]", orjson.loads(control.header))
                 if header["part"] == header["parts"] - 1:
                     self._bases.append((control.lsn, header["floor"]))
-        elif kind == Kind.VIA:
+        else:
             self._vias.learn(control.via, control.header)
 
     def take(self, synced: int, sync: bool) -> Commit:

@@ -94,10 +94,10 @@ class Commit:
 
 def size_of(entry: Entry) -> int:
     """Bytes that an entry will take in memory and, about, on the disk."""
-    if isinstance(entry, Publishes):
-        return (entry.size or _measure(entry)) + _ROW * len(entry.bodies)
     if isinstance(entry, Control):
         return len(entry.body) + len(entry.header) + 96
+    if isinstance(entry, Publishes):
+        return (entry.size or _measure(entry)) + _ROW * len(entry.bodies)
     return sum(map(size_of, entry.entries))
 
 

@@ -200,6 +200,11 @@ class Arrivals:
             not_before = None if not_before is None else [not_before[row] for row in rows]
         queue.arrived += len(rows)
         self._touched.add(queue)
+        if queue.is_plain and marked is None and not batch.deduplicated:
+            queue.arrive(
+                now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before
+            )
+            return
         ranks = None if (text := queue.ranked_by) is None else ranks_of(text, batch, rows, chunk, now.wall)
         keys = None if not queue.shared_by_keys else keys_of(queue.settings, batch, rows, chunk, now.wall)
         if batch.deduplicated and queue.deduplicates:

@@ -415,7 +415,8 @@ def is_due(queue: Contents, now: Now) -> bool:
     if bits & whole.AT_ONCE:
         return True
     if bits == whole.ATTENDANCE:  # most queues with consumers have nothing else to come back to
-        return queue.attendance.due <= now.mono
+        attendance, mono = queue.attendance, now.mono
+        return attendance.opens <= mono or attendance.overdue <= mono
     return bool([entry for entry in _entries(bits) if entry.due(queue) <= (now.wall if entry.by_wall else now.mono)])
 
 
@@ -423,7 +424,7 @@ def next_deadline(queue: Contents) -> tuple[int | None, int | None]:
     """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
     bits, attendance = queue.agenda, queue.attendance
     if bits in (0, whole.ATTENDANCE):
-        mono = min(attendance.expires, attendance.due) if bits else attendance.expires
+        mono = min(attendance.expires, attendance.opens, attendance.overdue) if bits else attendance.expires
         return None, (mono if mono < NEVER else None)
     here = _entries(bits)
     wall = min([entry.due(queue) for entry in here if entry.by_wall], default=NEVER)

@@ -156,6 +156,11 @@ class Surface(Contents):
     # -- what it wants to know of a message
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing that it is known to have asks more of newcomers than their times."""
+        return self.plan is PLAIN
+
+    @property
     def ranked_by(self) -> str | None:
         """The expression that gives each newcomer its priority."""
         return None if self.ranks is None else self.settings.rank_text

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.queue import Queue
     from penstock.errors import Refused
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic
@@ -184,11 +183,11 @@ class Gathering:
     def _settle(self, acks: Sequence[tuple[Consumer, Chunk]]) -> None:
         engine, core = self._engine, self._core
         now = engine.now()
-        by_queue: dict[Queue, list[tuple[Consumer, list[Chunk]]]] = {}
+        by_queue: dict[object, list[tuple[Consumer, list[Chunk]]]] = {}
         for consumer, chunk in acks:
-            by_queue.setdefault(queue_of(consumer), []).append((consumer, [chunk]))
-        for queue, some in by_queue.items():
-            core.settle_several(now, queue, some)
+            by_queue.setdefault(consumer.queue, []).append((consumer, [chunk]))
+        for some in by_queue.values():
+            core.settle_several(now, queue_of(some[0][0]), some)
 
     # -- publishes
 
