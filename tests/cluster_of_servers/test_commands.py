@@ -74,7 +74,9 @@ def test_the_lead_is_handed_over_and_back_and_a_member_is_removed(tmp_path: Path
 
 
 def test_a_member_that_lacks_something_is_promoted_by_who_says_what_is_lost(tmp_path: Path) -> None:
-    with Cluster(tmp_path, 2, section='lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1') as cluster:
+    """And what was lost is published again, once."""
+    section = 'lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1'
+    with Cluster(tmp_path, 2, section=section, flight=True) as cluster:
         leader = cluster.leader()
         cluster.level()
         [behind] = cluster.followers()
@@ -96,5 +98,25 @@ def test_a_member_that_lacks_something_is_promoted_by_who_says_what_is_lost(tmp_
         leader.start()
         cluster.level()
         found = json.loads(penstock("cluster", "lost", str(leader.settings), "--json")[1])
-        assert sum(one["messages"] for one in found) >= len(lost) > 0
-        assert before <= set(drain(behind))
+        count = sum(one["messages"] for one in found)
+        assert count >= len(lost) > 0
+        again = ("publish", "--from-cut", str(leader.settings), "--url", cluster.url, "--json")
+        status, said = penstock(*again)
+        assert status == 0, said
+        told = json.loads(said)
+        assert (told["dry_run"], told["messages"], told["published"]) == (True, count, 0)
+        status, said = penstock(*again, "--yes")
+        assert status == 0, said
+        told = json.loads(said)
+        assert told["published"] == count, told
+        marks = list((leader.folder / "data" / "cut").glob("*.published"))
+        assert len(marks) == len(told["files"])
+        assert json.loads(penstock(*again, "--yes")[1])["published"] == 0, "it is marked"
+        for mark in marks:
+            mark.unlink()
+        assert penstock(*again, "--yes")[0] == 0, "the server knows the numbers"
+        stranger = cluster.url.replace("//", "//guest:wrong@")
+        assert penstock("publish", "--from-cut", str(leader.settings), "--url", stranger)[0] != 0
+        found_there = drain(behind)
+        assert before | lost <= set(found_there)
+        assert len(found_there) == len(set(found_there)), "nothing came twice"

@@ -89,6 +89,7 @@ class Link:
         self.broker = broker
         self.delivered: deque[Delivered] = deque()
         self.answered: deque[Answered] = deque()
+        self.returned = 0
         self._timeout_s = timeout_s
         self._in, self._out = bytearray(), bytearray()
         self._methods: deque[Method] = deque()
@@ -151,10 +152,15 @@ class Link:
         """Something without an answer; it leaves with the next read."""
         self._send(method)
 
-    def publish(self, exchange: str, key: str, properties: bytes, body: bytes) -> None:
-        """A message; it leaves with the next read, or when there are many."""
+    def publish(
+        self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
+    ) -> None:  # fmt: skip
+        """A message; it leaves with the next read, or when there are many.
+
+        mandatory: `returned` counts what nobody takes
+        """
         out, most = self._out, self._frame_max - frames.OVERHEAD
-        out += frames.frame(frames.METHOD, 1, m.BasicPublish(0, exchange, key).encode())
+        out += frames.frame(frames.METHOD, 1, m.BasicPublish(0, exchange, key, mandatory).encode())
         out += frames.frame(
             frames.HEADER, 1, frames.BASIC.to_bytes(2, "big") + b"\0\0" + len(body).to_bytes(8, "big") + properties
         )
@@ -241,6 +247,8 @@ class Link:
                 self.answered.append(Answered(method.delivery_tag, method.multiple, True))
             case m.BasicNack():
                 self.answered.append(Answered(method.delivery_tag, method.multiple, False))
+            case m.BasicReturn():
+                self.returned += 1
             case m.BasicCancel():
                 raise NotFound(f"a queue of {self.broker.name} went away while it was read")
             case m.ChannelClose() | m.ConnectionClose():
@@ -252,7 +260,9 @@ class Link:
         self._body.append(part)
         self._left -= len(part)
         begun = self._begun
-        if self._left == 0 and begun is not None:
+        if begun is None:
+            self._body.clear()  # of one that came back
+        elif self._left == 0:
             self.delivered.append(
                 Delivered(
                     begun.delivery_tag, begun.redelivered, begun.exchange, begun.routing_key, self._header,

@@ -56,12 +56,25 @@ FORMATS = {
 
 @root.command()
 def publish(
-    topic: Annotated[str, typer.Argument(help="The topic: a key, or exchange/key.")],
+    topic: Annotated[str | None, typer.Argument(help="The topic: a key, or exchange/key.")] = None,
     file: Annotated[
         Path | None, typer.Argument(help="Lines, CSV, Parquet or Arrow; without it, or with -: stdin.")
     ] = None,
     format: Annotated[
         str | None, typer.Option("--format", help="jsonl (lines), csv, parquet or arrow; default by name.")
+    ] = None,
+    from_cut: Annotated[
+        str | None,
+        typer.Option(
+            "--from-cut", metavar="CONFIG", help="Instead: what was cut off the log of this member of a cluster."
+        ),
+    ] = None,
+    cut_file: Annotated[
+        list[str] | None, typer.Option("--cut-file", help="Of it this file alone; may come several times.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --from-cut: publish, and do not only count.")] = False,
+    amqp: Annotated[
+        str | None, typer.Option("--amqp", help="With --from-cut: where AMQP is, amqp://host:port.")
     ] = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
@@ -71,8 +84,18 @@ def publish(
     Rows that the server refuses make the exit status 1, and so does what no queue and no declared topic takes, which is
     not stored; of an exchange (exchange/key) that is told and no failure.
 
+    With --from-cut and a member's settings: what `cluster lost` lists and no other member has, to where it was
+    published.  Without --yes it is counted only.  A second time does nothing.
+
     Example: penstock publish orders orders.jsonl
     """
+    if from_cut is not None:
+        if topic is not None:
+            raise InvalidArgument("--from-cut goes without a topic: each message goes to where it was published")
+        _publish_cut(from_cut, cut_file or [], url, amqp, do=yes, json=json)
+        return
+    if cut_file or yes or amqp is not None:
+        raise InvalidArgument("--cut-file, --yes and --amqp go with --from-cut")
     if not topic:
         raise InvalidArgument("the topic is empty")
     file = None if file == Path("-") else file
@@ -92,6 +115,38 @@ def publish(
     if done.refused:
         raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
     if done.unroutable and "/" not in topic:
+        raise typer.Exit(1)
+
+
+def _publish_cut(
+    config: str, files: Sequence[str], url: str, amqp: str | None, *, do: bool, json: bool
+) -> None:  # fmt: skip
+    from penstock.cli.cut_publishing import publish_cut
+    from penstock.cli.serving import read_settings
+
+    with connect(url) as client:
+        found = publish_cut(
+            read_settings(config, {}), client, files, amqp, do=do, told=lambda rows: progress(rows, json=json)
+        )
+    open_ones = [one for one in found if not one.before]
+    left, done = sum(one.messages for one in open_ones), sum(one.published for one in found)
+    unroutable = sum(one.unroutable for one in found)
+    if json:
+        write_json({"dry_run": not do, "messages": left, "published": done, "files": [one.plain() for one in found]})
+    else:
+        columns = ("file in cut/", "to publish", "in the log", "dead letters", "expired", "published")
+        rows = [
+            (one.file, 0 if one.before else one.messages, one.there, one.made, one.expired,
+             "before" if one.before else one.published)
+            for one in found
+        ]  # fmt: skip
+        write_table(columns, rows)
+        if do:
+            write(f"{counted(done, 'message')} published, all on disk")
+        else:
+            write(f"{counted(left, 'message')} would be published: say --yes")
+    if unroutable:
+        note(f"{counted(unroutable, 'message')} not stored: no queue and no declared topic takes them")
         raise typer.Exit(1)
 
 

@@ -20,10 +20,12 @@ from penstock.log.record_batches import cells, rows_of
 from penstock.log.segment import FOLDER, HEADER_BYTES, NotASegment, SegmentHeader, read_header
 from penstock.ports import Disk
 from penstock.records.dataclass import dataclass
-from penstock.records.kinds import Kind
+from penstock.records.kinds import PUBLISHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pyarrow as pa
 
     from penstock.ports import File
 
@@ -190,23 +192,40 @@ class _Moved:
 
 def cut_files(disk: Disk) -> list[CutFile]:
     """All of them, by LSN."""
-    found = list[CutFile]()
-    for name in disk.list(CUT):
-        if (match := _NAME.fullmatch(name)) is not None:
-            with closing(disk.open(f"{CUT}/{name}", readonly=True)) as file:
-                found.append(_read(name, file, int(match[2])))
+    found = [_read(disk, name) for name in disk.list(CUT) if _NAME.fullmatch(name) is not None]
     return sorted(found, key=lambda one: (one.first, one.file))
 
 
-def _read(name: str, file: File, offset: int) -> CutFile:
+def _read(disk: Disk, name: str) -> CutFile:
     lsns, messages = list[int](), 0
-    for batch_lsns, kinds in _batches(file, offset):
-        lsns += batch_lsns
-        messages += sum(kind in (Kind.PUBLISH, Kind.PUBLISH_TRANSIENT) for kind in kinds)
+    for rows in cut_rows(disk, name):
+        lsns += cells(rows, "lsn")
+        messages += sum(kind in PUBLISHES for kind in cells(rows, "kind"))
     return CutFile(name, min(lsns, default=0), max(lsns, default=0), len(lsns), messages)
 
 
-def _batches(file: File, offset: int) -> Iterator[tuple[list[int], list[int]]]:
+def begins_a_tail(disk: Disk, name: str, last: int) -> bool:
+    """Whether what a file holds does not go on where another one ended, with this LSN."""
+    match = _NAME.fullmatch(name)
+    if match is None or int(match[2]):
+        return True
+    with closing(disk.open(f"{CUT}/{name}", readonly=True)) as file:
+        try:
+            return read_header(file)[0].previous != last
+        except NotASegment:
+            return True
+
+
+def cut_rows(disk: Disk, name: str) -> Iterator[pa.RecordBatch]:
+    """The records of one of them, up to the first batch that is not whole: what is behind it is not to be trusted."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return
+    with closing(disk.open(f"{CUT}/{name}", readonly=True)) as file:
+        yield from _batches(file, int(match[2]))
+
+
+def _batches(file: File, offset: int) -> Iterator[pa.RecordBatch]:
     at, end, compressed = offset, offset + file.size(), False
     if not offset:
         try:
@@ -227,6 +246,5 @@ def _batches(file: File, offset: int) -> Iterator[tuple[list[int], list[int]]]:
         if not sound(frame, message):
             return
         if frame.rows:
-            rows = rows_of(message, compressed=compressed)
-            yield cells(rows, "lsn"), cells(rows, "kind")
+            yield rows_of(message, compressed=compressed)
         at += frame.length

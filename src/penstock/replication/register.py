@@ -74,6 +74,16 @@ class ClusterState:
         """Where the leader takes followers; None: nobody leads."""
         return None if self.leader is None else self.members[self.leader].address
 
+    def lacks(self, lsn: int) -> bool:
+        """Whether this LSN is one that a leader gave out, and the log goes on without: no later leader had found it.
+
+        False where the terms that are told of do not reach back so far.
+        """
+        after = [one for n, one in enumerate(self.terms) if n + 1 == len(self.terms) or self.terms[n + 1].start > lsn]
+        if not self.terms or lsn < self.terms[0].start:
+            return False
+        return any(one.last is not None and lsn > one.last for one in after)
+
     # what a leader, or one who would be, asks for
 
     def led_by(self, candidate: str, last: int) -> ClusterState:

@@ -146,3 +146,14 @@ def test_a_log_has_of_a_term_what_the_leaders_after_it_have_found() -> None:
     assert written(state, 105) == [Written(1, 100, 105)]
     assert written(state, 99) == []
     assert common(written(state, 420), written(state, 200)) == 109
+
+
+def test_the_log_lacks_what_no_leader_after_it_has_found() -> None:
+    led = LED.led_by("b", 900)
+    assert [led.lacks(lsn) for lsn in (1, 900, 901, LED.ceiling - 1, LED.ceiling, LED.ceiling + 5)] == [
+        False, False, True, True, False, False,
+    ]  # fmt: skip
+    behind = replace(led, in_sync=frozenset("c"), leader=None).led_by("c", 500)
+    assert [behind.lacks(lsn) for lsn in (500, 501, 900, LED.ceiling + 5)] == [False, True, True, True]
+    assert not NEW.lacks(5), "nobody has led"
+    assert not replace(led, terms=led.terms[1:]).lacks(901), "of what is older it says nothing"

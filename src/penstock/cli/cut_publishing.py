@@ -1,0 +1,270 @@
+"""`publish --from-cut`: what was cut off a member's log, since another leader's went on without it, published again.
+
+Which records those are the register says, in whose terms they are past the end: `cut/` also has unfinished writes, and
+what a copy fetched again.  Each message is confirmed before the next one goes out, under a number that the server
+remembers, and a file whose messages are all there is marked beside it: a second time does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from penstock.cli.amqp_link import Broker, Link, read_address
+from penstock.errors import InvalidArgument, NotFound, Refused, SettingsError, Unavailable
+from penstock.log.disk import OsDisk
+from penstock.log.mending import CUT, begins_a_tail, cut_files, cut_rows
+from penstock.log.record_batches import cells
+from penstock.records import properties as header_codec
+from penstock.records.dataclass import dataclass
+from penstock.records.kinds import PUBLISHES, Kind
+from penstock.wire.amqp import methods as m
+from penstock.wire.fields import LSN_MAX
+
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.config.settings import Settings
+    from penstock.records.field_tables import FieldValue
+    from penstock.replication.register import ClusterState
+
+PATIENCE_S = 60.0
+MARK = ".published"
+
+Place = tuple[str, str, Sequence[str]]
+"""Vhost, exchange, and further keys that nobody is told of."""
+
+
+@dataclass(slots=True)
+class Lost:
+    """One file of `cut/`, and what is done with its messages."""
+
+    file: str
+    first: int
+    last: int
+    messages: int = 0  # that are in no member's log
+    there: int = 0  # the log has them
+    made: int = 0  # dead letters: they are made again where their cause ends again
+    expired: int = 0
+    published: int = 0
+    unroutable: int = 0
+    before: bool = False  # all of it was published already
+
+    def plain(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class Message:
+    """One that is to be published again."""
+
+    lsn: int
+    via: int | None
+    key: str
+    properties: bytes
+    body: bytes
+    expires_at: int  # microseconds; 0: never
+    not_before: int
+
+
+class Tails:
+    """What `cut/` of a folder holds that the cluster's log does not."""
+
+    def __init__(self, folder: Path, state: ClusterState, files: Sequence[str]) -> None:
+        """files: these alone; all without any.  NotFound for one that is not there."""
+        self._folder, self._state, self._disk = folder, state, OsDisk(folder)
+        found = [one for one in cut_files(self._disk) if one.records] if folder.is_dir() else []
+        if missing := set(files) - {one.file for one in found}:
+            raise NotFound(f"{folder / CUT} has no file {min(missing)!r} with records")
+        self._all = [one.file for one in found]
+        self._wanted = set(files) or set(self._all)
+        self.lost = [Lost(one.file, one.first, one.last) for one in found if one.file in self._wanted]
+        self._made = {new for name in self._all for new in self._dead_letters(name)}
+        self._seen = set[int]()
+
+    def _dead_letters(self, name: str) -> Iterator[int]:
+        for rows in cut_rows(self._disk, name):
+            for kind, header in zip(cells(rows, "kind"), cells(rows, "properties"), strict=True):
+                if kind == Kind.EXPIRE and header:
+                    said = cast("dict[str, Any]", orjson.loads(header))
+                    yield from (new for _, new in (*(said.get("dead") or ()), *(said.get("sent") or ())))
+                    yield from said.get("refused") or ()
+
+    def each(self, known: Mapping[int, Place]) -> Iterator[tuple[Lost, Iterator[tuple[Message, Place | None]]]]:
+        """Each file with its messages, and where each was published; None: nobody knows.
+
+        known: what the cluster's log says of it.  What a tail says itself counts in this tail alone.
+        """
+        places, last, lost = dict[int, Place](), 0, {one.file: one for one in self.lost}
+        self._seen.clear()
+        for name in self._all:
+            if begins_a_tail(self._disk, name, last):
+                places = dict(known)
+            for rows in cut_rows(self._disk, name):
+                for via, kind, header in zip(*(cells(rows, one) for one in ("via", "kind", "properties")), strict=True):
+                    if kind == Kind.VIA:
+                        said = cast("dict[str, Any]", orjson.loads(header))
+                        places[via] = said["vhost"], said["exchange"], tuple(said.get("bcc") or ())
+                last = max(last, *cells(rows, "lsn"))
+            if (one := lost.get(name)) is not None:
+                here = dict(places)
+                yield one, ((said, ("/", "", ()) if said.via is None else here.get(said.via)) for said in self._of(one))
+
+    def _of(self, one: Lost) -> Iterator[Message]:
+        now = time.time_ns() // 1000
+        for rows in cut_rows(self._disk, one.file):
+            names = ("lsn", "kind", "via", "name", "properties", "body", "expires_at", "not_before")
+            for lsn, kind, via, key, header, body, expires_at, not_before in zip(
+                *(_values(rows, name) for name in names), strict=True
+            ):
+                if kind not in PUBLISHES or lsn in self._seen:
+                    continue
+                self._seen.add(lsn)
+                if not self._state.lacks(lsn):
+                    one.there += 1
+                elif lsn in self._made:
+                    one.made += 1
+                elif expires_at and expires_at <= now:
+                    one.expired += 1
+                else:
+                    one.messages += 1
+                    yield Message(
+                        lsn, via, key or "", header or header_codec.EMPTY, body, expires_at or 0, not_before or 0
+                    )
+
+    # marks
+
+    def is_marked(self, one: Lost) -> bool:
+        """Whether all of a file was published."""
+        return (self._folder / CUT / (one.file + MARK)).exists()
+
+    def mark(self, one: Lost) -> None:
+        """All of a file is published.  OSError."""
+        path = self._folder / CUT / (one.file + MARK)
+        part = path.with_name(path.name + ".part")
+        with part.open("wb") as file:
+            file.write(orjson.dumps(one.plain()))
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+
+
+def _values(rows: Any, name: str) -> list[Any]:
+    """A column; times as microseconds."""
+    import pyarrow as pa
+
+    if name in ("expires_at", "not_before"):
+        return cast("list[Any]", rows.column(name).cast(pa.int64()).to_pylist())
+    return cells(rows, name)
+
+
+def publish_cut(
+    settings: Settings, client: Client, files: Sequence[str], amqp: str | None, *, do: bool, told: Callable[[int], None]
+) -> list[Lost]:
+    """Publish what was cut, or only count it.
+
+    client: of the server that leads; its user may look at the whole log, and write where these messages go.
+    """
+    from penstock.server.cluster.changing import state_of
+    from penstock.server.cluster.registers import register_at
+
+    if settings.cluster is None:
+        raise SettingsError("the settings have no [cluster]: only a member's log is ever cut")
+    _, state = state_of(register_at(settings.cluster.registry))
+    tails = Tails(Path(settings.server.data), state, files)
+    listed = client.action("locate", with_vhost=False, log=True, **{"from": LSN_MAX})
+    if listed.get("log") is None:
+        raise Unavailable(f"what the log says of exchanges is not told: {listed['why']}")
+    if listed["log"]["origin"] != state.origin:
+        raise InvalidArgument(f"{client.address} keeps the log of another cluster")
+    known: dict[int, Place] = {int(via): (*pair, ()) for via, pair in listed["log"]["vias"].items()}
+    sender = _Sender(client, amqp) if do else None
+    try:
+        for one, messages in tails.each(known):
+            one.before = tails.is_marked(one)
+            for message, place in messages:
+                if one.before or sender is None:
+                    continue
+                if place is None:
+                    raise Refused(
+                        f"LSN {message.lsn} of {one.file}: no record tells the exchange that it was published to"
+                    )
+                if sender.publish(f"cut {state.origin:x} {one.first}", message, place):
+                    one.published += 1
+                else:
+                    one.unroutable += 1
+                told(one.published)
+            if sender is not None and not one.before:
+                tails.mark(one)
+    finally:
+        if sender is not None:
+            sender.close()
+    return tails.lost
+
+
+class _Sender:
+    """One message after the other, each confirmed: after one that is refused nothing has gone out."""
+
+    def __init__(self, client: Client, amqp: str | None) -> None:
+        address = client.address
+        if amqp is None:
+            doors = cast("Mapping[str, str]", client.overview().get("addresses") or {})
+            tls = "amqp" not in doors
+            host, _, port = doors.get("amqps" if tls else "amqp", "").rpartition(":")
+            if not port:
+                raise Unavailable("the server has no AMQP door, or does not say where: name it with --amqp")
+            away = host in {"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]"}
+            self._broker = Broker(address.host if away else host, int(port), address.user, address.password, "/", tls)
+        else:
+            broker = read_address(amqp)
+            named = "@" in amqp
+            self._broker = broker if named else broker._replace(user=address.user, password=address.password)
+        self._links: dict[str, Link] = {}
+
+    def publish(self, publisher: str, message: Message, place: Place) -> bool:
+        """Whether any queue or topic takes it.  Refused when the server does."""
+        vhost, exchange, blind = place
+        link = self._links.get(vhost) or self._open(vhost)
+        before = link.returned
+        link.publish(exchange, message.key, _header(message, publisher, blind), message.body, mandatory=True)
+        until = time.monotonic() + PATIENCE_S
+        while not link.answered:
+            if not link.read(PATIENCE_S) and time.monotonic() > until:
+                raise Unavailable(f"{link.broker.name} confirms nothing for {PATIENCE_S:g} seconds")
+        if not link.answered.popleft().taken:
+            raise Refused(
+                f"LSN {message.lsn}, to {exchange}/{message.key}, is refused: a limit is met, or the disk is full"
+            )
+        return link.returned == before
+
+    def _open(self, vhost: str) -> Link:
+        link = self._links[vhost] = Link(self._broker.of(vhost))
+        link.call(m.ConfirmSelect(), m.ConfirmSelectOk)
+        return link
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+
+def _header(message: Message, publisher: str, blind: Sequence[str]) -> bytes:
+    """The header as it was, with a number, and with times that are left."""
+    header = header_codec.decode(message.properties)
+    headers: dict[str, FieldValue] = dict(header.headers or {})
+    if header.user_id is not None:
+        headers.setdefault("x-original-user-id", header.user_id)
+        header.user_id = None
+    for name in ("x-delay", "_AMQ_SCHED_DELIVERY"):
+        headers.pop(name, None)
+    if message.not_before:
+        headers["x-deliver-at"] = message.not_before // 1000
+    if message.expires_at:
+        header.expiration = str(max(1, (message.expires_at - time.time_ns() // 1000) // 1000))
+    if blind:
+        headers["BCC"] = list(blind)
+    header.headers = {**headers, "x-publisher": publisher, "x-sequence": message.lsn}
+    return header_codec.encode(header)
